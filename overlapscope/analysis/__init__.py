@@ -1,0 +1,56 @@
+"""Trace -> results: pure functions, frozen results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from overlapscope.analysis.device import DeviceAnalysis, analyze_device
+from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.results import TraceResult
+from overlapscope.analysis.trust import clocks_agree, judge_device, judge_file, verdict
+from overlapscope.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TraceAnalysis:
+    """The result for one trace, and its devices' timelines for those who draw them."""
+
+    result: TraceResult
+    devices: tuple[DeviceAnalysis, ...]
+    trace: Trace
+
+
+def analyze_trace(
+    trace: Trace, *, device: int | None = None, step: str | None = None, range: str | None = None
+) -> TraceAnalysis:
+    """Analyse every device of a trace, or one; the whole window, or one step or range.
+
+    Raises KeyError, with the name or ordinal asked for, where no device has it.
+    """
+    checks = judge_file(trace)
+    # Where the clocks cannot be compared, causes are found as if no launch had been recorded.
+    comparable = trace
+    if not clocks_agree(trace):
+        unlaunched = replace(trace.gpu_ops, launch=np.full(len(trace.gpu_ops), -1, np.int64))
+        comparable = replace(trace, gpu_ops=unlaunched)
+    blocking = find_blocking(comparable)
+    devices = []
+    for one in trace.devices:
+        if device is None or one == device:
+            analysis = analyze_device(trace, comparable, one, blocking, step=step, range=range)
+            if analysis is not None:
+                devices.append(analysis)
+                checks += judge_device(trace, analysis.timeline)
+    if not devices:
+        for asked, what in ((step, "step"), (range, "range"), (device, "device")):
+            if asked is not None:
+                raise KeyError(f"{what} {asked}")
+    result = TraceResult(
+        source=trace.source,
+        rank=trace.rank,
+        trust=verdict(checks),
+        devices=tuple(analysis.result for analysis in devices),
+    )
+    return TraceAnalysis(result, tuple(devices), trace)

@@ -1,0 +1,51 @@
+"""Copies grouped by direction, memory kinds and stream."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from overlapscope.analysis.results import CopyGroup
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.intervals import I64, covered, intersect, total, union
+from overlapscope.trace import Kind, Memory
+
+
+def group_copies(timeline: Timeline, starts: I64, ends: I64) -> tuple[CopyGroup, ...]:
+    """The copies that run inside the given disjoint windows, longest group first.
+
+    Times are cut at the windows' edges; counts, bytes and bandwidth are of whole copies.
+    """
+    ops = timeline.ops
+    copies = np.flatnonzero((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H))
+    inside = np.zeros(len(copies), np.bool_)
+    for start, end in zip(starts, ends, strict=True):
+        inside |= (ops.start_ns[copies] < end) & (ops.end_ns[copies] > start)
+    copies = copies[inside]
+    keys = np.stack(
+        [ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies]], axis=1
+    )
+    windows = union(starts, ends)
+    groups = []
+    for key in np.unique(keys, axis=0):
+        rows = copies[(keys == key).all(axis=1)]
+        ran = intersect(union(ops.start_ns[rows], ops.end_ns[rows]), windows)
+        sized = ops.bytes[rows] >= 0
+        moved = int(ops.bytes[rows][sized].sum())
+        took = int((ops.end_ns[rows] - ops.start_ns[rows])[sized].sum())
+        direction: Literal["h2d", "d2h"] = "h2d" if key[0] == Kind.H2D else "d2h"
+        groups.append(
+            CopyGroup(
+                direction=direction,
+                source_kind=Memory(key[1]).name.lower(),
+                target_kind=Memory(key[2]).name.lower(),
+                stream=int(key[3]),
+                count=len(rows),
+                bytes=moved if sized.any() else None,
+                time_ns=total(ran),
+                exposed_ns=int(covered(timeline.exposed_copy, ran.starts, ran.ends).sum()),
+                gb_per_s=moved / took if sized.any() and took else None,
+            )
+        )
+    return tuple(sorted(groups, key=lambda g: (-g.time_ns, g.direction, g.stream)))

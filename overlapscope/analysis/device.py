@@ -1,0 +1,156 @@
+"""One device of one trace, analysed: everything the report says of it, and the pieces behind that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from overlapscope.analysis import exposed as exposed_copies
+from overlapscope.analysis import idle as idle_time
+from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.copies import group_copies
+from overlapscope.analysis.edges import Edges, find_edges
+from overlapscope.analysis.evidence import copy_evidence, idle_evidence
+from overlapscope.analysis.exposed import ExposedCopies
+from overlapscope.analysis.host import Blocking
+from overlapscope.analysis.idle import IdleTime
+from overlapscope.analysis.periods import Periods, find_ranges, find_steps
+from overlapscope.analysis.results import Device, Period, Window
+from overlapscope.analysis.stalls import find_stalls
+from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
+from overlapscope.intervals import I64, Intervals, covered, union
+from overlapscope.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceAnalysis:
+    """The result, and the timeline it was measured on, for those who draw it or look closer."""
+
+    result: Device
+    timeline: Timeline
+    exposed: ExposedCopies
+    idle: IdleTime
+    steps: Periods
+    edges: Edges
+
+
+def analyze_device(
+    trace: Trace,
+    comparable: Trace,
+    device: int,
+    blocking: Blocking,
+    *,
+    step: str | None = None,
+    range: str | None = None,
+) -> DeviceAnalysis | None:
+    """Analyse one device; with `step` or `range`, its figures are of those windows alone.
+
+    Causes are always found on the whole recording, from `comparable`: the trace itself, or one without
+    launches where its clocks disagree. None where the device has no such step or range.
+    """
+    timeline = build(trace, device)
+    steps, ranges = find_steps(trace, timeline), find_ranges(trace, timeline)
+    for_causes = timeline if comparable is trace else replace(build(comparable, device), lead_in_end_ns=timeline.lead_in_end_ns)
+    edges = find_edges(comparable, for_causes)
+    exposed = exposed_copies.attribute(comparable, for_causes, edges, blocking, steps.start_ns)
+    idle = idle_time.attribute(comparable, for_causes, edges, blocking)
+
+    starts, ends = np.array([timeline.start_ns]), np.array([timeline.end_ns])
+    for name, periods in ((step, steps), (range, ranges)):
+        if name is not None:
+            mine = [i for i, row in enumerate(periods.row.tolist()) if trace.annotations.name(row) == name]
+            starts, ends = union(periods.start_ns[mine], periods.end_ns[mine])
+    if not len(starts):
+        return None
+
+    figures = _Figures(timeline, exposed, idle)
+    whole = figures.together(starts, ends)
+    return DeviceAnalysis(
+        result=Device(
+            device=device,
+            name=trace.device_names.get(device),
+            span_ns=int((ends - starts).sum()),
+            lead_in_ns=None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns,
+            window=Window(start_ns=int(starts[0]), end_ns=int(ends[-1])),
+            main_stream=timeline.main_stream,
+            buckets=whole.buckets,
+            engines=whole.engines,
+            overlap=whole.overlap,
+            streams=stream_use(timeline, starts, ends),
+            copies=group_copies(timeline, starts, ends),
+            exposed_copy_by_cause=whole.exposed_copy_by_cause,
+            idle_by_cause=whole.idle_by_cause,
+            evidence=(
+                *copy_evidence(trace, timeline, exposed, starts, ends),
+                *idle_evidence(trace, idle, starts, ends),
+            ),
+            host_stalls=find_stalls(trace, timeline, blocking, idle, starts, ends),
+            steps=figures.each(trace, steps),
+            ranges=figures.each(trace, ranges),
+        ),
+        timeline=timeline,
+        exposed=exposed,
+        idle=idle,
+        steps=steps,
+        edges=edges,
+    )
+
+
+class _Figures:
+    """Measures any windows of one device; the sets are prepared once."""
+
+    def __init__(self, timeline: Timeline, exposed: ExposedCopies, idle: IdleTime) -> None:
+        self._timeline = timeline
+        self._copy_causes = [_where(exposed, number) for number in range(len(COPY_CAUSES))]
+        self._idle_causes = [_where(idle, number) for number in range(len(IDLE_CAUSES))]
+
+    def together(self, starts: I64, ends: I64) -> Period:
+        """The figures of all the windows added up."""
+        summed = [{name: int(values.sum()) for name, values in part.items()} for part in self._lengths(starts, ends)]
+        return _period("", int(starts[0]), int(ends[-1]), *summed)
+
+    def each(self, trace: Trace, periods: Periods) -> tuple[Period, ...]:
+        """The figures of each window by itself."""
+        parts = [
+            {name: values.tolist() for name, values in part.items()}
+            for part in self._lengths(periods.start_ns, periods.end_ns)
+        ]
+        windows = zip(periods.row.tolist(), periods.start_ns.tolist(), periods.end_ns.tolist(), strict=True)
+        return tuple(
+            _period(
+                trace.annotations.name(row),
+                start,
+                end,
+                *({name: values[number] for name, values in part.items()} for part in parts),
+            )
+            for number, (row, start, end) in enumerate(windows)
+        )
+
+    def _lengths(self, starts: I64, ends: I64) -> tuple[dict[str, I64], dict[str, I64], dict[str, I64]]:
+        return (
+            lengths(self._timeline, starts, ends),
+            {str(c): covered(a, starts, ends) for c, a in zip(COPY_CAUSES, self._copy_causes, strict=True)},
+            {str(c): covered(a, starts, ends) for c, a in zip(IDLE_CAUSES, self._idle_causes, strict=True)},
+        )
+
+
+def _where(pieces: ExposedCopies | IdleTime, cause: int) -> Intervals:
+    mine = pieces.cause == cause
+    return union(pieces.start_ns[mine], pieces.end_ns[mine])
+
+
+def _period(
+    name: str, start: int, end: int, ns: dict[str, int], copy_causes: dict[str, int], idle_causes: dict[str, int]
+) -> Period:
+    buckets, engines, overlap = measured(ns)
+    return Period(
+        name=name,
+        window=Window(start_ns=start, end_ns=end),
+        span_ns=end - start,
+        buckets=buckets,
+        engines=engines,
+        overlap=overlap,
+        exposed_copy_by_cause=copy_causes,
+        idle_by_cause=idle_causes,
+    )

@@ -1,0 +1,178 @@
+"""Which op had to wait for which: event waits joined to the ops on both sides.
+
+A wait holds back the ops enqueued on its stream after it until what its event recorded has finished. Where the
+trace states the recorded stream and call, the edge is exact. CUDA 13 states neither (kineto PR #1552), and
+without sync events not even the waiting stream is known; then the edge is rebuilt:
+
+- the event was recorded by the nearest `cudaEventRecord*` call before the wait on the same thread, or on any
+  thread where there is none;
+- it was recorded on a stream whose last op enqueued before had ended when the held op began: an edge that the
+  timeline contradicts is never drawn. Of several such streams the one that finished last before the held op
+  is taken: no other explains its start better.
+
+Confidence: `exact` if stated; `high` if the record call directly precedes the wait (what `wait_stream` and
+`record(); wait_event()` do) and the held op began right when the source ended, or only one stream is possible;
+`low` otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.intervals import I64, Bool
+from overlapscope.trace import I8, Sync, Trace
+
+EXACT, HIGH, LOW = 2, 1, 0
+
+HANDOVER_NS = 20_000
+"""A held op begins at most this long after the op it waited for: event and queue latency. Seen on an H200:
+1 to 9 us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """`held[i]` could not begin before `source[i]` had ended. Rows of `Timeline.ops`."""
+
+    held: I64
+    source: I64
+    confidence: I8
+    wait_call: I64
+    """Row in `Trace.runtime_calls` of the wait; -1 where it was not recorded."""
+
+    def take(self, rows: I64 | Bool) -> Edges:
+        return Edges(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waits:
+    at_ns: I64
+    call: I64
+    stream: I64
+    source_stream: I64
+    recorded_ns: I64
+    """When the event was recorded on the host; for a rebuilt edge the nearest record call's time."""
+    stated: Bool
+    adjacent: Bool
+    """Nothing was enqueued between the record and the wait."""
+
+
+def find_edges(trace: Trace, timeline: Timeline) -> Edges:
+    """All event-wait edges between ops of the device, by held op."""
+    ops = timeline.ops
+    launched = np.flatnonzero(ops.launch >= 0)
+    at = trace.runtime_calls.start_ns[ops.launch[launched]]
+    in_order = launched[np.lexsort((ops.start_ns[launched], at))]
+    by_stream = {int(s): in_order[ops.stream[in_order] == s] for s in np.unique(ops.stream[in_order])}
+    waits = _find_waits(trace, timeline, in_order)
+    if not len(waits.at_ns) or len(by_stream) < 2:
+        nothing = np.empty(0, np.int64)
+        return Edges(nothing, nothing, nothing.astype(np.int8), nothing)
+
+    launch_ns = np.zeros(len(ops), np.int64)
+    launch_ns[launched] = at
+    held = np.full(len(waits.at_ns), -1, np.int64)
+    for stream, rows in by_stream.items():
+        mine = np.flatnonzero(waits.stream == stream)
+        following = np.searchsorted(launch_ns[rows], waits.at_ns[mine], side="left")
+        held[mine] = np.append(rows, -1)[following]
+
+    held_start = ops.start_ns[held]
+    source = np.full(len(held), -1, np.int64)
+    source_end = np.full(len(held), -1, np.int64)
+    possible = np.zeros(len(held), np.int64)
+    for stream, rows in by_stream.items():
+        before = np.searchsorted(launch_ns[rows], waits.recorded_ns, side="left") - 1
+        # An event that is made once and recorded every step has an older record than the nearest one.
+        over = np.searchsorted(np.maximum.accumulate(ops.end_ns[rows]), held_start, side="right") - 1
+        before = np.where(waits.stated | waits.adjacent, before, np.minimum(before, over))
+        candidate = rows[np.maximum(before, 0)]
+        ended = ops.end_ns[candidate]
+        valid = (before >= 0) & (held >= 0) & (waits.stream != stream)
+        valid &= np.where(waits.stated, waits.source_stream == stream, ended <= held_start)
+        possible += valid
+        better = valid & (ended > source_end)
+        source[better] = candidate[better]
+        source_end[better] = ended[better]
+
+    directly = held_start - source_end <= HANDOVER_NS
+    sure = waits.adjacent & (directly | (possible == 1))
+    confidence = np.where(waits.stated, EXACT, np.where(sure, HIGH, LOW)).astype(np.int8)
+    edges = Edges(held, source, confidence, waits.call)
+    order = np.argsort(held, kind="stable")
+    return edges.take(order[(source >= 0)[order]])
+
+
+def _find_waits(trace: Trace, timeline: Timeline, in_order: I64) -> _Waits:
+    calls, syncs = trace.runtime_calls, trace.syncs
+    rows = np.flatnonzero(call_kinds.waits_event(calls))
+    stream = np.full(len(rows), -1, np.int64)
+    source_stream = np.full(len(rows), -1, np.int64)
+    record_correlation = np.full(len(rows), -1, np.int64)
+
+    # The sync record of a wait call, by correlation.
+    recorded = np.flatnonzero((syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.correlation > 0))
+    recorded = recorded[np.argsort(syncs.correlation[recorded], kind="stable")]
+    if len(recorded):
+        found = np.searchsorted(syncs.correlation[recorded], calls.correlation[rows])
+        match = recorded[np.minimum(found, len(recorded) - 1)]
+        joined = syncs.correlation[match] == calls.correlation[rows]
+        elsewhere = joined & (syncs.device[match] >= 0) & (syncs.device[match] != timeline.device)
+        stream = np.where(joined, syncs.stream[match], -1).astype(np.int64)
+        source_stream = np.where(joined, syncs.source_stream[match], -1).astype(np.int64)
+        record_correlation = np.where(joined, syncs.record_correlation[match], -1)
+        rows, stream, source_stream = rows[~elsewhere], stream[~elsewhere], source_stream[~elsewhere]
+        record_correlation = record_correlation[~elsewhere]
+
+    at = calls.start_ns[rows]
+    thread = calls.thread[rows]
+    launch_rows = timeline.ops.launch[in_order]
+    launched_at = calls.start_ns[launch_rows]
+    # Without sync events: the stream of what the same thread enqueues next.
+    following = _next_of_thread(launched_at, calls.thread[launch_rows], at, thread)
+    next_stream = np.append(timeline.ops.stream[in_order], -1)[following].astype(np.int64)
+    stream = np.where(stream >= 0, stream, next_stream)
+
+    records = np.flatnonzero(call_kinds.records_event(calls))
+    by_correlation = records[np.argsort(calls.correlation[records], kind="stable")]
+    recorded_ns = at.copy()
+    adjacent = np.zeros(len(rows), np.bool_)
+    stated = np.zeros(len(rows), np.bool_)
+    if len(records):
+        same = _last_of_thread(calls.start_ns[records], calls.thread[records], at, thread)
+        nearest = np.where(same >= 0, same, np.searchsorted(calls.start_ns[records], at, side="left") - 1)
+        known = nearest >= 0
+        recorded_ns = np.where(known, calls.start_ns[records][np.maximum(nearest, 0)], at)
+        enqueued = np.searchsorted(launched_at, at, "left") - np.searchsorted(launched_at, recorded_ns, "left")
+        adjacent = known & (enqueued == 0)
+        found = np.searchsorted(calls.correlation[by_correlation], record_correlation)
+        match = by_correlation[np.minimum(found, len(by_correlation) - 1)]
+        stated = (record_correlation > 0) & (calls.correlation[match] == record_correlation)
+        stated &= source_stream >= 0
+        recorded_ns = np.where(stated, calls.start_ns[match], recorded_ns)
+    return _Waits(at, rows.astype(np.int64), stream, source_stream, recorded_ns, stated, adjacent)
+
+
+def _next_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
+    """Index of the first of `times` (sorted) at or after each instant on the same thread; len(times) if none."""
+    result = np.full(len(at), len(times), np.int64)
+    for one in np.unique(thread):
+        theirs = np.flatnonzero(threads == one)
+        mine = thread == one
+        found = np.searchsorted(times[theirs], at[mine], side="left")
+        result[mine] = np.append(theirs, len(times))[found]
+    return result
+
+
+def _last_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
+    """Index of the last of `times` (sorted) before each instant on the same thread; -1 if none."""
+    result = np.full(len(at), -1, np.int64)
+    for one in np.unique(thread):
+        theirs = np.flatnonzero(threads == one)
+        mine = thread == one
+        found = np.searchsorted(times[theirs], at[mine], side="left") - 1
+        result[mine] = np.where(found >= 0, theirs[np.maximum(found, 0)], -1) if len(theirs) else -1
+    return result

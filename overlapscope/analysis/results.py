@@ -1,0 +1,191 @@
+"""What the analysis finds, as frozen structures; their names are those of the JSON report.
+
+All times are integer nanoseconds. A percentage of nothing is None, never 0 or 100. What cannot be known from
+the trace is None and the trust checks say why.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all results: immutable, built by keyword."""
+
+
+class Window(Result):
+    """`[start_ns, end_ns)`, absolute."""
+
+    start_ns: int
+    end_ns: int
+
+
+class Buckets(Result):
+    """A partition of the window; the five add up to its length exactly."""
+
+    compute_ns: int
+    exposed_comm_ns: int
+    exposed_copy_ns: int
+    exposed_other_ns: int
+    idle_ns: int
+
+
+class Engines(Result):
+    """How long each engine worked: lengths of unions, which may run side by side."""
+
+    sm_ns: int
+    """Compute and communication kernels together."""
+    compute_ns: int
+    comm_ns: int
+    h2d_ns: int
+    d2h_ns: int
+    other_ns: int
+
+
+class Overlap(Result):
+    """How much ran side by side."""
+
+    copy_ns: int
+    hidden_copy_ns: int
+    hidden_copy_pct: float | None
+    serial_ns: int
+    """Sum of the three engines: SM, H2D, D2H."""
+    busy_ns: int
+    """Union of the three engines."""
+    ideal_ns: int
+    """The longest of the three engines."""
+    efficiency_pct: float | None
+    """(serial - busy) / (serial - ideal); None where only one engine worked."""
+    h2d_d2h_ns: int
+    """Both copy directions at once."""
+    comm_compute_pct: float | None
+    """Share of communication that ran under compute."""
+
+
+class CopyGroup(Result):
+    """All copies of one direction, pair of memory kinds and stream."""
+
+    direction: Literal["h2d", "d2h"]
+    source_kind: str
+    target_kind: str
+    stream: int
+    count: int
+    bytes: int | None
+    """None where no copy of the group states its size."""
+    time_ns: int
+    """Length of the union of the group's copies."""
+    exposed_ns: int
+    gb_per_s: float | None
+    """1e9 bytes per second over the copies' own durations."""
+
+
+class HostStall(Result):
+    """One blocking call of one line of code, over the whole window."""
+
+    call: str
+    op: str | None
+    """Innermost CPU op around the call."""
+    thread: int
+    count: int
+    host_wait_ns: int
+    """Time the host spent inside the call."""
+    idle_caused_ns: int
+    """GPU idle time that followed because the host could not launch meanwhile: the cost."""
+    where: str | None
+    """Python line, where recorded with stacks."""
+
+
+class Evidence(Result):
+    """Where a cause's time comes from: the calls behind it, largest first, with the longest single case."""
+
+    subject: Literal["exposed-copy", "idle"]
+    cause: str
+    time_ns: int
+    count: int
+    op: str | None
+    """The CPU op behind it: the one that issued the copy, or during which the GPU was idle."""
+    call: str | None
+    """The runtime call behind it."""
+    where: str | None
+    """Python line, where recorded with stacks."""
+    detail: str
+    """One sentence: what was seen."""
+    confidence: Literal["exact", "rebuilt"]
+    """`rebuilt` where it rests on an event edge that the trace does not state."""
+    example: Window
+    """The longest single case."""
+
+
+class Period(Result):
+    """A step or a range on the device."""
+
+    name: str
+    window: Window
+    span_ns: int
+    buckets: Buckets
+    engines: Engines
+    overlap: Overlap
+    exposed_copy_by_cause: dict[str, int]
+    idle_by_cause: dict[str, int]
+
+
+class StreamUse(Result):
+    """What one stream did."""
+
+    stream: int
+    compute_ns: int
+    comm_ns: int
+    h2d_ns: int
+    d2h_ns: int
+    other_ns: int
+    ops: int
+
+
+class Device(Result):
+    """Everything about one device in one trace."""
+
+    device: int
+    name: str | None
+    span_ns: int
+    lead_in_ns: int | None
+    """None where the trace records no launches, so that it cannot be told."""
+    window: Window
+    main_stream: int
+    """The stream with the most compute; where there is none, the busiest."""
+    buckets: Buckets
+    engines: Engines
+    overlap: Overlap
+    streams: tuple[StreamUse, ...]
+    copies: tuple[CopyGroup, ...]
+    exposed_copy_by_cause: dict[str, int]
+    idle_by_cause: dict[str, int]
+    evidence: tuple[Evidence, ...]
+    host_stalls: tuple[HostStall, ...]
+    steps: tuple[Period, ...]
+    ranges: tuple[Period, ...]
+
+
+class Check(Result):
+    """One question asked of a trace before its numbers are believed."""
+
+    id: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+
+
+class Trust(Result):
+    """How far the numbers can be believed."""
+
+    verdict: Literal["trusted", "degraded", "unusable"]
+    checks: tuple[Check, ...]
+
+
+class TraceResult(Result):
+    """One trace, that is one process."""
+
+    source: str
+    rank: int | None
+    trust: Trust
+    devices: tuple[Device, ...]

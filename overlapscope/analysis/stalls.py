@@ -1,0 +1,66 @@
+"""Host stalls: blocking calls, how long the host sat in them, and the idle time that followed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from overlapscope.analysis.causes import IDLE_CAUSES, IdleCause
+from overlapscope.analysis.host import Blocking, lines_around, ops_around
+from overlapscope.analysis.idle import IdleTime
+from overlapscope.analysis.results import HostStall
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.intervals import I64
+from overlapscope.trace import Trace
+
+_BLOCKED = [IDLE_CAUSES.index(c) for c in (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)]
+
+
+def find_stalls(
+    trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime, starts: I64, ends: I64
+) -> tuple[HostStall, ...]:
+    """Blocking calls that run inside the windows, grouped by call, op, thread and line, costliest first.
+
+    `idle_caused_ns` adds up, over all stalls, to the idle time of the causes host-sync, allocation and
+    host-staging inside the windows (`docs/causes.md`).
+    """
+    calls = trace.runtime_calls
+    caused = np.zeros(len(calls), np.int64)
+    for start, end in zip(starts, ends, strict=True):
+        length = np.minimum(idle.end_ns, end) - np.maximum(idle.start_ns, start)
+        blamed = (length > 0) & np.isin(idle.cause, _BLOCKED)
+        np.add.at(caused, idle.call[blamed], length[blamed])
+    elsewhere = _of_other_devices(trace, timeline)
+    inside = np.zeros(len(blocking.row), np.bool_)
+    for start, end in zip(starts, ends, strict=True):
+        inside |= (calls.start_ns[blocking.row] < end) & (calls.end_ns[blocking.row] > start)
+    rows = blocking.row[(inside & ~elsewhere[blocking.row]) | (caused[blocking.row] > 0)]
+
+    ops = ops_around(trace, calls.thread[rows], calls.start_ns[rows])
+    lines = lines_around(trace, calls.thread[rows], calls.start_ns[rows])
+    groups: dict[tuple[str, str | None, int, str | None], list[int]] = {}
+    for row, op, line in zip(rows.tolist(), ops, lines, strict=True):
+        groups.setdefault((calls.name(row), op, int(calls.thread[row]), line), []).append(row)
+    stalls = [
+        HostStall(
+            call=call,
+            op=op,
+            thread=thread,
+            count=len(members),
+            host_wait_ns=int((calls.end_ns[members] - calls.start_ns[members]).sum()),
+            idle_caused_ns=int(caused[members].sum()),
+            where=line,
+        )
+        for (call, op, thread, line), members in groups.items()
+    ]
+    return tuple(sorted(stalls, key=lambda s: (-s.idle_caused_ns, -s.host_wait_ns, s.call, s.thread)))
+
+
+def _of_other_devices(trace: Trace, timeline: Timeline) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Calls that a sync record or a copy of theirs places on another device only."""
+    calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
+    elsewhere = np.zeros(len(calls), np.bool_)
+    foreign = syncs.correlation[(syncs.device >= 0) & (syncs.device != timeline.device)]
+    elsewhere[np.isin(calls.correlation, foreign) & (calls.correlation > 0)] = True
+    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device != timeline.device)]] = True
+    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device == timeline.device)]] = False
+    return elsewhere

@@ -1,0 +1,87 @@
+"""What each stream did in each of a row of equal slices of time: the numbers behind a timeline strip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlapscope.analysis.results import Device
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.intervals import I64, covered, union
+from overlapscope.trace import Kind
+
+STEPS_FOR_MEDIAN = 3
+"""From this many steps on, one of them shows more than the whole window would."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """One stream."""
+
+    stream: int
+    busy_ns: I64
+    """Shape `(len(Kind), slices)`: how long each kind ran in each slice."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strip:
+    """A part of one device's window, cut into slices."""
+
+    label: str
+    """The step or range shown; empty for the whole window."""
+    start_ns: int
+    end_ns: int
+    slice_ns: I64
+    """Length of each slice."""
+    lanes: tuple[Lane, ...]
+    """By stream id; streams that ran nothing here are left out."""
+    left_out: int
+    """How many streams that did run were left out to keep the strip small."""
+    exposed_copy_ns: I64
+    idle_ns: I64
+
+
+def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices: int, lanes: int = 8) -> Strip:
+    """Measure the part of a device's window that shows most, on at most `lanes` streams, the busiest.
+
+    That part is the median occurrence of the step or range `scope`; without one, the step of median length; and
+    with fewer than three steps, the whole window.
+    """
+    label, start, end = _shown(device, scope)
+    slices = max(1, min(slices, end - start))
+    edges = start + (end - start) * np.arange(slices + 1, dtype=np.int64) // slices
+    ops = timeline.ops
+    inside = np.flatnonzero((ops.start_ns < end) & (ops.end_ns > start))
+    streams = ops.stream[inside]
+    found = []
+    for stream in np.unique(streams).tolist():
+        rows = inside[streams == stream]
+        busy = np.zeros((len(Kind), slices), np.int64)
+        for kind in Kind:
+            mine = rows[ops.kind[rows] == kind]
+            if len(mine):
+                busy[kind] = covered(union(ops.start_ns[mine], ops.end_ns[mine]), edges[:-1], edges[1:])
+        found.append(Lane(stream, busy))
+    kept = sorted(found, key=lambda lane: -int(lane.busy_ns.sum()))[:lanes]
+    return Strip(
+        label=label,
+        start_ns=start,
+        end_ns=end,
+        slice_ns=np.diff(edges),
+        lanes=tuple(sorted(kept, key=lambda lane: lane.stream)),
+        left_out=len(found) - len(kept),
+        exposed_copy_ns=covered(timeline.exposed_copy, edges[:-1], edges[1:]),
+        idle_ns=covered(timeline.idle, edges[:-1], edges[1:]),
+    )
+
+
+def _shown(device: Device, scope: str) -> tuple[str, int, int]:
+    candidates = [period for period in (*device.steps, *device.ranges) if period.name == scope]
+    if scope == "window" and len(device.steps) >= STEPS_FOR_MEDIAN:
+        candidates = list(device.steps)
+    if not candidates:
+        return "", device.window.start_ns, device.window.end_ns
+    by_span = sorted(candidates, key=lambda period: (period.span_ns, period.window.start_ns))
+    shown = by_span[(len(by_span) - 1) // 2]
+    return shown.name, shown.window.start_ns, shown.window.end_ns

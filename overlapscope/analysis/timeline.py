@@ -1,0 +1,192 @@
+"""One device's work as interval sets, from which every length in a report is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlapscope.analysis.results import Buckets, Engines, Overlap, StreamUse
+from overlapscope.intervals import (
+    I64,
+    Intervals,
+    complement,
+    covered,
+    intersect,
+    join,
+    subtract,
+    union,
+)
+from overlapscope.trace import GpuOps, Kind, RuntimeCalls, Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """The ops of one device, sorted by start, and the sets of instants at which each kind ran."""
+
+    device: int
+    ops: GpuOps
+    start_ns: int
+    """The window: first op's start..."""
+    end_ns: int
+    """...to the last op's end."""
+    lead_in_end_ns: int | None
+    """End of the lead-in; the window's start where there is none; None where it cannot be told."""
+    main_stream: int
+    compute: Intervals
+    comm: Intervals
+    h2d: Intervals
+    d2h: Intervals
+    other: Intervals
+    copy: Intervals
+    exposed_comm: Intervals
+    exposed_copy: Intervals
+    exposed_other: Intervals
+    idle: Intervals
+
+    @property
+    def judged_from_ns(self) -> int:
+        """Where causes and steps begin: behind the lead-in."""
+        return self.start_ns if self.lead_in_end_ns is None else self.lead_in_end_ns
+
+
+def build(trace: Trace, device: int) -> Timeline:
+    """The timeline of a device that has at least one GPU op."""
+    ops = trace.gpu_ops if len(trace.devices) == 1 else trace.gpu_ops.take(trace.gpu_ops.device == device)
+    start, end = int(ops.start_ns.min()), int(ops.end_ns.max())
+    kinds = {kind: _when(ops, kind) for kind in Kind}
+    compute, comm, other = kinds[Kind.COMPUTE], kinds[Kind.COMM], kinds[Kind.OTHER]
+    copy = join(kinds[Kind.H2D], kinds[Kind.D2H])
+    kernels = join(compute, comm)
+    working = join(kernels, copy)
+    return Timeline(
+        device=device,
+        ops=ops,
+        start_ns=start,
+        end_ns=end,
+        lead_in_end_ns=_lead_in_end(ops, trace.runtime_calls, start),
+        main_stream=_main_stream(ops),
+        compute=compute,
+        comm=comm,
+        h2d=kinds[Kind.H2D],
+        d2h=kinds[Kind.D2H],
+        other=other,
+        copy=copy,
+        exposed_comm=subtract(comm, compute),
+        exposed_copy=subtract(copy, kernels),
+        exposed_other=subtract(other, working),
+        idle=complement(join(working, other), start, end),
+    )
+
+
+def _when(ops: GpuOps, kind: Kind) -> Intervals:
+    mine = ops.kind == kind
+    return union(ops.start_ns[mine], ops.end_ns[mine])
+
+
+def _main_stream(ops: GpuOps) -> int:
+    """The stream with the most compute; where nothing computes, the busiest; the lower id of equals."""
+    lengths = ops.end_ns - ops.start_ns
+    compute = ops.kind == Kind.COMPUTE
+    streams, row = np.unique(ops.stream, return_inverse=True)
+    work = np.zeros(len(streams), np.int64)
+    np.add.at(work, row, np.where(compute, lengths, 0) if compute.any() else lengths)
+    return int(streams[int(np.argmax(work))])
+
+
+def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
+    """The end of the last op that was launched before the recording began.
+
+    Correlations are handed out in launch order, so an op without a recorded launch was launched earlier
+    exactly if its correlation is below every recorded one; a gap in the records further on has a higher one.
+    An op without correlation counts where no op of a recorded launch precedes it on its stream.
+    """
+    launched = ops.launch >= 0
+    if not launched.any():
+        return None
+    orphans = np.flatnonzero(~launched)
+    known = calls.correlation[calls.correlation > 0]
+    before = (ops.correlation[orphans] > 0) & (ops.correlation[orphans] < (known.min() if len(known) else 0))
+    for stream in np.unique(ops.stream[orphans]):
+        first = ops.start_ns[launched & (ops.stream == stream)]
+        nameless = (ops.stream[orphans] == stream) & (ops.correlation[orphans] <= 0)
+        before |= nameless & (ops.start_ns[orphans] < (first.min() if len(first) else np.iinfo(np.int64).max))
+    return max(start, int(ops.end_ns[orphans[before]].max(initial=start)))
+
+
+def lengths(timeline: Timeline, starts: I64, ends: I64) -> dict[str, I64]:
+    """How long each set of instants is inside each of the given windows: input to `measured`."""
+    t = timeline
+    sm = join(t.compute, t.comm)
+    sets = {
+        "compute": t.compute,
+        "comm": t.comm,
+        "sm": sm,
+        "h2d": t.h2d,
+        "d2h": t.d2h,
+        "other": t.other,
+        "copy": t.copy,
+        "busy": join(sm, t.copy),
+        "both": intersect(t.h2d, t.d2h),
+        "comm_hidden": intersect(t.comm, t.compute),
+        "exposed_comm": t.exposed_comm,
+        "exposed_copy": t.exposed_copy,
+        "exposed_other": t.exposed_other,
+        "idle": t.idle,
+    }
+    return {name: covered(a, starts, ends) for name, a in sets.items()}
+
+
+def measured(ns: dict[str, int]) -> tuple[Buckets, Engines, Overlap]:
+    """The figures of one window, or of several whose lengths were added up."""
+    serial = ns["sm"] + ns["h2d"] + ns["d2h"]
+    ideal = max(ns["sm"], ns["h2d"], ns["d2h"])
+    hidden = ns["copy"] - ns["exposed_copy"]
+    return (
+        Buckets(
+            compute_ns=ns["compute"],
+            exposed_comm_ns=ns["exposed_comm"],
+            exposed_copy_ns=ns["exposed_copy"],
+            exposed_other_ns=ns["exposed_other"],
+            idle_ns=ns["idle"],
+        ),
+        Engines(
+            sm_ns=ns["sm"],
+            compute_ns=ns["compute"],
+            comm_ns=ns["comm"],
+            h2d_ns=ns["h2d"],
+            d2h_ns=ns["d2h"],
+            other_ns=ns["other"],
+        ),
+        Overlap(
+            copy_ns=ns["copy"],
+            hidden_copy_ns=hidden,
+            hidden_copy_pct=percentage(hidden, ns["copy"]),
+            serial_ns=serial,
+            busy_ns=ns["busy"],
+            ideal_ns=ideal,
+            efficiency_pct=percentage(serial - ns["busy"], serial - ideal),
+            h2d_d2h_ns=ns["both"],
+            comm_compute_pct=percentage(ns["comm_hidden"], ns["comm"]),
+        ),
+    )
+
+
+def percentage(part: int, whole: int) -> float | None:
+    """100 * part / whole, correctly rounded; None of nothing."""
+    return 100 * part / whole if whole else None
+
+
+def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, ...]:
+    """What each stream did inside the given disjoint windows, by stream id."""
+    ops = timeline.ops
+    uses = []
+    for stream in np.unique(ops.stream):
+        mine = ops.stream == stream
+        spent = {}
+        for kind in Kind:
+            rows = mine & (ops.kind == kind)
+            ran = union(ops.start_ns[rows], ops.end_ns[rows])
+            spent[f"{kind.name.lower()}_ns"] = int(covered(ran, starts, ends).sum())
+        uses.append(StreamUse(stream=int(stream), ops=int(mine.sum()), **spent))
+    return tuple(uses)

@@ -1,0 +1,301 @@
+"""Whether a trace can be believed, judged before any number. `docs/trust.md` explains each check.
+
+A warning says that some numbers are less exact; a failure says which ones are unknown, and the analysis leaves
+those out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.periods import find_steps, is_step
+from overlapscope.analysis.results import Check, Trust
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.intervals import I64, covered, total, union
+from overlapscope.trace import Sync, Trace
+
+CLOCK_TOLERANCE_NS = 50_000
+"""CPU and GPU clocks are matched to some 10 us; beyond this a GPU op before its launch is worth a warning."""
+CLOCK_LIMIT_NS = 1_000_000
+"""Beyond this host and device cannot be compared at all."""
+LONG_LEAD_IN = 0.1
+WARM_UP_FACTOR = 1.5
+PROFILER_SHARE = 0.01
+DISORDER_SHARE = 0.01
+
+_LAUNCH = re.compile(r"(cuda|hip)(Launch\w*Kernel\w*|GraphLaunch|Memcpy\w*|Memset\w*)|hipModuleLaunchKernel|hipExt\w*Launch\w*")
+
+
+def judge_file(trace: Trace) -> list[Check]:
+    """Checks of the source and of the recording as a whole."""
+    return [_complete(trace), _readable(trace), _times(trace), _activity(trace), _clock(trace), _dropped(trace)]
+
+
+def judge_device(trace: Trace, timeline: Timeline) -> list[Check]:
+    """Checks of one device."""
+    return [
+        _launches(timeline),
+        _lead_in(timeline),
+        _order(timeline),
+        _sync_events(trace),
+        *_steps(trace, timeline),
+        _profiler(trace, timeline),
+    ]
+
+
+def verdict(checks: Iterable[Check]) -> Trust:
+    """The checks, the worst of each id over the devices, and what they mean together."""
+    severity = {"ok": 0, "warn": 1, "fail": 2}
+    worst: dict[str, Check] = {}
+    for check in checks:
+        if check.id not in worst or severity[check.status] > severity[worst[check.id].status]:
+            worst[check.id] = check
+    statuses = {check.status for check in worst.values()}
+    if worst["gpu-activity"].status == "fail":
+        return Trust(verdict="unusable", checks=tuple(worst.values()))
+    return Trust(verdict="trusted" if statuses == {"ok"} else "degraded", checks=tuple(worst.values()))
+
+
+def clocks_agree(trace: Trace) -> bool:
+    """Whether host and device times can be compared."""
+    return _clock(trace).status != "fail"
+
+
+def _complete(trace: Trace) -> Check:
+    if not trace.damage.truncated:
+        return Check(id="file-complete", status="ok", detail="The file is complete.")
+    return Check(
+        id="file-complete",
+        status="warn",
+        detail=f"The file is cut off: its last {trace.damage.lost_bytes} bytes hold no whole event, and what "
+        "would have followed is missing. All whole events were read.",
+    )
+
+
+def _readable(trace: Trace) -> Check:
+    damage = trace.damage
+    if not damage.lost_events and not damage.repaired_events:
+        return Check(id="events-readable", status="ok", detail="All events could be read.")
+    example = f" First: {damage.examples[0]}." if damage.examples else ""
+    return Check(
+        id="events-readable",
+        status="warn",
+        detail=f"{damage.repaired_events} events were damaged and read all the same, {damage.lost_events} were "
+        f"lost.{example}",
+    )
+
+
+def _times(trace: Trace) -> Check:
+    bad = trace.damage.impossible_times
+    if not bad:
+        return Check(id="durations", status="ok", detail="All times are possible.")
+    return Check(
+        id="durations",
+        status="warn",
+        detail=f"{bad} events with an impossible time (negative, or longer than the recording) were left out; "
+        "where they ran, the GPU may look idle.",
+    )
+
+
+def _activity(trace: Trace) -> Check:
+    if len(trace.gpu_ops) and (trace.gpu_ops.end_ns > trace.gpu_ops.start_ns).any():
+        return Check(
+            id="gpu-activity",
+            status="ok",
+            detail=f"{len(trace.gpu_ops)} GPU ops on {len(trace.devices)} device(s).",
+        )
+    return Check(
+        id="gpu-activity",
+        status="fail",
+        detail="The trace has no GPU activity: it was recorded without a GPU or without "
+        "ProfilerActivity.CUDA, so there is nothing to say about overlap.",
+    )
+
+
+def _clock(trace: Trace) -> Check:
+    ops = trace.gpu_ops
+    rows = np.flatnonzero(ops.launch >= 0)
+    early = trace.runtime_calls.start_ns[ops.launch[rows]] - ops.start_ns[rows]
+    worst = int(early.max(initial=0))
+    if worst <= CLOCK_TOLERANCE_NS:
+        return Check(id="clock-skew", status="ok", detail="No GPU op begins before its launch.")
+    count = int((early > CLOCK_TOLERANCE_NS).sum())
+    seen = f"{count} GPU ops begin before their launch, by up to {worst / 1e3:.1f} us: the clocks disagree."
+    if worst <= CLOCK_LIMIT_NS:
+        return Check(
+            id="clock-skew", status="warn", detail=f"{seen} Causes found on the host may be off by as much."
+        )
+    return Check(
+        id="clock-skew",
+        status="fail",
+        detail=f"{seen} Host and device cannot be compared: causes that need the host are unknown.",
+    )
+
+
+def _dropped(trace: Trace) -> Check:
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    launches = np.flatnonzero(call_kinds.named(calls, _LAUNCH))
+    answered = np.zeros(len(calls), np.bool_)
+    answered[ops.launch[ops.launch >= 0]] = True
+    lost = launches[~answered[launches] & ~_capturing(trace)[launches]]
+    if not len(ops) or not len(lost):
+        return Check(id="dropped-ops", status="ok", detail="Every recorded launch has its GPU op.")
+    return Check(
+        id="dropped-ops",
+        status="warn",
+        detail=f"{len(lost)} of {len(launches)} recorded launches have no GPU op: the profiler dropped them "
+        "or was stopped before they ran. Where they ran, the GPU looks idle.",
+    )
+
+
+def _capturing(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Calls made while a stream was being captured into a graph: they launch nothing yet."""
+    calls = trace.runtime_calls
+    begins = np.flatnonzero(call_kinds.named(calls, re.compile(r"(cuda|hip)StreamBeginCapture\w*")))
+    ends = np.flatnonzero(call_kinds.named(calls, re.compile(r"(cuda|hip)StreamEndCapture\w*")))
+    captured = np.zeros(len(calls), np.bool_)
+    for begin in begins.tolist():
+        following = ends[ends > begin]
+        captured[begin : int(following[0]) if len(following) else len(calls)] = True
+    return captured
+
+
+def _launches(timeline: Timeline) -> Check:
+    ops = timeline.ops
+    orphans = ops.launch < 0
+    if orphans.all():
+        return Check(
+            id="launches",
+            status="fail",
+            detail="The trace records no launches, so the lead-in, steps and the causes of idle time are "
+            "unknown. Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+        )
+    late = int((orphans & (ops.start_ns >= timeline.judged_from_ns)).sum())
+    if not late:
+        return Check(id="launches", status="ok", detail="Every GPU op behind the lead-in has its launch.")
+    return Check(
+        id="launches",
+        status="warn",
+        detail=f"{late} GPU ops have no recorded launch though they were launched during the recording; idle "
+        "time before them has no known cause.",
+    )
+
+
+def _lead_in(timeline: Timeline) -> Check:
+    if timeline.lead_in_end_ns is None or timeline.lead_in_end_ns == timeline.start_ns:
+        return Check(id="lead-in", status="ok", detail="The device had caught up when the recording began.")
+    length = timeline.lead_in_end_ns - timeline.start_ns
+    share = length / (timeline.end_ns - timeline.start_ns)
+    detail = (
+        f"The first {length / 1e6:.2f} ms ({100 * share:.1f} % of the window) are the device working off what "
+        "was queued before the recording; causes, steps and findings leave them out."
+    )
+    return Check(id="lead-in", status="warn" if share > LONG_LEAD_IN else "ok", detail=detail)
+
+
+def _order(timeline: Timeline) -> Check:
+    ops = timeline.ops
+    disorder = 0
+    for stream in np.unique(ops.stream):
+        rows = np.flatnonzero(ops.stream == stream)
+        reach = np.maximum.accumulate(ops.end_ns[rows])
+        beside = np.minimum(reach[:-1], ops.end_ns[rows][1:]) - ops.start_ns[rows][1:]
+        launch = ops.launch[rows]
+        same_graph = (launch[1:] == launch[:-1]) & (launch[1:] >= 0)
+        disorder += int(np.maximum(np.where(same_graph, 0, beside), 0).sum())
+    if disorder <= DISORDER_SHARE * (timeline.end_ns - timeline.start_ns):
+        return Check(id="stream-order", status="ok", detail="Ops of one stream follow one another.")
+    return Check(
+        id="stream-order",
+        status="warn",
+        detail=f"Ops of one stream overlap for {disorder / 1e6:.2f} ms outside graphs, which a stream forbids: "
+        "some durations are wrong.",
+    )
+
+
+def _sync_events(trace: Trace) -> Check:
+    waits = int(call_kinds.waits_event(trace.runtime_calls).sum())
+    recorded = trace.syncs.kind == Sync.STREAM_WAIT_EVENT
+    if waits and not recorded.any():
+        return Check(
+            id="sync-events",
+            status="warn",
+            detail=f"{waits} event waits, but no sync events: which stream waited for which was rebuilt from "
+            "the order of calls. Record with enable_cuda_sync_events=True.",
+        )
+    unstated = int((recorded & (trace.syncs.source_stream < 0)).sum())
+    if unstated:
+        return Check(
+            id="sync-events",
+            status="ok",
+            detail=f"{unstated} event waits do not say what they wait for (CUDA 13); it was rebuilt.",
+        )
+    return Check(id="sync-events", status="ok", detail="No event wait had to be rebuilt.")
+
+
+def _steps(trace: Trace, timeline: Timeline) -> list[Check]:
+    notes = trace.annotations.take(is_step(trace.annotations))
+    if not len(notes):
+        return [Check(id="steps", status="ok", detail="No steps recorded: figures are of the whole window.")]
+    steps = find_steps(trace, timeline)
+    numbers = sorted(int(notes.name(row).rpartition("#")[2]) for row in range(len(notes)))
+    absent = len(notes) - len(steps.row)
+    skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))
+    if absent or skipped:
+        what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "numbers skip"
+        present = Check(id="steps", status="warn", detail=f"Steps are missing: {what}.")
+    else:
+        present = Check(id="steps", status="ok", detail=f"{len(notes)} steps, none missing.")
+    return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline)]
+
+
+def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
+    if len(spans) >= 3 and spans[0] > WARM_UP_FACTOR * np.median(spans[1:]):
+        return Check(
+            id="warm-up",
+            status="warn",
+            detail=f"{trace.annotations.name(int(rows[0]))} took {spans[0] / np.median(spans[1:]):.1f} times the "
+            "median of the others: a warm-up step is inside the recording.",
+        )
+    return Check(id="warm-up", status="ok", detail="The first step is like the others.")
+
+
+def _ahead(trace: Trace, timeline: Timeline) -> Check:
+    """Side streams working on another step than the main stream, by more than a prefetch of one."""
+    ops, notes = timeline.ops, trace.annotations
+    rows = np.flatnonzero(is_step(notes))
+    rows = rows[np.argsort(notes.start_ns[rows], kind="stable")]
+    steps = find_steps(trace, timeline)
+    side = np.flatnonzero((ops.launch >= 0) & (ops.stream != timeline.main_stream))
+    launched = trace.runtime_calls.start_ns[ops.launch[side]]
+    belongs = np.searchsorted(notes.start_ns[rows], launched, side="right") - 1
+    order = np.searchsorted(notes.start_ns[rows], notes.start_ns[steps.row], side="left")
+    runs = np.searchsorted(steps.start_ns, ops.start_ns[side], side="right") - 1
+    known = (belongs >= 0) & (runs >= 0)
+    far = known & (belongs - np.append(order, 0)[runs] >= 2)
+    if not far.any():
+        return Check(id="step-skew", status="ok", detail="Streams work on the same step, or one ahead.")
+    early = union(ops.start_ns[side[far]], ops.end_ns[side[far]])
+    return Check(
+        id="step-skew",
+        status="warn",
+        detail=f"{int(far.sum())} ops of side streams ({total(early) / 1e6:.2f} ms) run two or more steps before "
+        "the main stream gets there: their step's figures do not contain them.",
+    )
+
+
+def _profiler(trace: Trace, timeline: Timeline) -> Check:
+    spent = union(trace.overheads.start_ns, trace.overheads.end_ns)
+    inside = int(covered(spent, [timeline.start_ns], [timeline.end_ns])[0])
+    if inside <= PROFILER_SHARE * (timeline.end_ns - timeline.start_ns):
+        return Check(id="profiler-overhead", status="ok", detail="The profiler took next to no time.")
+    return Check(
+        id="profiler-overhead",
+        status="warn",
+        detail=f"The profiler itself took {inside / 1e6:.2f} ms of the window (buffers flushed, libraries "
+        "loaded); idle time in it goes to cause profiler-overhead.",
+    )

@@ -1,0 +1,167 @@
+"""Interval algebra on sorted int64 arrays. Knows nothing of traces.
+
+Intervals are half-open `[start, end)`. A zero-length or inverted interval covers no time. `Intervals` is
+always a *set* in canonical form: sorted, disjoint and not touching; `union` makes one from anything.
+Everything is O(n log n) in the number of intervals and exact in int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+Index = NDArray[np.intp]
+
+
+class Intervals(NamedTuple):
+    """A set of instants: `starts[i] < ends[i] < starts[i + 1]`."""
+
+    starts: I64
+    ends: I64
+
+
+def _i64(values: I64 | Sequence[int]) -> I64:
+    return np.asarray(values, dtype=np.int64)
+
+
+EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def union(starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> Intervals:
+    """The instants covered by at least one of the given intervals, in any order, overlapping or not."""
+    start, end = _i64(starts), _i64(ends)
+    keep = end > start
+    start, end = start[keep], end[keep]
+    if not len(start):
+        return EMPTY
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    opens = np.empty(len(start), np.bool_)
+    opens[0] = True
+    np.greater(start[1:], reach[:-1], out=opens[1:])
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:] - 1, len(start) - 1)
+    return Intervals(start[first], reach[last])
+
+
+def total(a: Intervals) -> int:
+    """Length of the set."""
+    return int((a.ends - a.starts).sum())
+
+
+def join(*sets: Intervals) -> Intervals:
+    """Instants in any of the sets."""
+    return union(np.concatenate([a.starts for a in sets]), np.concatenate([a.ends for a in sets]))
+
+
+def complement(a: Intervals, start: int, end: int) -> Intervals:
+    """Instants of `[start, end)` outside `a`."""
+    if end <= start:
+        return EMPTY
+    inside = clip(a, start, end)
+    return _canonical(np.append(start, inside.ends), np.append(inside.starts, end))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """Instants in both sets."""
+    if not len(a.starts) or not len(b.starts):
+        return EMPTY
+    # Every piece of the intersection begins at a start of one set that lies inside the other.
+    first = np.searchsorted(b.ends, a.starts, side="right")
+    last = np.searchsorted(b.starts, a.ends, side="left")
+    row, which = expand(first, last)
+    return _canonical(np.maximum(a.starts[row], b.starts[which]), np.minimum(a.ends[row], b.ends[which]))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """Instants in `a` and not in `b`."""
+    if not len(a.starts):
+        return EMPTY
+    return intersect(a, complement(b, int(a.starts[0]), int(a.ends[-1])))
+
+
+def clip(a: Intervals, start: int, end: int) -> Intervals:
+    """Instants of `a` in `[start, end)`."""
+    return intersect(a, union([start], [end]))
+
+
+def covered_before(a: Intervals, at: I64) -> I64:
+    """Length of `a` in `(-inf, at)` for each given instant."""
+    lengths = np.append(0, np.cumsum(a.ends - a.starts))
+    row = np.searchsorted(a.starts, at, side="right")
+    # The interval opened last may reach beyond `at`.
+    over = np.where(row > 0, np.maximum(np.append(a.ends, 0)[row - 1] - at, 0), 0)
+    result: I64 = lengths[row] - over
+    return result
+
+
+def covered(a: Intervals, starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> I64:
+    """Length of `a` inside each given interval."""
+    start, end = _i64(starts), _i64(ends)
+    return np.where(end > start, covered_before(a, end) - covered_before(a, start), 0)
+
+
+def contains(a: Intervals, at: I64) -> Bool:
+    """Whether each instant lies in `a`."""
+    row = np.searchsorted(a.starts, at, side="right") - 1
+    inside: Bool = (row >= 0) & (np.append(a.ends, 0)[row] > at)
+    return inside
+
+
+def expand(first: Index, last: Index) -> tuple[Index, Index]:
+    """The pairs `(i, j)` with `first[i] <= j < last[i]`, as two arrays in order."""
+    counts = np.maximum(last - first, 0)
+    row = np.repeat(np.arange(len(counts)), counts)
+    offset = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return row, first[row] + offset
+
+
+def partition(start: int, end: int, layers: Sequence[Intervals]) -> tuple[I64, I64]:
+    """Cut `[start, end)` wherever a layer changes; label each piece with the first layer that covers it.
+
+    Returns `(edges, labels)`: `len(edges) == len(labels) + 1`, `edges[0] == start`, `edges[-1] == end`;
+    label `len(layers)` means that no layer covers the piece.
+    """
+    cuts = [np.clip(side, start, end) for layer in layers for side in layer]
+    edges = np.unique(np.concatenate([_i64([start, end]), *cuts]))
+    labels = np.full(len(edges) - 1, len(layers), np.int64)
+    for number in reversed(range(len(layers))):
+        labels[contains(layers[number], edges[:-1])] = number
+    return edges, labels
+
+
+def enclosing(starts: I64, ends: I64, at: I64) -> I64:
+    """For each instant, the row of the innermost interval that contains it, or -1.
+
+    The intervals must nest (a call stack) and be sorted by start, then longest first. Where recorded
+    times cross by a rounding error the result may be an outer interval or -1, never one that does not
+    contain the instant.
+    """
+    at = _i64(at)
+    rows = np.flatnonzero(ends > starts)
+    if not len(rows) or not len(at):
+        return np.full(len(at), -1, np.int64)
+    start, end = starts[rows], ends[rows]
+    closed = np.sort(end)
+    # Depth of an interval: how many are open when it opens, itself included. At one depth intervals follow
+    # one another, so the last one opened at the depth of an instant is the only candidate.
+    depth = np.arange(1, len(start) + 1) - np.searchsorted(closed, start, side="right")
+    order = np.lexsort((np.arange(len(start)), depth))
+    position = np.searchsorted(start, at, side="right")
+    wanted = position - np.searchsorted(closed, at, side="right")
+    scale = len(start) + 1
+    key = depth[order] * scale + order
+    found = np.searchsorted(key, wanted * scale + position, side="left") - 1
+    candidate = order[np.maximum(found, 0)]
+    good = (found >= 0) & (wanted > 0) & (start[candidate] <= at) & (at < end[candidate])
+    return np.where(good, rows[candidate], -1)
+
+
+def _canonical(starts: I64, ends: I64) -> Intervals:
+    keep = ends > starts
+    return Intervals(starts[keep], ends[keep])

@@ -1,0 +1,255 @@
+"""The Trace: what a profiler recorded, as columns.
+
+All times are integer nanoseconds since the epoch of the recording (absolute where the source knows it).
+Intervals are half-open `[start_ns, end_ns)`. Every table is sorted by start and, within equal starts,
+longest first, so that a parent stands before its children.
+
+A table's columns are numpy arrays of equal length; each docstring says its unit and what -1 means.
+Strings are stored once in `names`; a `name_id` column indexes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+I8 = NDArray[np.int8]
+Bool = NDArray[np.bool_]
+Index = NDArray[np.intp]
+
+
+class Kind(IntEnum):
+    """What a GPU op does (`docs/concepts.md`)."""
+
+    COMPUTE = 0
+    COMM = 1
+    H2D = 2
+    D2H = 3
+    OTHER = 4
+
+
+class Memory(IntEnum):
+    """Where one side of a copy lives. `UNKNOWN` where the profiler does not say (ROCm, XPU)."""
+
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+    DEVICE = 3
+    MANAGED = 4
+    ARRAY = 5
+
+
+class Sync(IntEnum):
+    """The kind of a synchronisation record."""
+
+    STREAM_WAIT_EVENT = 0
+    EVENT = 1
+    STREAM = 2
+    CONTEXT = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Columns every table has. `len(table)` is the number of rows."""
+
+    names: tuple[str, ...]
+    """The trace's string table; shared, not a column."""
+    start_ns: I64
+    end_ns: I64
+    name_id: I32
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def name(self, row: int) -> str:
+        return self.names[self.name_id[row]]
+
+    def take(self, rows: Index | Bool) -> Self:
+        """The table of the given rows (an index array or a boolean mask)."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "names"}
+        return replace(self, **columns)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A data frame with one row per row, names and enumerations spelled out, -1 kept as it is."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
+        for f in fields(self):
+            if f.name == "names":
+                continue
+            values = getattr(self, f.name)
+            if f.name == "name_id":
+                columns["name"] = pd.Categorical.from_codes(values, list(self.names))
+            elif (labels := f.metadata.get("labels")) is not None:
+                columns[f.name] = pd.Categorical.from_codes(values, [m.name.lower() for m in labels])
+            else:
+                columns[f.name] = values
+        return pd.DataFrame(columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuOps(Table):
+    """Kernels, copies and memsets."""
+
+    kind: I8 = field(metadata={"labels": Kind})
+    device: I32
+    """Device ordinal; -1 where the source names none."""
+    stream: I32
+    """Stream id within the device; 0 is a stream; -1 where the source names none."""
+    correlation: I64
+    """Joins the op to the runtime call that launched it; -1 where missing. Not unique: a graph launch
+    has one correlation for all its ops."""
+    launch: I64
+    """Row in `Trace.runtime_calls` of the launching call; -1 where it was not recorded."""
+    bytes: I64
+    """Bytes moved; -1 where not a memory operation or not recorded."""
+    source_kind: I8 = field(metadata={"labels": Memory})
+    target_kind: I8 = field(metadata={"labels": Memory})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostEvents(Table):
+    """CPU ops, `record_function` annotations, Python frames and profiler overhead, by thread."""
+
+    thread: I64
+    """Operating-system thread id as recorded; -1 where unknown. Not necessarily positive or unique
+    across processes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RuntimeCalls(HostEvents):
+    """Calls into the device runtime or driver."""
+
+    correlation: I64
+    """-1 where missing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Syncs(Table):
+    """Synchronisation records (`cuda_sync`, `xpu_sync`): never work, always waiting."""
+
+    kind: I8 = field(metadata={"labels": Sync})
+    device: I32
+    stream: I32
+    """The stream that waits (stream wait) or is waited for (stream sync); -1 for none."""
+    correlation: I64
+    """The runtime call that asked for it; -1 where missing."""
+    event: I64
+    """Id of the event waited for; -1 where not recorded."""
+    source_stream: I32
+    """The stream the event was recorded on; -1 where not recorded (CUDA 13)."""
+    record_correlation: I64
+    """Correlation of the call that recorded the event; -1 where not recorded (CUDA 13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was wrong with the source, and what reading it cost. All zero for a clean file."""
+
+    truncated: bool = False
+    """The file ends before its JSON does."""
+    lost_bytes: int = 0
+    """Bytes of the source that hold no readable event."""
+    lost_events: int = 0
+    """Events that could not be read at all."""
+    repaired_events: int = 0
+    """Events that were not valid JSON or held values of the wrong type, and were read all the same."""
+    impossible_times: int = 0
+    """GPU ops left out because their time is negative, absurd or missing."""
+    examples: tuple[str, ...] = ()
+    """Up to three short descriptions, for the person who looks into it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One process' recording.
+
+    Build it with a source (`overlapscope.load`), not by hand.
+    """
+
+    source: str
+    """Where it came from: a path as the user gave it."""
+    names: tuple[str, ...]
+    gpu_ops: GpuOps
+    runtime_calls: RuntimeCalls
+    cpu_ops: HostEvents
+    annotations: HostEvents
+    """`record_function` ranges on the host, `ProfilerStep#N` among them."""
+    python_frames: HostEvents
+    """Empty unless recorded with stacks."""
+    overheads: HostEvents
+    """Time the profiler itself took."""
+    syncs: Syncs
+    """Empty unless recorded with sync events."""
+    device_names: dict[int, str]
+    """Ordinal to product name, for the devices the source lists."""
+    rank: int | None = None
+    world_size: int | None = None
+    start_ns: int = -1
+    """When recording began; -1 where the source does not say."""
+    end_ns: int = -1
+    """When recording ended; -1 where the source does not say."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions the source states, e.g. `cuda_runtime`."""
+    damage: Damage = field(default_factory=Damage)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Devices that did anything, in ascending order."""
+        return tuple(int(d) for d in np.unique(self.gpu_ops.device))
+
+    def select(
+        self,
+        *,
+        device: int | None = None,
+        stream: int | None = None,
+        step: str | None = None,
+        range: str | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> Trace:
+        """The same trace with only the GPU ops that match every given criterion.
+
+        `step` and `range` are annotation names and select the ops launched from inside them on the
+        host; `start_ns` and `end_ns` select ops that run at any moment of `[start_ns, end_ns)`. Host tables
+        are kept whole, so that causes can still be found.
+
+        Raises KeyError where no annotation has the given name.
+        """
+        ops = self.gpu_ops
+        keep = np.ones(len(ops), dtype=np.bool_)
+        if device is not None:
+            keep &= ops.device == device
+        if stream is not None:
+            keep &= ops.stream == stream
+        for name in (step, range):
+            if name is not None:
+                keep &= self._launched_in(name)
+        if start_ns is not None:
+            keep &= (ops.end_ns > start_ns) | (ops.start_ns >= start_ns)
+        if end_ns is not None:
+            keep &= ops.start_ns < end_ns
+        return replace(self, gpu_ops=ops.take(keep))
+
+    def _launched_in(self, annotation: str) -> Bool:
+        if annotation not in self.names:
+            raise KeyError(annotation)
+        mine = self.annotations.name_id == self.names.index(annotation)
+        if not mine.any():
+            raise KeyError(annotation)
+        ops = self.gpu_ops
+        launched = ops.launch >= 0
+        at = np.where(launched, self.runtime_calls.start_ns[ops.launch], 0) if launched.any() else ops.start_ns
+        inside = np.zeros(len(ops), dtype=np.bool_)
+        for start, end in zip(self.annotations.start_ns[mine], self.annotations.end_ns[mine], strict=True):
+            inside |= (at >= start) & (at < end)
+        return inside & launched
