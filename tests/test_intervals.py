@@ -1,0 +1,120 @@
+"""The interval algebra against sets of instants."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlapscope import intervals as iv
+
+instants = st.integers(-30, 30)
+# Nested, touching, identical, zero-length and inverted intervals all occur.
+many = st.lists(st.tuples(instants, instants), max_size=12)
+
+
+def members(pairs: list[tuple[int, int]]) -> set[int]:
+    return {t for start, end in pairs for t in range(start, end)}
+
+
+def as_set(a: iv.Intervals) -> set[int]:
+    return members(list(zip(a.starts.tolist(), a.ends.tolist(), strict=True)))
+
+
+def made(pairs: list[tuple[int, int]]) -> iv.Intervals:
+    return iv.union([p[0] for p in pairs], [p[1] for p in pairs])
+
+
+def is_canonical(a: iv.Intervals) -> bool:
+    return bool((a.starts < a.ends).all() and (a.ends[:-1] < a.starts[1:]).all())
+
+
+@given(many)
+def test_union_covers_what_any_interval_covers(pairs: list[tuple[int, int]]) -> None:
+    assert as_set(made(pairs)) == members(pairs)
+    assert is_canonical(made(pairs))
+    assert iv.total(made(pairs)) == len(members(pairs))
+
+
+@given(many, many)
+def test_set_operations(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    for result, expected in (
+        (iv.join(made(a), made(b)), members(a) | members(b)),
+        (iv.intersect(made(a), made(b)), members(a) & members(b)),
+        (iv.subtract(made(a), made(b)), members(a) - members(b)),
+    ):
+        assert as_set(result) == expected
+        assert is_canonical(result)
+
+
+@given(many, instants, instants)
+def test_complement_and_clip(a: list[tuple[int, int]], start: int, end: int) -> None:
+    window = set(range(start, end))
+    assert as_set(iv.complement(made(a), start, end)) == window - members(a)
+    assert as_set(iv.clip(made(a), start, end)) == window & members(a)
+
+
+@given(many, many)
+def test_covered_is_the_length_inside_each_window(
+    a: list[tuple[int, int]], windows: list[tuple[int, int]]
+) -> None:
+    found = iv.covered(made(a), [w[0] for w in windows], [w[1] for w in windows])
+    assert found.tolist() == [len(members(a) & set(range(*w))) for w in windows]
+
+
+@given(many, st.lists(instants))
+def test_contains(a: list[tuple[int, int]], at: list[int]) -> None:
+    assert iv.contains(made(a), np.array(at, np.int64)).tolist() == [t in members(a) for t in at]
+
+
+@given(instants, st.integers(1, 20), st.lists(many, max_size=4))
+def test_partition_labels_every_instant_with_the_first_layer(
+    start: int, length: int, layers: list[list[tuple[int, int]]]
+) -> None:
+    edges, labels = iv.partition(start, start + length, [made(layer) for layer in layers])
+    assert edges[0] == start
+    assert edges[-1] == start + length
+    for t in range(start, start + length):
+        piece = int(np.searchsorted(edges, t, side="right")) - 1
+        expected = next((i for i, layer in enumerate(layers) if t in members(layer)), len(layers))
+        assert labels[piece] == expected
+
+
+def nested(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of the intervals that cross none kept before: a call stack."""
+    kept: list[tuple[int, int]] = []
+    for start, end in pairs:
+        crosses = any(s < start < e < end or start < s < end < e for s, e in kept)
+        if start <= end and not crosses:
+            kept.append((start, end))
+    return sorted(kept, key=lambda p: (p[0], -p[1]))
+
+
+@given(many, st.lists(instants, min_size=1))
+def test_enclosing_finds_the_innermost(pairs: list[tuple[int, int]], at: list[int]) -> None:
+    stack = nested(pairs)
+    starts = np.array([p[0] for p in stack], np.int64)
+    ends = np.array([p[1] for p in stack], np.int64)
+    found = iv.enclosing(starts, ends, np.array(at, np.int64))
+    for t, row in zip(at, found.tolist(), strict=True):
+        around = [i for i, (start, end) in enumerate(stack) if start <= t < end]
+        if not around:
+            assert row == -1
+        else:
+            # Of identical intervals either may be named.
+            innermost = min(around, key=lambda i: stack[i][1] - stack[i][0])
+            assert row >= 0
+            assert stack[row] == stack[innermost]
+
+
+@given(many, many)
+def test_lengths_add_up(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    both, either = iv.intersect(made(a), made(b)), iv.join(made(a), made(b))
+    assert iv.total(made(a)) + iv.total(made(b)) == iv.total(both) + iv.total(either)
+
+
+def test_nanosecond_epochs_stay_exact() -> None:
+    base = 1_795_232_764_074_821_278
+    a = iv.union([base, base + 1], [base + 3, base + 5])
+    assert iv.total(a) == 5
+    assert iv.covered(a, [base + 2], [base + 4]).tolist() == [2]
