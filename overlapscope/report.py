@@ -1,0 +1,67 @@
+"""The Report: everything known about one or several traces, and its JSON.
+
+The JSON's names are a contract (`docs/json-report.md`, `overlapscope schema`): fields are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from overlapscope import __version__
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.results import Device, Result, TraceResult
+from overlapscope.rules import find_all
+from overlapscope.rules.finding import Finding
+
+SCHEMA_VERSION = 1
+
+
+class Tool(Result):
+    """What wrote a report."""
+
+    name: str = "overlapscope"
+    version: str = __version__
+
+
+class Report(Result, kw_only=True):
+    """The answer for one job: its traces and the findings over all of them, costliest first."""
+
+    schema_version: int = SCHEMA_VERSION
+    tool: Tool = Tool()
+    traces: tuple[TraceResult, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All devices of all traces."""
+        return tuple(device for trace in self.traces for device in trace.devices)
+
+
+def build(analyses: Iterable[TraceAnalysis], *, scope: str = "window") -> Report:
+    """Join analysed traces into a report and apply every rule. `scope` names what was analysed."""
+    done = tuple(analyses)
+    return Report(traces=tuple(one.result for one in done), findings=find_all(done, scope=scope))
+
+
+def to_json(report: Report) -> bytes:
+    """The report as indented JSON, ending in a newline."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def from_json(data: bytes) -> Report:
+    """Read a report back.
+
+    Raises msgspec.ValidationError where it is not one, msgspec.DecodeError where it is not JSON.
+    """
+    return msgspec.json.decode(data, type=Report)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (2020-12) of a report."""
+    return msgspec.json.schema(Report) | {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "overlapscope report",
+    }

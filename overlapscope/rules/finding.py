@@ -1,0 +1,86 @@
+"""What a rule finds, and what a rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.results import Result, Window
+
+Severity = Literal["error", "warning", "info"]
+
+FLOOR = 0.01
+"""A rule fires where what it finds costs at least this share of the judged span."""
+
+
+class Where(Result):
+    """The place in the program; None for what the trace does not tell."""
+
+    op: str | None = None
+    """Innermost CPU op."""
+    call: str | None = None
+    """Runtime call."""
+    line: str | None = None
+    """Python line."""
+
+
+class Finding(Result):
+    """One piece of advice on one device, with what it rests on."""
+
+    rule: str
+    severity: Severity
+    source: str
+    rank: int | None
+    device: int
+    scope: str
+    """`window`, or the name of the step or range that was analysed."""
+    title: str
+    """One line: what costs how much."""
+    detail: str
+    """The evidence: which events, which calls, which numbers."""
+    advice: str
+    """What to change."""
+    cost_ns: int
+    """Upper bound on what the fix saves over the scope; 0 for good news."""
+    where: Where | None
+    example: Window | None
+    """The longest single case, to look at in a timeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a rule says; the registry adds rule, severity and place."""
+
+    title: str
+    detail: str
+    advice: str
+    cost_ns: int
+    where: Where | None = None
+    example: Window | None = None
+    severity: Severity | None = None
+    """Where it differs from the rule's own."""
+
+
+Check = Callable[[TraceAnalysis, DeviceAnalysis], Iterable[Draft]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule with its explanation, which `overlapscope explain` prints."""
+
+    id: str
+    severity: Severity
+    summary: str
+    """One line for `overlapscope rules`."""
+    meaning: str
+    """What it means and why it costs time."""
+    computation: str
+    """How it is computed, cost included."""
+    wrong: str
+    """A minimal program that has it."""
+    right: str
+    """The same program without it."""
+    check: Check
