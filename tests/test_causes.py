@@ -1,0 +1,345 @@
+"""Causes: on recordings whose truth follows from the program, and on minimal made-up traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.results import Device
+from overlapscope.sources import load
+from overlapscope.trace import Kind, Memory, Trace
+from tests.helpers import MS, US, Host, Op, Wait, make_trace
+
+DATA = Path(__file__).parent / "data"
+RECORDED = DATA / "known_causes"
+SEED = DATA / "seed"
+
+# Recording -> (cause, least share of the exposed copy time it must explain).
+COPY_TRUTH = {
+    RECORDED / "pageable_memory": ("pageable-memory", 0.99),
+    RECORDED / "data_loading": ("pageable-memory", 0.99),
+    RECORDED / "same_stream": ("same-stream", 0.99),
+    RECORDED / "pin_in_loop": ("same-stream", 0.99),
+    RECORDED / "many_small_copies": ("same-stream", 0.99),
+    RECORDED / "late_issue": ("late-issue", 0.99),
+    RECORDED / "late_issue_no_sync_events": ("late-issue", 0.99),
+    RECORDED / "event_wait": ("event-wait", 0.99),
+    RECORDED / "event_wait_no_sync_events": ("event-wait", 0.99),
+    RECORDED / "event_wait_reused_events": ("event-wait", 0.99),
+    RECORDED / "host_sync": ("host-sync", 0.99),
+    RECORDED / "host_sync_stacks": ("host-sync", 0.99),
+    RECORDED / "blocking_copy": ("host-sync", 0.99),
+    RECORDED / "engine_busy": ("engine-busy", 0.95),
+    RECORDED / "no_compute": ("no-compute", 0.99),
+    RECORDED / "one_copy_stream": ("no-compute", 0.99),
+    SEED / "pipeline_3stream": ("no-compute", 0.99),
+    SEED / "streamed0_pinned0": ("pageable-memory", 1.0),
+    SEED / "streamed1_pinned0": ("pageable-memory", 1.0),
+    SEED / "streamed1_pinned1": ("no-compute", 0.95),
+}
+IDLE_TRUTH = {
+    RECORDED / "item_every_step": ("host-sync", 0.7),
+    RECORDED / "item_every_step_stacks": ("host-sync", 0.7),
+    RECORDED / "late_issue": ("host-sync", 0.7),
+    RECORDED / "launch_bound": ("launch-bound", 0.99),
+    RECORDED / "launch_bound_graph": ("launch-latency", 0.99),
+    RECORDED / "data_loading": ("data-loading", 0.95),
+    RECORDED / "data_loading_stacks": ("data-loading", 0.95),
+    RECORDED / "host_compute": ("host-compute", 0.95),
+    RECORDED / "allocation": ("allocation", 0.85),
+    RECORDED / "pin_in_loop": ("host-staging", 0.99),
+    SEED / "gpt2_train": ("launch-bound", 0.7),
+    SEED / "ddp/rank0": ("launch-bound", 0.7),
+    SEED / "ddp/rank1": ("launch-bound", 0.7),
+}
+
+
+def recorded(path: Path) -> Device:
+    (device,) = analyze_trace(load(path.with_name(path.name + ".json.gz"))).result.devices
+    return device
+
+
+def share(causes: dict[str, int], cause: str) -> float:
+    return causes[cause] / sum(causes.values())
+
+
+@pytest.mark.parametrize("path", COPY_TRUTH, ids=lambda p: p.name)
+def test_exposed_copies_of_recordings(path: Path) -> None:
+    cause, least = COPY_TRUTH[path]
+    assert share(recorded(path).exposed_copy_by_cause, cause) >= least
+
+
+@pytest.mark.parametrize("path", IDLE_TRUTH, ids=lambda p: p.name)
+def test_idle_time_of_recordings(path: Path) -> None:
+    cause, least = IDLE_TRUTH[path]
+    assert share(recorded(path).idle_by_cause, cause) >= least
+
+
+@pytest.mark.parametrize("path", sorted(DATA.rglob("*.json.gz")), ids=lambda p: p.stem)
+def test_next_to_nothing_stays_unknown(path: Path) -> None:
+    for device in analyze_trace(load(path)).result.devices:
+        for causes in (device.exposed_copy_by_cause, device.idle_by_cause):
+            assert causes["unknown"] <= 0.005 * device.span_ns
+
+
+def test_one_stream_pipeline_is_limited_by_supply() -> None:
+    """22.4 ms of copies and 6.1 ms of compute a step: moving the copies hides what compute there is, no more."""
+    device = recorded(SEED / "pipeline_1stream")
+    for step in device.steps:
+        causes = step.exposed_copy_by_cause
+        assert causes["same-stream"] == step.buckets.compute_ns
+        assert causes["no-compute"] == step.buckets.exposed_copy_ns - step.buckets.compute_ns
+
+
+def test_healthy_prefetch_hides_its_copies() -> None:
+    device = recorded(RECORDED / "healthy_prefetch")
+    assert device.overlap.efficiency_pct is not None
+    assert device.overlap.efficiency_pct > 99
+
+
+def test_a_recording_that_starts_in_mid_flight_judges_nothing_in_its_lead_in() -> None:
+    device = recorded(RECORDED / "healthy_prefetch_running_ahead")
+    assert device.lead_in_ns is not None
+    assert device.lead_in_ns > 40 * MS
+    assert device.steps[0].window.start_ns >= device.window.start_ns + device.lead_in_ns
+
+
+def test_stalls_name_the_line() -> None:
+    stall = recorded(RECORDED / "item_every_step_stacks").host_stalls[0]
+    assert (stall.call, stall.op, stall.count) == ("cudaStreamSynchronize", "aten::_local_scalar_dense", 4)
+    assert stall.where is not None
+    assert stall.where.startswith("known_causes.py:")
+    assert stall.where.endswith("in step")
+
+
+def test_the_profilers_own_synchronize_is_no_stall() -> None:
+    for name in ("item_every_step", "host_sync"):
+        calls = [stall.call for stall in recorded(RECORDED / name).host_stalls]
+        assert "cudaDeviceSynchronize" not in calls
+
+
+# -- minimal traces -------------------------------------------------------------------------------
+
+
+def device_of(trace: Trace) -> Device:
+    (device,) = analyze_trace(trace).result.devices
+    return device
+
+
+def only(causes: dict[str, int]) -> dict[str, int]:
+    return {cause: ns for cause, ns in causes.items() if ns}
+
+
+def compute(start: int, end: int, **rest: object) -> Op:
+    return Op(Kind.COMPUTE, start, end, **({"launch": (start - 10 * US, start - 5 * US)} | rest))  # type: ignore[arg-type]
+
+
+def copy(start: int, end: int, **rest: object) -> Op:
+    defaults: dict[str, object] = {
+        "launch": (start - 10 * US, start - 5 * US),
+        "call": "cudaMemcpyAsync",
+        "stream": 13,
+    }
+    return Op(Kind.H2D, start, end, **(defaults | rest))  # type: ignore[arg-type]
+
+
+def test_supply_comes_before_order() -> None:
+    """3 ms of copies, 1 ms of compute: 2 ms cannot be hidden, whatever the stream."""
+    device = device_of(make_trace([copy(0, 3 * MS, stream=7), compute(3 * MS, 4 * MS)]))
+    assert only(device.exposed_copy_by_cause) == {"no-compute": 2 * MS, "same-stream": 1 * MS}
+
+
+def test_pageable_comes_before_supply() -> None:
+    device = device_of(make_trace([copy(0, 3 * MS, source=Memory.PAGEABLE), compute(3 * MS, 4 * MS)]))
+    assert only(device.exposed_copy_by_cause) == {"pageable-memory": 3 * MS}
+
+
+def test_supply_is_weighed_per_step() -> None:
+    """Compute of another step cannot hide a copy."""
+    ops = [
+        compute(0, 5 * MS),
+        copy(5 * MS, 7 * MS),
+        compute(7 * MS, 8 * MS),
+        copy(8 * MS, 9 * MS),
+    ]
+    steps = [
+        Host("ProfilerStep#1", -20 * US, 6 * MS),
+        Host("ProfilerStep#2", 6 * MS, 9 * MS),
+    ]
+    device = device_of(make_trace(ops, annotations=steps))
+    first, second = device.steps
+    assert first.exposed_copy_by_cause["no-compute"] == 0
+    assert second.exposed_copy_by_cause["no-compute"] == 0
+    ops[3] = copy(8 * MS, 11 * MS)
+    second = device_of(make_trace(ops, annotations=steps)).steps[1]
+    assert second.exposed_copy_by_cause["no-compute"] == 2 * MS
+
+
+def test_the_lead_in_is_never_judged() -> None:
+    ops = [
+        Op(Kind.COMPUTE, 0, 2 * MS, launch=None, correlation=1),
+        copy(2 * MS, 3 * MS, launch=None, correlation=2),
+        compute(4 * MS, 5 * MS),
+    ]
+    device = device_of(make_trace(ops))
+    assert device.lead_in_ns == 3 * MS
+    assert only(device.exposed_copy_by_cause) == {"lead-in": 1 * MS}
+    assert device.idle_by_cause["lead-in"] == 0
+    assert sum(device.idle_by_cause.values()) == 1 * MS
+
+
+def test_a_launch_lost_later_on_is_no_lead_in() -> None:
+    """Correlations are given in launch order: a higher one than those recorded was launched later."""
+    ops = [compute(0, MS), Op(Kind.COMPUTE, 2 * MS, 3 * MS, launch=None, correlation=9_999)]
+    device = device_of(make_trace(ops))
+    assert device.lead_in_ns == 0
+    assert only(device.idle_by_cause) == {"unknown": 1 * MS}
+
+
+def test_no_launches_at_all_leave_the_lead_in_unknown() -> None:
+    analysis = analyze_trace(make_trace([Op(Kind.COMPUTE, 0, MS), Op(Kind.COMPUTE, 2 * MS, 3 * MS)]))
+    assert analysis.result.devices[0].lead_in_ns is None
+    assert only(analysis.result.devices[0].idle_by_cause) == {"unknown": 1 * MS}
+    assert {c.id for c in analysis.result.trust.checks if c.status == "fail"} == {"launches"}
+
+
+def test_an_edge_the_timeline_contradicts_is_not_drawn() -> None:
+    """The compute still runs when the copy begins, so the copy cannot have waited for it."""
+    ops = [
+        compute(0, 5 * MS),
+        copy(4 * MS, 6 * MS, launch=(20 * US, 25 * US)),
+        compute(7 * MS, 9 * MS, launch=(30 * US, 35 * US)),
+    ]
+    calls = [Host("cudaEventRecord", 12 * US, 13 * US)]
+    device = device_of(make_trace(ops, calls=calls, waits=[Wait(15 * US, 13)]))
+    assert device.exposed_copy_by_cause["event-wait"] == 0
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_an_event_wait_that_holds_the_copy(recorded: bool) -> None:
+    ops = [
+        compute(0, 5 * MS),
+        copy(5 * MS + 3 * US, 7 * MS, launch=(20 * US, 25 * US)),
+        compute(7 * MS + 3 * US, 9 * MS, launch=(30 * US, 35 * US)),
+    ]
+    calls = [Host("cudaEventRecord", 12 * US, 13 * US)]
+    device = device_of(make_trace(ops, calls=calls, waits=[Wait(15 * US, 13, recorded=recorded)]))
+    assert only(device.exposed_copy_by_cause) == {"event-wait": 2 * MS - 3 * US}
+    evidence = next(e for e in device.evidence if e.cause == "event-wait")
+    assert evidence.confidence == "rebuilt"
+
+
+def test_a_stated_edge_is_exact() -> None:
+    ops = [
+        compute(0, 5 * MS),
+        copy(5 * MS + 3 * US, 7 * MS, launch=(20 * US, 25 * US)),
+        compute(7 * MS + 3 * US, 9 * MS, launch=(30 * US, 35 * US)),
+    ]
+    calls = [Host("cudaEventRecord", 12 * US, 13 * US)]
+    # Correlations are 1000 + place in call order: the record call is the second call.
+    wait = Wait(15 * US, 13, source_stream=7, record_correlation=1001)
+    device = device_of(make_trace(ops, calls=calls, waits=[wait]))
+    evidence = next(e for e in device.evidence if e.cause == "event-wait")
+    assert evidence.confidence == "exact"
+
+
+def test_host_sync_needs_the_next_compute_to_be_late() -> None:
+    """The host waits for the copy in both, but in the second the compute had been launched before."""
+    blocked = Host("cudaStreamSynchronize", 2 * MS, 4 * MS + 5 * US)
+    before = [compute(0, 2 * MS), copy(2 * MS, 4 * MS)]
+    late = device_of(make_trace([*before, compute(4 * MS + 20 * US, 9 * MS)], calls=[blocked]))
+    assert only(late.exposed_copy_by_cause) == {"host-sync": 2 * MS}
+    early = compute(4 * MS + 20 * US, 9 * MS, launch=(MS, MS + US))
+    assert device_of(make_trace([*before, early], calls=[blocked])).exposed_copy_by_cause["host-sync"] == 0
+
+
+def test_engine_busy_names_the_copy_behind_another() -> None:
+    ops = [
+        compute(0, 3 * MS),
+        copy(0, 4 * MS, stream=13),
+        copy(4 * MS + 2 * US, 5 * MS, stream=14, launch=(10 * US, 15 * US)),
+        compute(5 * MS + 5 * US, 9 * MS),
+    ]
+    device = device_of(make_trace(ops))
+    assert device.exposed_copy_by_cause["engine-busy"] == MS - 2 * US
+
+
+def test_a_cast_behind_the_copy_makes_no_compute_stream() -> None:
+    """Prefetchers often convert on the copy stream; that kernel is not the compute to hide under."""
+    ops = [
+        compute(0, 5 * MS, stream=7),
+        copy(5 * MS, 7 * MS, stream=13),
+        compute(7 * MS, 7 * MS + 50 * US, stream=13),
+        compute(7 * MS + 60 * US, 12 * MS, stream=7),
+    ]
+    device = device_of(make_trace(ops))
+    assert device.exposed_copy_by_cause["same-stream"] == 0
+
+
+def test_legacy_default_stream_orders_everything_unless_work_ran_beside_it() -> None:
+    ops = [
+        compute(0, 2 * MS, stream=13),
+        copy(2 * MS + US, 3 * MS, stream=7, launch=(10 * US, 15 * US)),
+        compute(3 * MS + US, 9 * MS, stream=13, launch=(20 * US, 25 * US)),
+    ]
+    device = device_of(make_trace(ops))
+    assert only(device.exposed_copy_by_cause) == {"same-stream": MS - US}
+    ops.append(compute(4 * MS, 5 * MS, stream=7))
+    assert device_of(make_trace(ops)).exposed_copy_by_cause["same-stream"] == 0
+
+
+def gap_after(blocker: Host | None, *, launch: int, gap: tuple[int, int], **tables: list[Host]) -> dict[str, int]:
+    first = compute(gap[0] - 2 * MS, gap[0])
+    second = Op(Kind.COMPUTE, gap[1], gap[1] + MS, launch=(launch - 5 * US, launch))
+    calls = [] if blocker is None else [blocker]
+    return only(device_of(make_trace([first, second], calls=calls, **tables)).idle_by_cause)
+
+
+def test_idle_after_a_synchronize() -> None:
+    blocker = Host("cudaStreamSynchronize", 2 * MS, 10 * MS + 8 * US)
+    found = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
+    assert found == {"host-sync": 305 * US}
+
+
+def test_a_short_wait_is_charged_no_more_than_it_held_the_host() -> None:
+    """The host waited 100 us, then worked for 5 ms: without the wait 100 us of idle time would be gone."""
+    blocker = Host("cudaStreamSynchronize", 10 * MS - 100 * US, 10 * MS)
+    found = gap_after(blocker, launch=15 * MS - 5 * US, gap=(10 * MS, 15 * MS))
+    assert 95 * US <= found.pop("host-sync") <= 105 * US
+    assert found.pop("launch-bound") == 5 * US  # the launch call itself
+    assert set(found) == {"host-compute"}
+
+
+def test_a_poll_is_no_wait() -> None:
+    blocker = Host("cudaEventQuery", 2 * MS, 10 * MS + 8 * US)
+    found = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
+    assert "host-sync" not in found
+
+
+def test_idle_inside_specific_host_work() -> None:
+    gap, launch = (10 * MS, 20 * MS), 20 * MS - 5 * US
+    inside = Host("", 10 * MS, 19 * MS)
+    loader = inside._replace(name="enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")
+    assert gap_after(None, launch=launch, gap=gap, annotations=[loader])["data-loading"] >= 8.9 * MS
+    malloc = inside._replace(name="cudaMalloc")
+    assert gap_after(malloc, launch=launch, gap=gap)["allocation"] >= 8.9 * MS
+    pinned = inside._replace(name="cudaHostAlloc")
+    pinning = gap_after(pinned, launch=launch, gap=gap, cpu_ops=[inside._replace(name="aten::pin_memory")])
+    assert pinning["host-staging"] >= 8.9 * MS
+    profiler = inside._replace(name="Activity Buffer Request")
+    assert gap_after(None, launch=launch, gap=gap, overheads=[profiler])["profiler-overhead"] >= 8.9 * MS
+    assert gap_after(None, launch=launch, gap=gap)["host-compute"] >= 9.9 * MS
+
+
+def test_a_queued_op_that_starts_late_is_not_the_hosts_fault() -> None:
+    found = gap_after(None, launch=MS, gap=(10 * MS, 10 * MS + 4 * US))
+    assert found == {"launch-latency": 4 * US}
+
+
+def test_clocks_that_disagree_make_host_causes_unknown() -> None:
+    ops = [compute(0, MS), Op(Kind.COMPUTE, 3 * MS, 4 * MS, launch=(9 * MS, 9 * MS + US))]
+    analysis = analyze_trace(make_trace(ops))
+    assert only(analysis.result.devices[0].idle_by_cause) == {"unknown": 2 * MS}
+    assert {c.id for c in analysis.result.trust.checks if c.status == "fail"} == {"clock-skew"}
