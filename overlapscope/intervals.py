@@ -162,6 +162,18 @@ def enclosing(starts: I64, ends: I64, at: I64) -> I64:
     return np.where(good, rows[candidate], -1)
 
 
+def outermost(starts: I64, ends: I64, at: I64) -> I64:
+    """For each instant, the row of the interval around it that ends last, or -1. Sorted by start; they may cross."""
+    if not len(starts):
+        return np.full(len(at), -1, np.int64)
+    reach = np.maximum.accumulate(ends)
+    sets_it = np.append(True, ends[1:] > reach[:-1])
+    leader = np.maximum.accumulate(np.where(sets_it, np.arange(len(starts)), 0))
+    last = np.searchsorted(starts, at, side="right") - 1
+    row = leader[np.maximum(last, 0)]
+    return np.where((last >= 0) & (ends[row] > at), row, -1)
+
+
 def _canonical(starts: I64, ends: I64) -> Intervals:
     keep = ends > starts
     return Intervals(starts[keep], ends[keep])

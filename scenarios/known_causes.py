@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
@@ -415,28 +416,29 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
 }
 
 RECORDED_OTHERWISE = {
-    # name of the recording: (program, sync events, stacks, let the device catch up first)
-    "event_wait_no_sync_events": ("event_wait", False, False, True),
-    "late_issue_no_sync_events": ("late_issue", False, False, True),
-    "host_sync_stacks": ("host_sync", True, True, True),
-    "item_every_step_stacks": ("item_every_step", True, True, True),
-    "data_loading_stacks": ("data_loading", True, True, True),
-    "healthy_prefetch_running_ahead": ("healthy_prefetch", True, False, False),
+    # name of the recording: (program, what differs from a plain recording)
+    "event_wait_no_sync_events": ("event_wait", {"sync_events": False}),
+    "late_issue_no_sync_events": ("late_issue", {"sync_events": False}),
+    "host_sync_stacks": ("host_sync", {"with_stack": True}),
+    "item_every_step_stacks": ("item_every_step", {"with_stack": True}),
+    "data_loading_stacks": ("data_loading", {"with_stack": True}),
+    "healthy_prefetch_running_ahead": ("healthy_prefetch", {"catch_up": False}),
 }
 
 
-def record(name: str, target: Path) -> None:
-    program, sync_events, stacks, catch_up = RECORDED_OTHERWISE.get(name, (name, True, False, True))
-    step = PROGRAMS[program]()
-    torch.cuda.synchronize()
-    options = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=sync_events)
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+def record(
+    step: Step, path: Path, *, sync_events: bool = True, catch_up: bool = True, **profiler_options: Any
+) -> None:
+    """Profile some steps of a program, after as many steps to warm up.
+
+    `catch_up` waits for the device before the recording begins; without it the host is steps ahead by then.
+    """
+    profiler_options.setdefault("activities", [ProfilerActivity.CPU, ProfilerActivity.CUDA])
     with profile(
-        activities=activities,
         schedule=schedule(wait=0, warmup=WARMUP_STEPS, active=ACTIVE_STEPS, repeat=1),
-        on_trace_ready=lambda done: done.export_chrome_trace(str(target / f"{name}.json.gz")),
-        with_stack=stacks,
-        experimental_config=options,
+        on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
+        experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=sync_events),
+        **profiler_options,
     ) as profiler:
         for index in range(WARMUP_STEPS + ACTIVE_STEPS):
             step()
@@ -445,14 +447,20 @@ def record(name: str, target: Path) -> None:
             profiler.step()
 
 
-def main() -> None:
+def record_all(
+    programs: dict[str, Callable[[], Step]], otherwise: dict[str, tuple[str, dict[str, Any]]]
+) -> None:
+    """Record the programs named on the command line, or all."""
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[2:] or [*PROGRAMS, *RECORDED_OTHERWISE]:
-        record(name, target)
+    for name in sys.argv[2:] or [*programs, *otherwise]:
+        program, options = otherwise.get(name, (name, {}))
+        step = programs[program]()
+        torch.cuda.synchronize()
+        record(step, target / f"{name}.json.gz", **options)
         torch.cuda.empty_cache()
-        print(name, (target / f"{name}.json.gz").stat().st_size, flush=True)
+        print(name, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    record_all(PROGRAMS, RECORDED_OTHERWISE)

@@ -15,6 +15,7 @@ from tests.helpers import MS, US, Host, Op, Wait, make_trace
 DATA = Path(__file__).parent / "data"
 RECORDED = DATA / "known_causes"
 SEED = DATA / "seed"
+MIXED = DATA / "mixed_workloads"
 
 # Recording -> (cause, least share of the exposed copy time it must explain).
 COPY_TRUTH = {
@@ -34,6 +35,14 @@ COPY_TRUTH = {
     RECORDED / "engine_busy": ("engine-busy", 0.95),
     RECORDED / "no_compute": ("no-compute", 0.99),
     RECORDED / "one_copy_stream": ("no-compute", 0.99),
+    MIXED / "late_by_half": ("late-issue", 0.99),
+    MIXED / "kv_offload": ("no-compute", 0.99),
+    MIXED / "kv_offload_no_sync_events": ("no-compute", 0.99),
+    MIXED / "activation_offload": ("same-stream", 0.99),
+    MIXED / "graph_with_copies": ("same-stream", 0.99),
+    MIXED / "small_transformer": ("pageable-memory", 0.99),
+    MIXED / "small_transformer_everything": ("pageable-memory", 0.99),
+    MIXED / "small_transformer_gpu_only": ("pageable-memory", 0.99),
     SEED / "pipeline_3stream": ("no-compute", 0.99),
     SEED / "streamed0_pinned0": ("pageable-memory", 1.0),
     SEED / "streamed1_pinned0": ("pageable-memory", 1.0),
@@ -50,6 +59,10 @@ IDLE_TRUTH = {
     RECORDED / "host_compute": ("host-compute", 0.95),
     RECORDED / "allocation": ("allocation", 0.85),
     RECORDED / "pin_in_loop": ("host-staging", 0.99),
+    MIXED / "loader_with_workers": ("data-loading", 0.95),
+    MIXED / "small_transformer": ("launch-bound", 0.8),
+    MIXED / "small_transformer_everything": ("launch-bound", 0.75),
+    MIXED / "small_transformer_gpu_only": ("launch-bound", 0.75),
     SEED / "gpt2_train": ("launch-bound", 0.7),
     SEED / "ddp/rank0": ("launch-bound", 0.7),
     SEED / "ddp/rank1": ("launch-bound", 0.7),
@@ -91,6 +104,19 @@ def test_one_stream_pipeline_is_limited_by_supply() -> None:
         causes = step.exposed_copy_by_cause
         assert causes["same-stream"] == step.buckets.compute_ns
         assert causes["no-compute"] == step.buckets.exposed_copy_ns - step.buckets.compute_ns
+
+
+def test_devices_that_wait_for_each_other_are_idle_by_event_wait() -> None:
+    result = analyze_trace(load(MIXED / "model_on_two_devices.json.gz")).result
+    assert [device.device for device in result.devices] == [0, 1]
+    for device in result.devices:
+        assert share(device.idle_by_cause, "event-wait") > 0.99
+
+
+def test_a_checkpoint_under_the_next_step_is_hidden() -> None:
+    overlap = recorded(MIXED / "async_checkpoint").overlap
+    assert overlap.efficiency_pct is not None
+    assert overlap.efficiency_pct > 95
 
 
 def test_healthy_prefetch_hides_its_copies() -> None:

@@ -107,6 +107,15 @@ def test_enclosing_finds_the_innermost(pairs: list[tuple[int, int]], at: list[in
             assert stack[row] == stack[innermost]
 
 
+@given(many, st.lists(instants, min_size=1))
+def test_outermost_finds_the_one_that_ends_last(pairs: list[tuple[int, int]], at: list[int]) -> None:
+    spans = sorted(p for p in pairs if p[0] <= p[1])
+    starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    for t, row in zip(at, iv.outermost(starts, ends, np.array(at, np.int64)).tolist(), strict=True):
+        around = [end for start, end in spans if start <= t < end]
+        assert (row == -1) if not around else (spans[row][0] <= t and spans[row][1] == max(around))
+
+
 @given(many, many)
 def test_lengths_add_up(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     both, either = iv.intersect(made(a), made(b)), iv.join(made(a), made(b))

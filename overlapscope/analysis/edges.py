@@ -35,10 +35,13 @@ HANDOVER_NS = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
-    """`held[i]` could not begin before `source[i]` had ended. Rows of `Timeline.ops`."""
+    """`held[i]` could not begin before `source[i]` had ended, which may be an op of another device."""
 
     held: I64
+    """Row of `Timeline.ops`."""
     source: I64
+    """Row of `Timeline.ops`; -1 for an op of another device."""
+    source_end_ns: I64
     confidence: I8
     wait_call: I64
     """Row in `Trace.runtime_calls` of the wait; -1 where it was not recorded."""
@@ -51,8 +54,8 @@ class Edges:
 class _Waits:
     at_ns: I64
     call: I64
-    stream: I64
-    source_stream: I64
+    lane: I64
+    source_lane: I64
     recorded_ns: I64
     """When the event was recorded on the host; for a rebuilt edge the nearest record call's time."""
     stated: Bool
@@ -61,22 +64,24 @@ class _Waits:
 
 
 def find_edges(trace: Trace, timeline: Timeline) -> Edges:
-    """All event-wait edges between ops of the device, by held op."""
-    ops = timeline.ops
+    """All event-wait edges that hold ops of the device, by held op."""
+    ops = trace.gpu_ops
+    # Streams of several devices share numbers; here a stream is told by both.
+    lane = ops.device.astype(np.int64) << 32 | (ops.stream.astype(np.int64) & 0xFFFFFFFF)
     launched = np.flatnonzero(ops.launch >= 0)
     at = trace.runtime_calls.start_ns[ops.launch[launched]]
     in_order = launched[np.lexsort((ops.start_ns[launched], at))]
-    by_stream = {int(s): in_order[ops.stream[in_order] == s] for s in np.unique(ops.stream[in_order])}
-    waits = _find_waits(trace, timeline, in_order)
-    if not len(waits.at_ns) or len(by_stream) < 2:
+    by_lane = {int(one): in_order[lane[in_order] == one] for one in np.unique(lane[in_order])}
+    waits = _find_waits(trace, lane, in_order)
+    if not len(waits.at_ns) or len(by_lane) < 2:
         nothing = np.empty(0, np.int64)
-        return Edges(nothing, nothing, nothing.astype(np.int8), nothing)
+        return Edges(nothing, nothing, nothing, nothing.astype(np.int8), nothing)
 
     launch_ns = np.zeros(len(ops), np.int64)
     launch_ns[launched] = at
     held = np.full(len(waits.at_ns), -1, np.int64)
-    for stream, rows in by_stream.items():
-        mine = np.flatnonzero(waits.stream == stream)
+    for one, rows in by_lane.items():
+        mine = np.flatnonzero(waits.lane == one)
         following = np.searchsorted(launch_ns[rows], waits.at_ns[mine], side="left")
         held[mine] = np.append(rows, -1)[following]
 
@@ -84,15 +89,15 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     source = np.full(len(held), -1, np.int64)
     source_end = np.full(len(held), -1, np.int64)
     possible = np.zeros(len(held), np.int64)
-    for stream, rows in by_stream.items():
+    for one, rows in by_lane.items():
         before = np.searchsorted(launch_ns[rows], waits.recorded_ns, side="left") - 1
         # An event that is made once and recorded every step has an older record than the nearest one.
         over = np.searchsorted(np.maximum.accumulate(ops.end_ns[rows]), held_start, side="right") - 1
         before = np.where(waits.stated | waits.adjacent, before, np.minimum(before, over))
         candidate = rows[np.maximum(before, 0)]
         ended = ops.end_ns[candidate]
-        valid = (before >= 0) & (held >= 0) & (waits.stream != stream)
-        valid &= np.where(waits.stated, waits.source_stream == stream, ended <= held_start)
+        valid = (before >= 0) & (held >= 0) & (waits.lane != one)
+        valid &= np.where(waits.stated, waits.source_lane == one, ended <= held_start)
         possible += valid
         better = valid & (ended > source_end)
         source[better] = candidate[better]
@@ -101,43 +106,39 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     directly = held_start - source_end <= HANDOVER_NS
     sure = waits.adjacent & (directly | (possible == 1))
     confidence = np.where(waits.stated, EXACT, np.where(sure, HIGH, LOW)).astype(np.int8)
-    edges = Edges(held, source, confidence, waits.call)
-    order = np.argsort(held, kind="stable")
-    return edges.take(order[(source >= 0)[order]])
+    found = np.flatnonzero((source >= 0) & (ops.device[held] == timeline.device))
+    found = found[np.argsort(held[found], kind="stable")]
+    place = np.full(len(ops), -1, np.int64)
+    here = np.flatnonzero(ops.device == timeline.device)
+    place[here] = np.arange(len(here))
+    return Edges(
+        place[held[found]], place[source[found]], source_end[found], confidence[found], waits.call[found]
+    )
 
 
-def _find_waits(trace: Trace, timeline: Timeline, in_order: I64) -> _Waits:
-    calls, syncs = trace.runtime_calls, trace.syncs
+def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
+    calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
     rows = np.flatnonzero(call_kinds.waits_event(calls))
-    stream = np.full(len(rows), -1, np.int64)
-    source_stream = np.full(len(rows), -1, np.int64)
-    record_correlation = np.full(len(rows), -1, np.int64)
+    at, thread = calls.start_ns[rows], calls.thread[rows]
+    launched_at = calls.start_ns[ops.launch[in_order]]
 
-    # The sync record of a wait call, by correlation.
-    recorded = np.flatnonzero((syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.correlation > 0))
-    recorded = recorded[np.argsort(syncs.correlation[recorded], kind="stable")]
-    if len(recorded):
-        found = np.searchsorted(syncs.correlation[recorded], calls.correlation[rows])
-        match = recorded[np.minimum(found, len(recorded) - 1)]
-        joined = syncs.correlation[match] == calls.correlation[rows]
-        elsewhere = joined & (syncs.device[match] >= 0) & (syncs.device[match] != timeline.device)
-        stream = np.where(joined, syncs.stream[match], -1).astype(np.int64)
-        source_stream = np.where(joined, syncs.source_stream[match], -1).astype(np.int64)
-        record_correlation = np.where(joined, syncs.record_correlation[match], -1)
-        rows, stream, source_stream = rows[~elsewhere], stream[~elsewhere], source_stream[~elsewhere]
-        record_correlation = record_correlation[~elsewhere]
-
-    at = calls.start_ns[rows]
-    thread = calls.thread[rows]
-    launch_rows = timeline.ops.launch[in_order]
-    launched_at = calls.start_ns[launch_rows]
-    # Without sync events: the stream of what the same thread enqueues next.
-    following = _next_of_thread(launched_at, calls.thread[launch_rows], at, thread)
-    next_stream = np.append(timeline.ops.stream[in_order], -1)[following].astype(np.int64)
-    stream = np.where(stream >= 0, stream, next_stream)
+    if len(syncs):
+        # The sync record of a wait call, by correlation. Kineto leaves out those of streams that run nothing.
+        recorded = np.flatnonzero((syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.correlation > 0))
+        match, joined = _by_correlation(syncs.correlation, recorded, calls.correlation[rows])
+        device = np.where(joined, np.append(syncs.device, -1)[match], -1).astype(np.int64)
+        source_stream = np.where(joined, np.append(syncs.source_stream, -1)[match], -1).astype(np.int64)
+        record = np.where(joined, np.append(syncs.record_correlation, -1)[match], -1)
+        stream = np.where(joined, np.append(syncs.stream, -1)[match], -1).astype(np.int64)
+        waiting = np.where(stream >= 0, device << 32 | (stream & 0xFFFFFFFF), -1)
+        source_lane = np.where(source_stream >= 0, device << 32 | (source_stream & 0xFFFFFFFF), -1)
+    else:
+        # Without sync events: the stream of what the same thread enqueues next.
+        following = _next_of_thread(launched_at, calls.thread[ops.launch[in_order]], at, thread)
+        waiting = np.append(lane[in_order], -1)[following]
+        source_lane = record = np.full(len(rows), -1, np.int64)
 
     records = np.flatnonzero(call_kinds.records_event(calls))
-    by_correlation = records[np.argsort(calls.correlation[records], kind="stable")]
     recorded_ns = at.copy()
     adjacent = np.zeros(len(rows), np.bool_)
     stated = np.zeros(len(rows), np.bool_)
@@ -148,12 +149,19 @@ def _find_waits(trace: Trace, timeline: Timeline, in_order: I64) -> _Waits:
         recorded_ns = np.where(known, calls.start_ns[records][np.maximum(nearest, 0)], at)
         enqueued = np.searchsorted(launched_at, at, "left") - np.searchsorted(launched_at, recorded_ns, "left")
         adjacent = known & (enqueued == 0)
-        found = np.searchsorted(calls.correlation[by_correlation], record_correlation)
-        match = by_correlation[np.minimum(found, len(by_correlation) - 1)]
-        stated = (record_correlation > 0) & (calls.correlation[match] == record_correlation)
-        stated &= source_stream >= 0
-        recorded_ns = np.where(stated, calls.start_ns[match], recorded_ns)
-    return _Waits(at, rows.astype(np.int64), stream, source_stream, recorded_ns, stated, adjacent)
+        match, joined = _by_correlation(calls.correlation, records, record)
+        stated = joined & (source_lane >= 0)
+        recorded_ns = np.where(stated, np.append(calls.start_ns, 0)[match], recorded_ns)
+    return _Waits(at, rows.astype(np.int64), waiting, source_lane, recorded_ns, stated, adjacent)
+
+
+def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> tuple[I64, Bool]:
+    """For each wanted correlation a row (of `rows`) that has it, and whether there is one."""
+    rows = rows[np.argsort(correlations[rows], kind="stable")]
+    found = np.searchsorted(correlations[rows], wanted)
+    match = np.append(rows, -1)[found]
+    joined: Bool = (wanted > 0) & (match >= 0) & (np.append(correlations, 0)[match] == wanted)
+    return match, joined
 
 
 def _next_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:

@@ -196,9 +196,9 @@ def _held_by_compute(trace: Trace, timeline: Timeline, edges: Edges) -> tuple[Bo
     until = np.full(len(ops), -1, np.int64)
     confidence = np.full(len(ops), EXACT, np.int8)
     # An op may have waited for several; the one that ended last held it.
-    rows = edges.take(np.argsort(ops.end_ns[edges.source], kind="stable"))
-    ended = ops.end_ns[rows.source]
-    holds = kernel[rows.source] & (issued[rows.held] <= ended)
+    rows = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
+    ended = rows.source_end_ns
+    holds = (rows.source >= 0) & kernel[rows.source] & (issued[rows.held] <= ended)
     holds &= ops.start_ns[rows.held] - ended <= HANDOVER_NS
     until[rows.held[holds]] = ended[holds]
     confidence[rows.held[holds]] = rows.confidence[holds]
@@ -266,8 +266,8 @@ def _compute_waits_for_copy(
     ops, calls = timeline.ops, trace.runtime_calls
     source = np.full(len(ops) + 1, -1, np.int64)
     confidence = np.full(len(ops) + 1, EXACT, np.int8)
-    rows = edges.take(np.argsort(ops.end_ns[edges.source], kind="stable"))
-    near = ops.start_ns[rows.held] - ops.end_ns[rows.source] <= HANDOVER_NS
+    rows = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
+    near = ops.start_ns[rows.held] - rows.source_end_ns <= HANDOVER_NS
     source[rows.held[near]] = rows.source[near]
     confidence[rows.held[near]] = rows.confidence[near]
     waited = source[following]

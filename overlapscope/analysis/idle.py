@@ -18,10 +18,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from overlapscope.analysis.causes import IDLE_CAUSES, IdleCause
-from overlapscope.analysis.edges import EXACT, Edges
+from overlapscope.analysis.edges import EXACT, HANDOVER_NS, Edges
 from overlapscope.analysis.host import Blocking, around, on_thread
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import EMPTY, I64, Index, Intervals, contains, covered, expand, join, subtract, union
+from overlapscope.intervals import (
+    EMPTY,
+    I64,
+    Index,
+    Intervals,
+    contains,
+    covered,
+    expand,
+    join,
+    outermost,
+    subtract,
+    union,
+)
 from overlapscope.trace import I8, HostEvents, Trace
 
 RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
@@ -105,7 +117,9 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     )
 
     held = np.full(len(ops), -1, np.int64)
-    held[edges.held] = edges.confidence
+    # Only a wait that ended just before the op began explains the time until then.
+    bound = ops.start_ns[edges.held] - edges.source_end_ns <= HANDOVER_NS
+    held[edges.held[bound]] = edges.confidence[bound]
     queued = np.where(
         held[op] >= 0,
         RANK[IdleCause.EVENT_WAIT],
@@ -247,13 +261,14 @@ def _overhead(trace: Trace, threads: list[int]) -> Intervals:
 
 
 def _call_around(trace: Trace, rows: I64, threads: list[int], at: I64) -> I64:
-    """The blocking call (among `rows`) that contains each instant on one of the threads; -1 if none."""
-    calls = trace.runtime_calls.take(rows)
+    """The outermost of the calls `rows` around each instant on one of the threads; -1 if none."""
+    calls = trace.runtime_calls
     found = np.full(len(at), -1, np.int64)
     for thread in threads:
-        here = around(calls, np.full(len(at), thread), at)
-        found = np.where(found < 0, here, found)
-    return np.where(found >= 0, np.append(rows, -1)[found], -1)
+        mine = rows[calls.thread[rows] == thread]
+        here = outermost(calls.start_ns[mine], calls.end_ns[mine], at)
+        found = np.where(found < 0, np.append(mine, -1)[here], found)
+    return found
 
 
 def _last_wait(trace: Trace, rows: I64, threads: list[int], at: I64) -> I64:

@@ -30,6 +30,8 @@ class Strip:
 
     label: str
     """The step or range shown; empty for the whole window."""
+    of: int
+    """Of how many such steps or ranges it is the one of median length."""
     start_ns: int
     end_ns: int
     slice_ns: I64
@@ -48,7 +50,7 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
     That part is the median occurrence of the step or range `scope`; without one, the step of median length; and
     with fewer than three steps, the whole window.
     """
-    label, start, end = _shown(device, scope)
+    label, of, start, end = _shown(device, scope)
     slices = max(1, min(slices, end - start))
     edges = start + (end - start) * np.arange(slices + 1, dtype=np.int64) // slices
     ops = timeline.ops
@@ -66,6 +68,7 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
     kept = sorted(found, key=lambda lane: -int(lane.busy_ns.sum()))[:lanes]
     return Strip(
         label=label,
+        of=of,
         start_ns=start,
         end_ns=end,
         slice_ns=np.diff(edges),
@@ -76,12 +79,12 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
     )
 
 
-def _shown(device: Device, scope: str) -> tuple[str, int, int]:
+def _shown(device: Device, scope: str) -> tuple[str, int, int, int]:
     candidates = [period for period in (*device.steps, *device.ranges) if period.name == scope]
     if scope == "window" and len(device.steps) >= STEPS_FOR_MEDIAN:
         candidates = list(device.steps)
     if not candidates:
-        return "", device.window.start_ns, device.window.end_ns
+        return "", 1, device.window.start_ns, device.window.end_ns
     by_span = sorted(candidates, key=lambda period: (period.span_ns, period.window.start_ns))
     shown = by_span[(len(by_span) - 1) // 2]
-    return shown.name, shown.window.start_ns, shown.window.end_ns
+    return shown.name, len(by_span), shown.window.start_ns, shown.window.end_ns

@@ -1,0 +1,129 @@
+"""How a GPU op is judged by its category and name."""
+
+from __future__ import annotations
+
+import pytest
+
+from overlapscope.op_names import GPU_CATEGORIES, kind, memory_kinds
+from overlapscope.trace import Kind, Memory
+
+COMMUNICATION = [
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+    "ncclDevKernel_Generic(ncclDevComm*, unsigned long, ncclWork*)",
+    "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclSymkDevKernel_AllReduce_RSxLD_AGxST_sum_f32(ncclSymDevArgs const*)",
+    "ncclSymDevKernel_AllGather_LL(ncclSymDevArgs)",
+    "void mscclKernel_Sum_float_LL(mscclAlgo*)",
+    "void mscclpp::allreduce7<__half>(mscclpp::Handle*)",
+    "oneccl_allreduce_small",
+    "nvshmemi_barrier_kernel",
+    "void nvshmem_all_to_all_vdev_2d<long>(void*)",
+    "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, vllm::RankSignals)",
+    "void sglang::cross_device_reduce_2stage<__half, 8>(sglang::RankData*)",
+    "void aiter::allreduce_fusion_kernel_1stage<8>(aiter::Args)",
+    "void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, 8, true>(AllReduceParams)",
+    "void tensorrt_llm::kernels::twoShotAllReduceKernel<__half, 8, true>(AllReduceParams)",
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<4>(Params)",
+    "void (anonymous namespace)::two_shot_all_reduce_kernel<float, 16, 8>(float**)",
+    "one_shot_all_reduce_kernel",
+    "void c10d::symmetric_memory::multimem_all_gather_kernel<16>(char*)",
+    "void c10d::symmetric_memory::barrier_kernel(unsigned int**)",
+    "void deep_ep::intranode::dispatch<8, 768>(int4*, float*)",
+    "void kuserbuffers_userbuffers_fp16_sum_inplace_gpu_rr<8>(int)",
+    "void quickreduce::allreduce_prototype_twoshot<Codec>(void*)",
+    "_ZN4vllm26cross_device_reduce_1stageI6__halfLi2EEEvPNS_8RankDataE",
+]
+
+COMPUTE = [
+    "SyncBatchNorm",
+    "void at::native::batch_norm_collect_statistics_kernel<InvStd, float>(float)",
+    "void at::native::reduce_kernel<512, 1, ReduceOp<float>>(ReduceOp)",
+    "void at::native::_scatter_gather_elementwise_kernel<128, 4, reduce_add>(int)",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_cublas",
+    "void softmax_warp_forward<AllReduce<float>, 8>(float*)",
+    "void oneflow::cuda::softmax::BlockAllReduceSoftmax<float>(float*)",
+    "void warp_all_reduce_layer_norm(float*)",
+    "triton_poi_fused_all_gather_into_tensor_wait_tensor_3",
+    "triton_red_fused__to_copy_all_reduce_mul_5",
+    "hipMemcpyAsync",
+    "Memcpy HtoD (Pinned -> Device)",
+    "void checkForNaN<float>(float*)",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", COMMUNICATION)
+def test_kernels_of_collective_libraries_are_communication(name: str) -> None:
+    assert kind("kernel", name) is Kind.COMM
+
+
+@pytest.mark.parametrize("name", COMPUTE)
+def test_every_other_kernel_is_compute(name: str) -> None:
+    assert kind("kernel", name) is Kind.COMPUTE
+
+
+@pytest.mark.parametrize("name", COMMUNICATION)
+def test_category_is_judged_before_name(name: str) -> None:
+    assert kind("gpu_memset", name) is Kind.OTHER
+    assert kind("gpu_memcpy", name) is not Kind.COMM
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", (Kind.H2D, Memory.PINNED, Memory.DEVICE)),
+        ("Memcpy HtoD (Pageable -> Device)", (Kind.H2D, Memory.PAGEABLE, Memory.DEVICE)),
+        ("Memcpy HtoD (Managed -> Device)", (Kind.H2D, Memory.MANAGED, Memory.DEVICE)),
+        ("Memcpy HtoD (Managed Static -> Device Static)", (Kind.H2D, Memory.MANAGED, Memory.DEVICE)),
+        ("Memcpy HtoA (Pageable -> Array)", (Kind.H2D, Memory.PAGEABLE, Memory.ARRAY)),
+        ("Memcpy AtoH (Array -> Pinned)", (Kind.D2H, Memory.ARRAY, Memory.PINNED)),
+        ("Memcpy DtoH (Device -> Pinned)", (Kind.D2H, Memory.DEVICE, Memory.PINNED)),
+        ("Memcpy DtoH (Device -> Unknown)", (Kind.D2H, Memory.DEVICE, Memory.UNKNOWN)),
+        ("Memcpy DtoD (Device -> Device)", (Kind.OTHER, Memory.DEVICE, Memory.DEVICE)),
+        ("Memcpy AtoD (Array -> Device)", (Kind.OTHER, Memory.ARRAY, Memory.DEVICE)),
+        ("Memcpy HtoH (Pageable -> Pinned)", (Kind.OTHER, Memory.PAGEABLE, Memory.PINNED)),
+        ("Memcpy PtoP (Device -> Device)", (Kind.OTHER, Memory.DEVICE, Memory.DEVICE)),
+        ("Memcpy <unknown> (Pinned -> Device)", (Kind.H2D, Memory.PINNED, Memory.DEVICE)),
+        ("Memcpy <unknown> (Unrecognized -> Force Int)", (Kind.OTHER, Memory.UNKNOWN, Memory.UNKNOWN)),
+        ("Memcpy HtoD (Host -> Device)", (Kind.H2D, Memory.UNKNOWN, Memory.DEVICE)),
+        ("Memcpy DtoH (Device -> Host)", (Kind.D2H, Memory.DEVICE, Memory.UNKNOWN)),
+        ("Memcpy <unknown> (? -> ?)", (Kind.OTHER, Memory.UNKNOWN, Memory.UNKNOWN)),
+        ("Memcpy M2D (MEMORY(Unknown) -> DEVICE)", (Kind.H2D, Memory.UNKNOWN, Memory.DEVICE)),
+        ("Memcpy D2M (DEVICE -> MEMORY(Unknown))", (Kind.D2H, Memory.DEVICE, Memory.UNKNOWN)),
+        ("Memcpy D2D (DEVICE -> DEVICE)", (Kind.OTHER, Memory.DEVICE, Memory.DEVICE)),
+        ("Memcpy S2D (SHARED -> DEVICE)", (Kind.OTHER, Memory.MANAGED, Memory.DEVICE)),
+        ("Memcpy HtoD", (Kind.H2D, Memory.UNKNOWN, Memory.UNKNOWN)),
+        ("CopyHostToDevice", (Kind.H2D, Memory.UNKNOWN, Memory.UNKNOWN)),
+        ("", (Kind.OTHER, Memory.UNKNOWN, Memory.UNKNOWN)),
+    ],
+)
+def test_copies_have_a_direction_and_memory_kinds(name: str, expected: tuple[Kind, Memory, Memory]) -> None:
+    for category in ("gpu_memcpy", "Memcpy"):
+        assert (kind(category, name), *memory_kinds(category, name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("MEMORY_COPY_HOST_TO_DEVICE", Kind.H2D),
+        ("MEMORY_COPY_DEVICE_TO_HOST", Kind.D2H),
+        ("MEMORY_COPY_DEVICE_TO_DEVICE", Kind.OTHER),
+        ("MEMORY_COPY_HOST_TO_HOST", Kind.OTHER),
+        ("__amd_rocclr_copyBuffer", Kind.OTHER),
+        ("__amd_rocclr_copyBufferAligned.kd", Kind.OTHER),
+        ("__amd_rocclr_fillBufferAligned", Kind.OTHER),
+    ],
+)
+def test_copies_that_rocm_records_as_kernels_are_no_compute(name: str, expected: Kind) -> None:
+    assert kind("kernel", name) is expected
+
+
+def test_memory_kinds_are_for_copies_only() -> None:
+    assert memory_kinds("gpu_memset", "Memset (Device)") == (Memory.UNKNOWN, Memory.UNKNOWN)
+    assert memory_kinds("kernel", "f (Pinned -> Device)") == (Memory.UNKNOWN, Memory.UNKNOWN)
+
+
+def test_annotations_and_synchronisation_are_no_gpu_categories() -> None:
+    assert not GPU_CATEGORIES & {"gpu_user_annotation", "cuda_sync", "overhead", "cuda_event", "collective_comm"}
