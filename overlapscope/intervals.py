@@ -135,31 +135,33 @@ def partition(start: int, end: int, layers: Sequence[Intervals]) -> tuple[I64, I
     return edges, labels
 
 
-def enclosing(starts: I64, ends: I64, at: I64) -> I64:
-    """For each instant, the row of the innermost interval that contains it, or -1.
+class Nesting:
+    """Intervals that nest (a call stack), prepared to be asked for the innermost one around an instant.
 
-    The intervals must nest (a call stack) and be sorted by start, then longest first. Where recorded
-    times cross by a rounding error the result may be an outer interval or -1, never one that does not
-    contain the instant.
+    They must be sorted by start, then longest first. Where recorded times cross by a rounding error the answer
+    may be an outer interval or none, never one that does not contain the instant.
     """
-    at = _i64(at)
-    rows = np.flatnonzero(ends > starts)
-    if not len(rows) or not len(at):
-        return np.full(len(at), -1, np.int64)
-    start, end = starts[rows], ends[rows]
-    closed = np.sort(end)
-    # Depth of an interval: how many are open when it opens, itself included. At one depth intervals follow
-    # one another, so the last one opened at the depth of an instant is the only candidate.
-    depth = np.arange(1, len(start) + 1) - np.searchsorted(closed, start, side="right")
-    order = np.lexsort((np.arange(len(start)), depth))
-    position = np.searchsorted(start, at, side="right")
-    wanted = position - np.searchsorted(closed, at, side="right")
-    scale = len(start) + 1
-    key = depth[order] * scale + order
-    found = np.searchsorted(key, wanted * scale + position, side="left") - 1
-    candidate = order[np.maximum(found, 0)]
-    good = (found >= 0) & (wanted > 0) & (start[candidate] <= at) & (at < end[candidate])
-    return np.where(good, rows[candidate], -1)
+
+    def __init__(self, starts: I64, ends: I64) -> None:
+        rows = np.flatnonzero(ends > starts)
+        self._rows, self._starts, self._ends = rows, starts[rows], ends[rows]
+        self._closed = np.sort(self._ends)
+        # Depth of an interval: how many are open when it opens, itself included. At one depth intervals follow
+        # one another, so the last one opened at the depth of an instant is the only candidate.
+        depth = np.arange(1, len(rows) + 1) - np.searchsorted(self._closed, self._starts, side="right")
+        self._order = np.argsort(depth, kind="stable")
+        self._key = depth[self._order] * (len(rows) + 1) + self._order
+
+    def innermost(self, at: I64) -> I64:
+        """For each instant, the row of the innermost interval that contains it, or -1."""
+        if not len(self._rows):
+            return np.full(len(at), -1, np.int64)
+        position = np.searchsorted(self._starts, at, side="right")
+        depth = position - np.searchsorted(self._closed, at, side="right")
+        found = np.searchsorted(self._key, depth * (len(self._rows) + 1) + position, side="left") - 1
+        candidate = self._order[np.maximum(found, 0)]
+        good = (found >= 0) & (depth > 0) & (self._starts[candidate] <= at) & (at < self._ends[candidate])
+        return np.where(good, self._rows[candidate], -1)
 
 
 def outermost(starts: I64, ends: I64, at: I64) -> I64:

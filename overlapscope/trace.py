@@ -57,7 +57,7 @@ class Sync(IntEnum):
     CONTEXT = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Table:
     """Columns every table has. `len(table)` is the number of rows."""
 

@@ -91,11 +91,11 @@ def nested(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @given(many, st.lists(instants, min_size=1))
-def test_enclosing_finds_the_innermost(pairs: list[tuple[int, int]], at: list[int]) -> None:
+def test_nesting_finds_the_innermost(pairs: list[tuple[int, int]], at: list[int]) -> None:
     stack = nested(pairs)
     starts = np.array([p[0] for p in stack], np.int64)
     ends = np.array([p[1] for p in stack], np.int64)
-    found = iv.enclosing(starts, ends, np.array(at, np.int64))
+    found = iv.Nesting(starts, ends).innermost(np.array(at, np.int64))
     for t, row in zip(at, found.tolist(), strict=True):
         around = [i for i, (start, end) in enumerate(stack) if start <= t < end]
         if not around:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.exposed import ExposedCopies
-from overlapscope.analysis.host import lines_around, ops_around
+from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around, op_text
 from overlapscope.analysis.idle import IdleTime
 from overlapscope.analysis.results import Evidence, Window
 from overlapscope.analysis.timeline import Timeline
@@ -46,23 +48,7 @@ _IDLE_DETAIL = {
 }
 
 
-@dataclass
-class _Group:
-    time_ns: int = 0
-    count: int = 0
-    sure: int = EXACT
-    longest: tuple[int, int] = (0, 0)
-
-    def add(self, start: int, end: int, sure: int) -> None:
-        self.time_ns += end - start
-        self.count += 1
-        self.sure = min(self.sure, sure)
-        if end - start > self.longest[1] - self.longest[0]:
-            self.longest = (start, end)
-
-
 Pieces = TypeVar("Pieces", ExposedCopies, IdleTime)
-_Key = tuple[int, str | None, str | None, str | None, str]
 
 
 def copy_evidence(
@@ -70,44 +56,42 @@ def copy_evidence(
 ) -> list[Evidence]:
     """Exposed copies inside the given windows by cause and by what issued them."""
     exposed = _inside(exposed, starts, ends)
-    ops, calls = timeline.ops, trace.runtime_calls
-    launch = ops.launch[exposed.copy]
-    op, line = _looked_up(trace, launch, np.append(calls.start_ns, 0)[launch], np.append(calls.thread, -1)[launch])
-    groups: dict[_Key, _Group] = {}
-    for i, (start, end, cause, copy) in enumerate(
-        zip(
-            exposed.start_ns.tolist(),
-            exposed.end_ns.tolist(),
-            exposed.cause.tolist(),
-            exposed.copy.tolist(),
-            strict=True,
-        )
-    ):
-        memory = f"{Memory(ops.source_kind[copy]).name.lower()} to {Memory(ops.target_kind[copy]).name.lower()}"
-        what = f"{memory} on stream {ops.stream[copy]}: {_COPY_DETAIL[COPY_CAUSES[cause]]}"
-        key = (cause, op[i], calls.name(launch[i]) if launch[i] >= 0 else None, line[i], what)
-        groups.setdefault(key, _Group()).add(start, end, int(exposed.confidence[i]))
-    return _ranked("exposed-copy", [str(c) for c in COPY_CAUSES], groups)
+    ops, calls, copy = timeline.ops, trace.runtime_calls, exposed.copy
+    launch = ops.launch[copy]
+    known = launch >= 0
+    thread = np.where(known, np.append(calls.thread, -1)[launch], -1)
+    at = np.where(known, np.append(calls.start_ns, -1)[launch], -1)
+    columns = {
+        "cause": exposed.cause,
+        "source": ops.source_kind[copy],
+        "target": ops.target_kind[copy],
+        "stream": ops.stream[copy],
+        "call": np.append(calls.name_id, -1)[launch],
+        "op": np.where(known, op_ids_around(trace, thread, at), -1),
+        "line": np.where(known, line_ids_around(trace, thread, at), -1),
+    }
+
+    def detail(row: dict[str, int]) -> str:
+        memory = f"{Memory(row['source']).name.lower()} to {Memory(row['target']).name.lower()}"
+        return f"{memory} on stream {row['stream']}: {_COPY_DETAIL[COPY_CAUSES[row['cause']]]}"
+
+    return _ranked(trace, "exposed-copy", exposed, columns, [str(c) for c in COPY_CAUSES], detail)
 
 
 def idle_evidence(trace: Trace, idle: IdleTime, starts: I64, ends: I64) -> list[Evidence]:
     """Idle time inside the given windows by cause and by what the host was doing."""
     idle = _inside(idle, starts, ends)
-    calls = trace.runtime_calls
-    op, line = _looked_up(trace, idle.thread, idle.host_ns, idle.thread)
-    groups: dict[_Key, _Group] = {}
-    for i, (start, end, cause, call) in enumerate(
-        zip(idle.start_ns.tolist(), idle.end_ns.tolist(), idle.cause.tolist(), idle.call.tolist(), strict=True)
-    ):
-        key = (
-            cause,
-            op[i],
-            calls.name(call) if call >= 0 else None,
-            line[i],
-            _IDLE_DETAIL[IDLE_CAUSES[cause]],
-        )
-        groups.setdefault(key, _Group()).add(start, end, int(idle.confidence[i]))
-    return _ranked("idle", [str(c) for c in IDLE_CAUSES], groups)
+    columns = {
+        "cause": idle.cause,
+        "call": np.append(trace.runtime_calls.name_id, -1)[idle.call],
+        "op": op_ids_around(trace, idle.thread, idle.host_ns),
+        "line": line_ids_around(trace, idle.thread, idle.host_ns),
+    }
+
+    def detail(row: dict[str, int]) -> str:
+        return _IDLE_DETAIL[IDLE_CAUSES[row["cause"]]]
+
+    return _ranked(trace, "idle", idle, columns, [str(c) for c in IDLE_CAUSES], detail)
 
 
 def _inside(pieces: Pieces, starts: I64, ends: I64) -> Pieces:
@@ -122,34 +106,45 @@ def _inside(pieces: Pieces, starts: I64, ends: I64) -> Pieces:
     return replace(pieces, **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
-def _looked_up(trace: Trace, known: I64, at: I64, thread: I64) -> tuple[list[str | None], list[str | None]]:
-    """Op and line around each host instant; None where `known` is negative."""
-    rows = np.flatnonzero(known >= 0)
-    op: list[str | None] = [None] * len(known)
-    line: list[str | None] = [None] * len(known)
-    ops = ops_around(trace, thread[rows], at[rows])
-    lines = lines_around(trace, thread[rows], at[rows])
-    for row, one_op, one_line in zip(rows.tolist(), ops, lines, strict=True):
-        op[row], line[row] = one_op, one_line
-    return op, line
-
-
 def _ranked(
-    subject: Literal["exposed-copy", "idle"], causes: list[str], groups: dict[_Key, _Group]
+    trace: Trace,
+    subject: Literal["exposed-copy", "idle"],
+    pieces: ExposedCopies | IdleTime,
+    columns: Mapping[str, NDArray[np.signedinteger[Any]]],
+    causes: list[str],
+    detail: Callable[[dict[str, int]], str],
 ) -> list[Evidence]:
-    largest = sorted(groups.items(), key=lambda item: (-item[1].time_ns, str(item[0])))[:MOST]
-    return [
-        Evidence(
-            subject=subject,
-            cause=causes[cause],
-            time_ns=group.time_ns,
-            count=group.count,
-            op=op,
-            call=call,
-            where=line,
-            detail=detail,
-            confidence="exact" if group.sure == EXACT else "rebuilt",
-            example=Window(start_ns=group.longest[0], end_ns=group.longest[1]),
+    """The pieces grouped by equal columns, the `MOST` groups with the most time."""
+    length = pieces.end_ns - pieces.start_ns
+    if not len(length):
+        return []
+    group = np.zeros(len(length), np.int64)
+    for column in columns.values():
+        values, place = np.unique(column, return_inverse=True)
+        _, group = np.unique(group * len(values) + place, return_inverse=True)
+    time = np.bincount(group, weights=length).astype(np.int64)
+    count = np.bincount(group)
+    # Within a group longest first, so that the first row of each is its example.
+    order = np.lexsort((pieces.start_ns, -length, group))
+    example = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
+    sure = np.full(len(time), EXACT, np.int64)
+    np.minimum.at(sure, group, pieces.confidence)
+    evidence = []
+    for number in np.lexsort((pieces.start_ns[example], -time))[:MOST].tolist():
+        first = int(example[number])
+        row = {name: int(column[first]) for name, column in columns.items()}
+        evidence.append(
+            Evidence(
+                subject=subject,
+                cause=causes[row["cause"]],
+                time_ns=int(time[number]),
+                count=int(count[number]),
+                op=op_text(trace, row["op"]),
+                call=op_text(trace, row["call"]),
+                where=line_text(trace, row["line"]),
+                detail=detail(row),
+                confidence="exact" if sure[number] == EXACT else "rebuilt",
+                example=Window(start_ns=int(pieces.start_ns[first]), end_ns=int(pieces.end_ns[first])),
+            )
         )
-        for (cause, op, call, line, detail), group in largest
-    ]
+    return evidence

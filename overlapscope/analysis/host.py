@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.periods import is_step
-from overlapscope.intervals import I64, Bool, Index, Intervals, enclosing, union
+from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, union
 from overlapscope.trace import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
@@ -88,14 +89,26 @@ def _inside_pin_memory(trace: Trace) -> Bool:
 def around(table: HostEvents, thread: I64, at: I64) -> I64:
     """Row of the innermost event of each thread around each instant; -1 if there is none."""
     result = np.full(len(at), -1, np.int64)
-    if not len(table):
+    if not len(table) or not len(at):
         return result
-    for one in np.unique(thread):
-        rows = np.flatnonzero(table.thread == one)
+    for one in np.unique(thread).tolist():
+        rows, nesting = _nesting(table, one)
         mine = thread == one
-        found = enclosing(table.start_ns[rows], table.end_ns[rows], at[mine])
-        result[mine] = np.where(found >= 0, np.append(rows, -1)[found], -1)
+        result[mine] = np.append(rows, -1)[nesting.innermost(at[mine])]
     return result
+
+
+_NESTINGS: WeakKeyDictionary[HostEvents, dict[int, tuple[Index, Nesting]]] = WeakKeyDictionary()
+_OWN_FRAMES: WeakKeyDictionary[HostEvents, HostEvents] = WeakKeyDictionary()
+
+
+def _nesting(table: HostEvents, thread: int) -> tuple[Index, Nesting]:
+    """The rows of a thread, prepared for look-up once per table."""
+    known = _NESTINGS.setdefault(table, {})
+    if thread not in known:
+        rows = np.flatnonzero(table.thread == thread)
+        known[thread] = rows, Nesting(table.start_ns[rows], table.end_ns[rows])
+    return known[thread]
 
 
 def on_thread(table: HostEvents, thread: int, rows: Index | None = None) -> Intervals:
@@ -107,25 +120,49 @@ def on_thread(table: HostEvents, thread: int, rows: Index | None = None) -> Inte
 
 def ops_around(trace: Trace, thread: I64, at: I64) -> list[str | None]:
     """Name of the innermost CPU op around each instant."""
-    return [trace.cpu_ops.name(row) if row >= 0 else None for row in around(trace.cpu_ops, thread, at).tolist()]
+    return [op_text(trace, name_id) for name_id in op_ids_around(trace, thread, at).tolist()]
 
 
 def lines_around(trace: Trace, thread: I64, at: I64) -> list[str | None]:
     """Python line around each instant: `file.py:12 in function`, the user's own code before a library's."""
+    return [line_text(trace, name_id) for name_id in line_ids_around(trace, thread, at).tolist()]
+
+
+def op_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
+    """Name of the innermost CPU op around each instant, as a row of `Trace.names`; -1 if none."""
+    return np.append(trace.cpu_ops.name_id, -1)[around(trace.cpu_ops, thread, at)].astype(np.int64)
+
+
+def line_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
+    """Name of the Python frame behind each instant, as a row of `Trace.names`; -1 if none."""
     frames = trace.python_frames
-    if not len(frames):
-        return [None] * len(at)
-    own = np.zeros(len(frames.names), np.bool_)
-    own[frames.name_id] = True
-    for name_id in np.flatnonzero(own):
-        match = _PYTHON_LINE.fullmatch(frames.names[name_id])
-        own[name_id] = match is not None and _LIBRARY.search(match["file"]) is None
-    mine = frames.take(own[frames.name_id])
-    chosen = around(mine, thread, at)
-    fallback = around(frames, thread, at)
-    result: list[str | None] = []
-    for row, other in zip(chosen.tolist(), fallback.tolist(), strict=True):
-        name = mine.name(row) if row >= 0 else frames.name(other) if other >= 0 else None
-        match = _PYTHON_LINE.fullmatch(name) if name is not None else None
-        result.append(f"{match['file']}:{match['line']} in {match['function']}" if match else name)
-    return result
+    own = _own_frames(frames)
+    found = np.append(own.name_id, -1)[around(own, thread, at)].astype(np.int64)
+    rest = np.flatnonzero(found < 0)
+    if len(rest) and len(frames):
+        found[rest] = np.append(frames.name_id, -1)[around(frames, thread[rest], at[rest])]
+    return found
+
+
+def op_text(trace: Trace, name_id: int) -> str | None:
+    """A name for a report; None for -1."""
+    return trace.names[name_id] if name_id >= 0 else None
+
+
+def line_text(trace: Trace, name_id: int) -> str | None:
+    """A frame's name for a report: `file.py:12 in function` where Kineto's form is known; None for -1."""
+    name = op_text(trace, name_id)
+    match = _PYTHON_LINE.fullmatch(name) if name is not None else None
+    return f"{match['file']}:{match['line']} in {match['function']}" if match else name
+
+
+def _own_frames(frames: HostEvents) -> HostEvents:
+    """The frames of the user's own code: neither PyTorch's nor another library's."""
+    if frames not in _OWN_FRAMES:
+        own = np.zeros(len(frames.names), np.bool_)
+        own[frames.name_id] = True
+        for name_id in np.flatnonzero(own):
+            match = _PYTHON_LINE.fullmatch(frames.names[name_id])
+            own[name_id] = match is not None and _LIBRARY.search(match["file"]) is None
+        _OWN_FRAMES[frames] = frames.take(own[frames.name_id])
+    return _OWN_FRAMES[frames]

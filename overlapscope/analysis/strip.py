@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, Period
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, covered, union
 from overlapscope.trace import Kind
@@ -44,11 +44,14 @@ class Strip:
     idle_ns: I64
 
 
-def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices: int, lanes: int = 8) -> Strip:
+def measure(
+    timeline: Timeline, device: Device, *, scope: str = "window", slices: int, lanes: int = 8
+) -> Strip:
     """Measure the part of a device's window that shows most, on at most `lanes` streams, the busiest.
 
-    That part is the median occurrence of the step or range `scope`; without one, the step of median length; and
-    with fewer than three steps, the whole window.
+    That part is the occurrence of median length of the step or range `scope`. Without one it is the step of median
+    length, or the whole window where there are fewer than three steps, or where that step shows little of what the
+    window lost.
     """
     label, of, start, end = _shown(device, scope)
     slices = max(1, min(slices, end - start))
@@ -87,4 +90,10 @@ def _shown(device: Device, scope: str) -> tuple[str, int, int, int]:
         return "", 1, device.window.start_ns, device.window.end_ns
     by_span = sorted(candidates, key=lambda period: (period.span_ns, period.window.start_ns))
     shown = by_span[(len(by_span) - 1) // 2]
+    if scope == "window" and 2 * _lost_share(shown) < _lost_share(device):
+        return "", 1, device.window.start_ns, device.window.end_ns
     return shown.name, len(by_span), shown.window.start_ns, shown.window.end_ns
+
+
+def _lost_share(part: Device | Period) -> float:
+    return (part.buckets.exposed_copy_ns + part.buckets.idle_ns) / part.span_ns if part.span_ns else 0.0
