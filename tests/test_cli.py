@@ -1,0 +1,339 @@
+"""The command line: exit codes, formats, files, and what it says about bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from overlapscope import __version__
+from overlapscope.commands import COMMANDS, main
+from overlapscope.commands.analyze import parse_size
+
+DATA = Path("tests/data")
+PIPELINE = str(DATA / "seed/pipeline_1stream.json.gz")
+GPT2 = str(DATA / "seed/gpt2_train.json.gz")
+DDP = str(DATA / "seed/ddp")
+HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "overlapscope", *args], capture_output=True, env=os.environ | env, check=False
+    )
+
+
+def event(category: str, name: str, start: float, duration: float, **args: Any) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "ts": start,
+        "dur": duration,
+        "pid": 1,
+        "tid": 1,
+        "args": args,
+    }
+
+
+def write_trace(path: Path, events: list[dict[str, Any]], device: str = "GPU") -> str:
+    content = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": device}], "traceEvents": events}
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+@pytest.fixture
+def cpu_only(tmp_path: Path) -> str:
+    return write_trace(tmp_path / "cpu.json", [event("cpu_op", "aten::mm", 1000, 10)])
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> str:
+    events = [event("user_annotation", HOSTILE, 990, 900)]
+    for number in range(10):
+        at, copy, kernel, sync = 1000.0 + 100 * number, 3 * number + 1, 3 * number + 2, 3 * number + 3
+        place = {"device": 0, "stream": 7}
+        events += [
+            event("cpu_op", HOSTILE, at, 95),
+            event("cuda_runtime", "cudaMemcpyAsync", at + 1, 5, correlation=copy),
+            event(
+                "gpu_memcpy",
+                "Memcpy HtoD (Pageable -> Device)",
+                at + 20,
+                50,
+                correlation=copy,
+                bytes=10**6,
+                **place,
+            ),
+            event("cuda_runtime", "cudaLaunchKernel", at + 7, 2, correlation=kernel),
+            event("kernel", HOSTILE, at + 75, 15, correlation=kernel, **place),
+            event("cuda_runtime", "cudaStreamSynchronize", at + 10, 82, correlation=sync),
+        ]
+    return write_trace(tmp_path / "x\x1b[31m|`.json", events, device=HOSTILE)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out and summary in out for name, summary in COMMANDS.items())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"overlapscope {command}" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from overlapscope.commands import main; main(['--help'])\n"
+        "print(sorted({'numpy', 'pandas', 'msgspec', 'torch'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stderr.strip() == b"[]"
+
+
+def test_analyze_never_imports_pandas() -> None:
+    code = (
+        f"import sys; from overlapscope.commands import main; main(['analyze', {PIPELINE!r}])\n"
+        "print('pandas' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stderr.strip() == b"False"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"overlapscope {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ([], "required: COMMAND"),
+        (["analyse"], "did you mean 'analyze'?"),
+        (["analyze"], "required: TRACE"),
+        (["analyze", PIPELINE, "--format", "pdf"], "invalid choice: 'pdf'"),
+        (["analyze", PIPELINE, "--max-size", "10XB"], "'10XB' is not a size"),
+        (["analyze", PIPELINE, "--step", "3", "--range", "x"], "not allowed with"),
+        (["analyze", "nothing/there.json"], "nothing/there.json"),
+        (["analyze", PIPELINE, "--max-size", "10kB"], "--max-size"),
+        (["analyze", PIPELINE, "--step", "9"], "steps: ProfilerStep#3, ProfilerStep#4"),
+        (["analyze", GPT2, "--range", "Optimizer.step"], "did you mean 'Optimizer.step#AdamW.step'?"),
+        (["analyze", PIPELINE, "--device", "3"], "devices that did anything: 0."),
+        (["explain", "pageable"], "there is no rule 'pageable'"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_sentence_and_exits_2(
+    args: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(args) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert expected in " ".join(captured.err.split())
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"{}", b"PK\x03\x04", b'{"traceEvents": 5}'])
+def test_a_file_that_is_no_trace_is_told_by_name(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    code = main(["analyze", str(path)])
+    captured = capsys.readouterr()
+    assert code == 2
+    assert str(path) in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_terminal_report_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", PIPELINE]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("pipeline_1stream.json.gz, NVIDIA H200: 0 % of the overlap that was possible happened")
+    for part in (
+        "compute",
+        "efficiency",
+        "exposed copy by cause",
+        "no-compute",
+        "idle by cause",
+        "host stall",
+        "steps",
+    ):
+        assert part in out
+    assert "stream 7" in out
+    assert "\x1b" not in out
+    assert main(["analyze", PIPELINE, "--verbose"]) == 0
+    verbose = capsys.readouterr().out
+    assert "file-complete" in verbose and "file-complete" not in out
+    assert "ProfilerStep#4" in verbose
+
+
+def test_json_is_pure_and_matches_the_published_schema(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["schema"]) == 0
+    schema = json.loads(capsysbinary.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert main(["analyze", PIPELINE, DDP, "--format", "json"]) == 0
+    report = json.loads(capsysbinary.readouterr().out)
+    jsonschema.validate(report, schema)
+    assert [trace["rank"] for trace in report["traces"]] == [None, 0, 1]
+
+
+def test_markdown_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", PIPELINE, "--format", "markdown"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("# overlapscope report\n\n## pipeline\\_1stream.json.gz, NVIDIA H200\n\n**Poor.** ")
+    assert "| no-compute | 65.4 | 72.9 |" in out
+    assert "```text\nstream 7 " in out
+
+
+def test_several_ranks_begin_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", DDP]) == 0
+    head, _, rest = capsys.readouterr().out.partition("\n\n")
+    assert [line.split()[0] for line in head.splitlines()] == ["trace", "rank0.json.gz", "rank1.json.gz"]
+    assert "rank0.json.gz, rank 0" in rest and "rank1.json.gz, rank 1" in rest
+
+
+def test_a_device_of_one_rank_leaves_the_others_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", DDP, "--device", "1", "--format", "json"]) == 0
+    captured = capsys.readouterr()
+    assert [trace["rank"] for trace in json.loads(captured.out)["traces"]] == [1]
+    assert "rank0.json.gz: left out" in captured.err
+
+
+@pytest.mark.parametrize("step", ["4", "ProfilerStep#4"])
+def test_step_by_number_or_name(step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", PIPELINE, "--format", "json"]) == 0
+    whole = json.loads(capsys.readouterr().out)["traces"][0]["devices"][0]
+    assert main(["analyze", PIPELINE, "--format", "json", "--step", step]) == 0
+    alone = json.loads(capsys.readouterr().out)["traces"][0]["devices"][0]
+    [expected] = [one for one in whole["steps"] if one["name"] == "ProfilerStep#4"]
+    assert alone["buckets"] == expected["buckets"]
+
+
+def test_range(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", GPT2, "--range", "Optimizer.step#AdamW.step"]) == 0
+    out = capsys.readouterr().out
+    assert "Timeline of Optimizer.step#AdamW.step, the one of median length of 3" in out
+
+
+def test_a_trace_without_a_gpu_is_told_plainly_and_is_no_error(
+    cpu_only: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for format in ("terminal", "markdown", "json"):
+        assert main(["analyze", cpu_only, "--format", format]) == 0
+        assert "no GPU activity" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("format", ["terminal", "markdown", "json"])
+def test_output_writes_a_file_once(format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "report"
+    assert main(["analyze", PIPELINE, "--format", format, "--output", str(target)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"Wrote {target}\n"
+    assert b"\x1b" not in target.read_bytes()
+    target.write_text("mine")
+    assert main(["analyze", PIPELINE, "--format", format, "--output", str(target)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert target.read_text() == "mine"
+    assert main(["analyze", PIPELINE, "--format", format, "--output", str(target), "--force"]) == 0
+    assert target.read_text() != "mine"
+
+
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for target in (tmp_path, tmp_path / "no" / "where"):
+        assert main(["analyze", PIPELINE, "-o", str(target)]) == 2
+        assert str(target) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["terminal", "markdown"])
+def test_hostile_names_reach_nobody(hostile: str, format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", hostile, "--format", format, "--verbose"]) == 0
+    out = capsys.readouterr().out
+    assert all(character == "\n" or character.isprintable() for character in out)
+    if format == "markdown":
+        assert "<script>" not in out
+    assert main(["analyze", hostile, "--step", HOSTILE]) == 2
+    assert main(["analyze", hostile, "--range", HOSTILE + "?"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_rules_and_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules"]) == 0
+    ids = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert ids == sorted(ids)
+    for rule in ids:
+        assert main(["explain", rule]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"{rule} (") and "\nWrong\n" in out and "\nRight\n" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("20GB", 20 * 10**9), ("1.5 GiB", 3 << 29), ("2k", 2000), ("1tb", 10**12)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_as_a_program() -> None:
+    done = run("analyze", PIPELINE, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.isascii() and b"\x1b" not in done.stdout
+    assert done.stderr == b""
+    assert run("analyze", "nothing.json").returncode == 2
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    read, wrote = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "overlapscope", "analyze", DDP, "--format", "json"],
+        stdout=wrote,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(wrote)
+    assert done.stderr == b""
+    assert done.returncode == 141
+
+
+def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("overlapscope.sources.expand", interrupted)
+    assert main(["analyze", PIPELINE]) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has file names that are not text")
+def test_a_file_name_that_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = os.fsencode(tmp_path) + b"/bad\xff.json.gz"
+    with open(path, "wb") as file:
+        file.write(Path(PIPELINE).read_bytes())
+    for format in ("terminal", "markdown", "json"):
+        assert main(["analyze", os.fsdecode(path), "--format", format]) == 0
+        assert "bad\\" in capsys.readouterr().out
+
+
+def test_ops_that_take_no_time_are_no_gpu_activity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [event("kernel", "k", 1000, 0, correlation=1, device=0, stream=7)]
+    path = write_trace(tmp_path / "zero.json", events)
+    for format in ("terminal", "markdown", "json"):
+        assert main(["analyze", path, "--format", format]) == 0
+        assert "no GPU activity" in capsys.readouterr().out
