@@ -64,6 +64,10 @@ def analyze_device(
     if not len(starts):
         return None
 
+    narrowed = step is not None or range is not None
+    if narrowed:
+        steps, ranges = steps.inside(starts, ends), ranges.inside(starts, ends)
+    lead_in = None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns
     figures = _Figures(timeline, exposed, idle)
     whole = figures.together(starts, ends)
     return DeviceAnalysis(
@@ -71,7 +75,7 @@ def analyze_device(
             device=device,
             name=trace.device_names.get(device),
             span_ns=int((ends - starts).sum()),
-            lead_in_ns=None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns,
+            lead_in_ns=0 if narrowed else lead_in,
             window=Window(start_ns=int(starts[0]), end_ns=int(ends[-1])),
             main_stream=timeline.main_stream,
             buckets=whole.buckets,

@@ -22,6 +22,12 @@ class Periods:
     start_ns: I64
     end_ns: I64
 
+    def inside(self, starts: I64, ends: I64) -> Periods:
+        """Those that lie within one of the given disjoint windows, sorted by start."""
+        window = np.searchsorted(starts, self.start_ns, side="right") - 1
+        kept = (window >= 0) & (np.append(ends, 0)[window] >= self.end_ns)
+        return Periods(self.row[kept], self.start_ns[kept], self.end_ns[kept])
+
 
 def is_step(annotations: HostEvents) -> Bool:
     """Which annotations are profiler steps."""
@@ -47,28 +53,22 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
 
 
 def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
-    """Each range begins like a step, and ends where the first op launched after it begins on the same stream.
+    """Each range begins like a step, and ends where the first op launched after it on the main stream begins.
 
     So an inner range lies within its outer one, and idle time between two ranges counts to the earlier, as
-    between steps. A range that launched nothing on the main stream is placed by the stream on which it
-    launched first.
+    between steps. A range that launched nothing there lasts from the first to the last op it launched
+    elsewhere: what such a stream does next has nothing to do with it.
     """
     notes = trace.annotations
-    pending = np.flatnonzero(~is_step(notes))
-    streams = [timeline.main_stream]
-    streams += [int(s) for s in np.unique(timeline.ops.stream) if s != timeline.main_stream]
-    parts: list[tuple[I64, I64, I64]] = []
-    for stream in streams:
-        if not len(pending):
-            break
-        launches = _Launches(trace, timeline, stream)
-        begins, found = launches.first_from(notes.start_ns[pending], notes.end_ns[pending])
-        ends = launches.first_after(notes.end_ns[pending[found]], timeline.end_ns)
-        parts.append((pending[found], begins[found], ends))
-        pending = pending[~found]
-    if not parts:
-        return Periods(*(np.empty(0, np.int64) for _ in range(3)))
-    row, begin, end = (np.concatenate(column) for column in zip(*parts, strict=True))
+    rows = np.flatnonzero(~is_step(notes))
+    main = _Launches(trace, timeline, timeline.main_stream)
+    begins, found = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
+    ends = main.first_after(notes.end_ns[rows], timeline.end_ns)
+    other = np.flatnonzero(~found)
+    everything = _Launches(trace, timeline, None)
+    spans = everything.span_of(notes.start_ns[rows[other]], notes.end_ns[rows[other]])
+    begins[other], ends[other], found[other] = spans
+    row, begin, end = rows[found], begins[found], ends[found]
     order = np.lexsort((-end, begin))
     return _judged(timeline, row[order], begin[order], end[order])
 
@@ -80,15 +80,16 @@ def _judged(timeline: Timeline, row: I64, start: I64, end: I64) -> Periods:
 
 
 class _Launches:
-    """The ops of one stream in launch order."""
+    """The ops of one stream, or of all, in launch order."""
 
-    def __init__(self, trace: Trace, timeline: Timeline, stream: int) -> None:
+    def __init__(self, trace: Trace, timeline: Timeline, stream: int | None) -> None:
         ops = timeline.ops
-        mine = np.flatnonzero((ops.stream == stream) & (ops.launch >= 0))
+        mine = np.flatnonzero(((ops.stream == stream) | (stream is None)) & (ops.launch >= 0))
         at = trace.runtime_calls.start_ns[ops.launch[mine]]
         order = np.lexsort((ops.start_ns[mine], at))
         self.launched_ns: I64 = at[order]
         self.start_ns: I64 = ops.start_ns[mine][order]
+        self.end_ns: I64 = ops.end_ns[mine][order]
 
     def first_from(self, starts: I64, ends: I64) -> tuple[I64, Bool]:
         """Start of the first op launched in each host interval, and whether there is one."""
@@ -103,3 +104,12 @@ class _Launches:
         """Start of the first op launched at or after each host time."""
         following = np.minimum.accumulate(np.append(self.start_ns, otherwise)[::-1])[::-1]
         return following[np.searchsorted(self.launched_ns, at, side="left")]
+
+    def span_of(self, starts: I64, ends: I64) -> tuple[I64, I64, Bool]:
+        """First start and last end of the ops launched in each host interval, and whether there are any."""
+        begins, found = self.first_from(starts, ends)
+        low = np.searchsorted(self.launched_ns, starts, side="left")
+        high = np.searchsorted(self.launched_ns, ends, side="left")
+        bounds = np.stack([low, high], axis=1).ravel()
+        last = np.maximum.reduceat(np.append(self.end_ns, 0), bounds)[::2] if len(bounds) else low
+        return begins, last, found

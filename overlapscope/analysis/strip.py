@@ -44,14 +44,12 @@ class Strip:
     idle_ns: I64
 
 
-def measure(
-    timeline: Timeline, device: Device, *, scope: str = "window", slices: int, lanes: int = 8
-) -> Strip:
+def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices: int, lanes: int = 8) -> Strip:
     """Measure the part of a device's window that shows most, on at most `lanes` streams, the busiest.
 
-    That part is the occurrence of median length of the step or range `scope`. Without one it is the step of median
-    length, or the whole window where there are fewer than three steps, or where that step shows little of what the
-    window lost.
+    That part is the occurrence of median length of the step or range `scope`. Without one it is the step of
+    median length, or the whole window where there are fewer than three steps, or where that step shows little
+    of what the window lost.
     """
     label, of, start, end = _shown(device, scope)
     slices = max(1, min(slices, end - start))

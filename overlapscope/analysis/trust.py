@@ -249,7 +249,7 @@ def _steps(trace: Trace, timeline: Timeline) -> list[Check]:
         what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "numbers skip"
         present = Check(id="steps", status="warn", detail=f"Steps are missing: {what}.")
     else:
-        present = Check(id="steps", status="ok", detail=f"{len(notes)} steps, none missing.")
+        present = Check(id="steps", status="ok", detail=f"{len(notes)} step(s), none missing.")
     return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline)]
 
 

@@ -1,0 +1,146 @@
+"""The command line: one module per subcommand, and `main`, where exceptions become exit codes.
+
+A subcommand's module has a class `Command` with the methods of `Subcommand`; its docstring is the help text.
+It is imported only when it is asked for, so `--help` costs nothing that a subcommand needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from overlapscope import __version__
+from overlapscope.errors import OverlapscopeError, UsageError
+
+COMMANDS = {
+    "analyze": "say whether data moves while the GPU computes, and if not why",
+    "rules": "list the rules that findings come from",
+    "explain": "explain one rule, with an example",
+    "schema": "print the JSON schema of a report",
+    "samples": "print where the sample traces are",
+}
+"""One line for each subcommand: the name of its module in this package, and its help."""
+
+DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
+BROKEN_PIPE = 128 + 13
+
+_DESCRIPTION = """Does data move while the GPU computes? If not, why, and what would fixing it bring?
+
+overlapscope reads traces of torch.profiler (export_chrome_trace)."""
+
+_EPILOG = """Exit codes: 0 done, 2 the input or the usage is wrong, 130 interrupted.
+`overlapscope COMMAND --help` explains a command."""
+
+
+class Subcommand(Protocol):
+    """What a subcommand's `Command` must have."""
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do the work and return the exit code. Raises OverlapscopeError with a sentence for the user."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OverlapscopeError as error:
+        _complain(str(error))
+        return WRONG_INPUT
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; nothing must be flushed into the closed pipe at exit.
+        _silence_stdout()
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    asked = next(iter(arguments), "")
+    if asked and not asked.startswith("-") and asked not in COMMANDS:
+        raise UsageError(
+            f"there is no command {asked!r}{did_you_mean(asked, COMMANDS)}; commands: {', '.join(COMMANDS)}."
+        )
+    parser, command = _parser(asked)
+    try:
+        parsed = parser.parse_args(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return command.run(parsed) if command is not None else DONE
+
+
+def _parser(asked: str) -> tuple[argparse.ArgumentParser, Subcommand | None]:
+    """The parser, with the arguments of the one command that is asked for."""
+    formatter = _formatter()
+    parser = argparse.ArgumentParser(
+        prog="overlapscope",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=formatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"overlapscope {__version__}")
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    command: Subcommand | None = None
+    for name, summary in COMMANDS.items():
+        if name != asked:
+            parsers.add_parser(name, help=summary)
+            continue
+        command = importlib.import_module(f"{__name__}.{name}").Command()
+        assert command is not None
+        own = parsers.add_parser(
+            name,
+            help=summary,
+            description=_dedent(type(command).__doc__),
+            formatter_class=formatter,
+            allow_abbrev=False,
+        )
+        command.prepare_parser(own)
+    return parser, command
+
+
+def _formatter() -> type[argparse.HelpFormatter]:
+    from rich_argparse import RawDescriptionRichHelpFormatter
+
+    class Formatter(RawDescriptionRichHelpFormatter):
+        # Help texts contain brackets that are not markup.
+        text_markup = False
+        help_markup = False
+
+    return Formatter
+
+
+def _dedent(doc: str | None) -> str:
+    import inspect
+
+    return inspect.cleandoc(doc or "")
+
+
+def did_you_mean(asked: str, known: Iterable[str]) -> str:
+    """`, did you mean 'x'?` as a part of a sentence, or nothing."""
+    close = difflib.get_close_matches(asked, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _complain(sentence: str) -> None:
+    from overlapscope.views.words import clean
+
+    message = f"overlapscope: error: {clean(sentence)}"
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    print(message.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+
+
+def _silence_stdout() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,183 @@
+"""`overlapscope analyze`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from overlapscope.commands import DONE, did_you_mean
+from overlapscope.commands._output import add_output_arguments, check_output, write
+from overlapscope.errors import UsageError
+from overlapscope.views.words import clean
+
+if TYPE_CHECKING:
+    from overlapscope.analysis import TraceAnalysis
+    from overlapscope.trace import Trace
+    from overlapscope.views.page import Page
+
+FORMATS = ("terminal", "json", "markdown")
+_FILE_WIDTH = 100
+"""Width of a terminal report that is written to a file."""
+_NAMES_LISTED = 20
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+
+
+class Command:
+    """Say whether data moves while the GPU computes, what keeps it from
+    doing so, and what fixing that would bring.
+
+    A TRACE is a file (.json, .json.gz, .json.zst), a directory or a glob
+    pattern; several are taken as the ranks of one job, and each gets a
+    section of its own.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("traces", nargs="+", metavar="TRACE", help="trace file, directory of traces, or pattern")
+        parser.add_argument("--format", choices=FORMATS, default="terminal", help="what to print (default: terminal)")
+        add_output_arguments(parser)
+        parser.add_argument("--device", type=int, metavar="N", help="this device only")
+        scope = parser.add_mutually_exclusive_group()
+        scope.add_argument("--step", metavar="NAME", help="this step only: ProfilerStep#4, or just 4")
+        scope.add_argument("--range", metavar="NAME", help="this record_function range only")
+        parser.add_argument("-v", "--verbose", action="store_true", help="every check, step, range and host stall")
+        parser.add_argument(
+            "--max-size",
+            metavar="SIZE",
+            type=parse_size,
+            help="largest unpacked size to read of one file, such as 20GB (default: 8GiB)",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_output(args.output, force=args.force)
+        analyses, scope = _analyze(args)
+        from overlapscope.report import build, to_json
+
+        report = build(analyses, scope=scope)
+        if args.format == "json":
+            write(to_json(report), args.output, force=args.force)
+            return DONE
+        from overlapscope.views.page import Page
+
+        page = Page(report, scope=scope, verbose=args.verbose)
+        draw = _markdown if args.format == "markdown" else _terminal
+        write(draw(page, analyses, to_file=args.output is not None), args.output, force=args.force)
+        return DONE
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `20GB`, `1.5 GiB` or `4096`; raises ArgumentTypeError."""
+    match = _SIZE.fullmatch(text)
+    size = 0
+    if match is not None:
+        base = 1024 if match[3] else 1000
+        size = int(float(match[1]) * base ** " kmgt".index(match[2].lower() or " "))
+    if size <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it like 20GB or 512MiB")
+    return size
+
+
+def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:
+    from overlapscope.analysis import analyze_trace
+    from overlapscope.sources import LIMIT_BYTES, expand, load
+
+    limit = LIMIT_BYTES if args.max_size is None else args.max_size
+    traces = [_printable(load(path, limit_bytes=limit)) for path in expand(args.traces)]
+    step = _step(args.step)
+    _check_device(traces, args.device)
+    _check_name(traces, step, args.range)
+    analyses = []
+    left_out = []
+    for trace in traces:
+        try:
+            analyses.append(analyze_trace(trace, device=args.device, step=step, range=args.range))
+        except KeyError:
+            left_out.append(trace.source)
+    what = ", ".join(
+        f"{name} {value}"
+        for name, value in (("device", args.device), ("step", step), ("range", args.range))
+        if value is not None
+    )
+    if not analyses:
+        raise UsageError(f"{left_out[0]}: {what} launched nothing on the GPU; choose another.")
+    for source in left_out:
+        print(f"{clean(source)}: left out, nothing ran on the GPU for {clean(what)}.", file=sys.stderr)
+    return analyses, step or args.range or "window"
+
+
+def _printable(trace: Trace) -> Trace:
+    """A file name need not be valid text, but what is in a report must be."""
+    source = os.fsencode(trace.source).decode("utf-8", "backslashreplace")
+    return trace if source == trace.source else replace(trace, source=source)
+
+
+def _step(asked: str | None) -> str | None:
+    return f"ProfilerStep#{asked}" if asked is not None and asked.isdecimal() else asked
+
+
+def _check_device(traces: list[Trace], device: int | None) -> None:
+    known = sorted({one for trace in traces for one in trace.devices})
+    if device is not None and device not in known:
+        listed = ", ".join(map(str, known)) or "none"
+        raise UsageError(f"{_sources(traces)}: there is no device {device}; devices that did anything: {listed}.")
+
+
+def _check_name(traces: list[Trace], step: str | None, range: str | None) -> None:
+    from overlapscope.analysis.periods import is_step
+
+    for what, asked in (("step", step), ("range", range)):
+        if asked is None:
+            continue
+        known: dict[str, None] = {}
+        for trace in traces:
+            rows = trace.annotations.take(is_step(trace.annotations) == (what == "step"))
+            known.update(dict.fromkeys(rows.name(row) for row in _first_rows(rows.name_id.tolist())))
+        if asked not in known:
+            names = [clean(name, 80) for name in known]
+            listed = ", ".join(names[:_NAMES_LISTED]) or "none"
+            more = f" and {len(names) - _NAMES_LISTED} more" if len(names) > _NAMES_LISTED else ""
+            hint = did_you_mean(asked, known)
+            raise UsageError(f"{_sources(traces)}: there is no {what} {asked!r}{hint}; {what}s: {listed}{more}.")
+
+
+def _first_rows(name_ids: list[int]) -> list[int]:
+    """The first row of each name, in order."""
+    first: dict[int, int] = {}
+    for row, name_id in enumerate(name_ids):
+        first.setdefault(name_id, row)
+    return list(first.values())
+
+
+def _sources(traces: list[Trace]) -> str:
+    return traces[0].source if len(traces) == 1 else f"{traces[0].source} and {len(traces) - 1} more"
+
+
+def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page:
+    from overlapscope.analysis.strip import measure
+
+    strips = {
+        (number, device.result.device): measure(device.timeline, device.result, scope=page.scope, slices=slices)
+        for number, analysis in enumerate(analyses)
+        for device in analysis.devices
+        if device.result.span_ns > 0
+    }
+    return replace(page, strips=strips)
+
+
+def _markdown(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:
+    from overlapscope.views import markdown
+
+    text = markdown.render(_with_strips(page, analyses, markdown.STRIP_SLICES))
+    return text.encode("utf-8", "replace")
+
+
+def _terminal(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:
+    from overlapscope.views import terminal
+    from overlapscope.views.strip import LABEL_WIDTH
+
+    width, color, encoding = (_FILE_WIDTH, None, "utf-8") if to_file else terminal.describe(sys.stdout)
+    drawn = _with_strips(page, analyses, max(10, width - LABEL_WIDTH))
+    return terminal.render(drawn, width=width, color=color, encoding=encoding).encode(encoding, "replace")

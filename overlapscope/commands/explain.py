@@ -1,0 +1,49 @@
+"""`overlapscope explain`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import textwrap
+
+from overlapscope.commands import DONE, did_you_mean
+from overlapscope.errors import UsageError
+
+
+class Command:
+    """Explain one rule: what it means, how it is computed, a program that has
+    the problem and the same program without it.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("rule", metavar="RULE", help="id of a rule, as `overlapscope rules` lists them")
+
+    def run(self, args: argparse.Namespace) -> int:
+        from overlapscope.rules import all_rules
+
+        rules = {rule.id: rule for rule in all_rules()}
+        if args.rule not in rules:
+            hint = did_you_mean(args.rule, rules)
+            raise UsageError(f"there is no rule {args.rule!r}{hint}; rules: {', '.join(rules)}.")
+        rule = rules[args.rule]
+        width = min(100, shutil.get_terminal_size().columns)
+        parts = [
+            f"{rule.id} ({rule.severity}): {rule.summary}",
+            _filled(rule.meaning, width),
+            f"How it is computed\n\n{_filled(rule.computation, width)}",
+            f"Wrong\n\n{_indented(rule.wrong)}",
+            f"Right\n\n{_indented(rule.right)}",
+        ]
+        sys.stdout.write("\n\n".join(parts) + "\n")
+        return DONE
+
+
+def _filled(text: str, width: int) -> str:
+    """Paragraphs filled to the width; their blank lines kept."""
+    paragraphs = textwrap.dedent(text).strip().split("\n\n")
+    return "\n\n".join(textwrap.fill(" ".join(paragraph.split()), width) for paragraph in paragraphs)
+
+
+def _indented(program: str) -> str:
+    return textwrap.indent(textwrap.dedent(program).strip("\n"), "    ")

@@ -1,0 +1,26 @@
+"""`overlapscope rules`."""
+
+from __future__ import annotations
+
+import argparse
+
+from overlapscope.commands import DONE
+
+
+class Command:
+    """List the rules that findings come from.
+
+    `overlapscope explain RULE` tells all about one.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        pass
+
+    def run(self, args: argparse.Namespace) -> int:
+        from overlapscope.rules import all_rules
+
+        rules = all_rules()
+        widest = max((len(rule.id) for rule in rules), default=0)
+        for rule in rules:
+            print(f"{rule.id:<{widest}}  {rule.severity:<7}  {rule.summary}")
+        return DONE

@@ -1,0 +1,116 @@
+"""A report as GitHub markdown: the content of the terminal's, the same on every machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from overlapscope.rules.finding import Finding
+from overlapscope.views import strip as strips
+from overlapscope.views import tables
+from overlapscope.views.page import Page, Section, section_of
+from overlapscope.views.tables import Table
+from overlapscope.views.verdict import judge
+from overlapscope.views.words import clean
+
+STRIP_SLICES = 80
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~&#!@$])")
+_AUTOLINK = re.compile(r"(?<=[A-Za-z])(?=://)|(?<=www)(?=\.)", re.IGNORECASE)
+
+
+def render(page: Page) -> str:
+    """The report as one markdown document."""
+    return "\n".join(_lines(page)).rstrip("\n") + "\n"
+
+
+def escape(text: str) -> str:
+    """Foreign text as markdown that shows it literally: no cell, link, mention or HTML of its own."""
+    safe = _SPECIAL.sub(r"\\\1", clean(text))
+    # A zero-width break in `http://` and `www.` keeps GitHub from making links of them.
+    return _AUTOLINK.sub("&#8203;", safe)
+
+
+def _lines(page: Page) -> Iterator[str]:
+    yield "# overlapscope report"
+    yield ""
+    sections = list(page.sections())
+    if len(sections) > 1:
+        yield from _table(tables.summary(page))
+    for section in sections:
+        yield from _section(section)
+    yield from _findings(page)
+
+
+def _section(section: Section) -> Iterator[str]:
+    verdict = judge(section)
+    yield f"## {escape(section.title)}"
+    yield ""
+    yield f"**{verdict.level.capitalize()}.** {escape(verdict.text)}"
+    yield ""
+    yield from _titled(tables.checks(section))
+    if section.device is None or verdict.level == "unusable":
+        return
+    for table in tables.device_tables(section, section.device):
+        yield from _titled(table)
+    if section.strip is not None:
+        drawing = strips.draw(section.strip, section.unit)
+        yield f"### {escape(drawing.title)}"
+        yield ""
+        yield "```text"
+        yield from (line.rstrip() for line in drawing.plain())
+        yield "```"
+        yield ""
+
+
+def _titled(table: Table) -> Iterator[str]:
+    if table.rows:
+        yield f"### {escape(table.title)}"
+        yield ""
+        yield from _table(table)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"| {' | '.join(escape(column.title) for column in table.columns)} |"
+    yield f"| {' | '.join('---:' if column.number else '---' for column in table.columns)} |"
+    for row in table.rows:
+        yield f"| {' | '.join(escape(cell) for cell in row)} |"
+    yield ""
+    if table.note:
+        yield escape(table.note)
+        yield ""
+
+
+def _findings(page: Page) -> Iterator[str]:
+    findings = page.report.findings
+    if not findings and not page.report.devices:
+        return
+    yield "## Findings"
+    yield ""
+    if not findings:
+        yield "None."
+        yield ""
+    several = sum(1 for _ in page.sections()) > 1
+    for number, finding in enumerate(findings, 1):
+        yield from _finding(page, number, finding, several)
+
+
+def _finding(page: Page, number: int, finding: Finding, several: bool) -> Iterator[str]:
+    section = section_of(page, finding)
+    yield f"### {number}. {escape(finding.rule)} ({finding.severity}): {escape(finding.title)}"
+    yield ""
+    cost = tables.cost(section, finding.cost_ns)
+    if several and section:
+        yield f"On {escape(section.title)}."
+        yield ""
+    if cost:
+        yield f"**{escape(cost[0].upper() + cost[1:])}.**"
+        yield ""
+    for block in (finding.detail, *(f"At {place}" for place in tables.places(finding)), finding.advice):
+        # Two spaces at the end of a line keep its line break.
+        yield "  \n".join(_plain_start(escape(line)) for line in tables.prose(block))
+        yield ""
+
+
+def _plain_start(line: str) -> str:
+    """A line of prose that begins like a list item, a quotation or code must not become one."""
+    return re.sub(r"^\s*([-+]|\d+(?=[.)]))", r"\\\1" if re.match(r"\s*[-+]", line) else r"\1&#8203;", line)

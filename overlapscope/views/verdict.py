@@ -1,0 +1,152 @@
+"""The verdict: the answer in a few sentences, before any table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from overlapscope.analysis.causes import CopyCause, IdleCause
+from overlapscope.analysis.results import Device
+from overlapscope.views.page import Section
+from overlapscope.views.words import percent, plural, share
+
+Level = Literal["good", "fair", "poor", "unusable"]
+
+GOOD_BELOW = 0.05
+"""Lost time, as a share of the judged time, below which all is well."""
+POOR_FROM = 0.15
+WORTH_SAYING = 0.01
+"""The floor of the rules: what costs less is not worth a sentence."""
+
+_FIX_COPY = {
+    CopyCause.PAGEABLE_MEMORY: "Pinning the host memory",
+    CopyCause.SAME_STREAM: "Fixing same-stream order",
+    CopyCause.EVENT_WAIT: "Loosening the event waits",
+    CopyCause.HOST_SYNC: "Removing the waits of the host",
+    CopyCause.ENGINE_BUSY: "Queueing the copies in another order",
+    CopyCause.LATE_ISSUE: "Issuing the copies earlier",
+}
+_FIX_IDLE = {
+    IdleCause.HOST_SYNC: "Removing the waits of the host",
+    IdleCause.LAUNCH_BOUND: "Launching with less work on the host (CUDA graphs, torch.compile)",
+    IdleCause.DATA_LOADING: "Loading the data ahead",
+    IdleCause.HOST_STAGING: "Keeping pinned memory out of the loop",
+    IdleCause.ALLOCATION: "Keeping allocation out of the loop",
+    IdleCause.HOST_COMPUTE: "Taking work off the host between launches",
+    IdleCause.EVENT_WAIT: "Loosening the event waits",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How it stands, and the sentences that say so."""
+
+    level: Level
+    text: str
+
+
+def judge(section: Section) -> Verdict:
+    """The verdict on one device of one trace."""
+    device, trust = section.device, section.trace.trust
+    if device is None or trust.verdict == "unusable":
+        reasons = [check.detail for check in trust.checks if check.status == "fail"]
+        return Verdict("unusable", f"{section.title}: {' '.join(reasons) or 'nothing ran on a GPU.'}")
+    lost = max(_lost_ns(device), max((finding.cost_ns for finding in section.findings), default=0))
+    part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
+    level: Level = "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
+    if level == "good" and _supply_ns(device) >= GOOD_BELOW * device.span_ns:
+        level = "fair"
+    sentences = [_overlap(section, device), *_other_losses(section, device)]
+    if level == "good":
+        sentences.append(f"That is good: {_rest(part)}.")
+    sentences += _fix(section, device)
+    if trust.verdict == "degraded":
+        sentences.append(_doubt(section))
+    return Verdict(level, f"{section.title}: {' '.join(sentences)}")
+
+
+def _rest(part: float) -> str:
+    if part == 0:
+        return "there is nothing left to save"
+    return f"less than {100 * part + 0.05:.1f} % of the time could be saved"
+
+
+def _supply_ns(device: Device) -> int:
+    return device.exposed_copy_by_cause.get(CopyCause.NO_COMPUTE, 0)
+
+
+def _lost_ns(device: Device) -> int:
+    """Time that better overlap, a busier GPU or hidden communication could save, all of it taken together."""
+    idle = sum(device.idle_by_cause.get(cause, 0) for cause in _FIX_IDLE)
+    return _unoverlapped_ns(device) + device.buckets.exposed_comm_ns + idle
+
+
+def _unoverlapped_ns(device: Device) -> int:
+    """What the engines would take less if all that can run side by side did; the lead-in cannot be judged."""
+    overlap = device.overlap
+    return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
+
+
+def _overlap(section: Section, device: Device) -> str:
+    overlap, unit = device.overlap, section.unit
+    if overlap.copy_ns == 0:
+        return "nothing is copied between host and device."
+    if overlap.copy_ns < WORTH_SAYING * device.span_ns:
+        return f"copies hardly matter: they take {unit.text(overlap.copy_ns)} of {unit.text(device.span_ns)}."
+    copies = f"{unit.of(device.buckets.exposed_copy_ns, overlap.copy_ns)} of copies are exposed."
+    if overlap.efficiency_pct is None:
+        return f"only copies in one direction ran, and nothing that could hide them; {copies}"
+    done = f"{percent(overlap.efficiency_pct)} of the overlap that was possible happened; {copies}"
+    saving = _unoverlapped_ns(device)
+    if saving < WORTH_SAYING * section.judged_ns:
+        return done
+    return f"{done} Full overlap would save at most {unit.text(saving)} ({share(saving, section.judged_ns)})."
+
+
+def _other_losses(section: Section, device: Device) -> list[str]:
+    buckets, unit, sentences = device.buckets, section.unit, []
+    supply = _supply_ns(device)
+    if supply >= WORTH_SAYING * device.span_ns:
+        engines = device.engines
+        both = " or both ways at once" if min(engines.h2d_ns, engines.d2h_ns) > device.overlap.h2d_d2h_ns else ""
+        sentences.append(
+            f"Copies outlast compute: {unit.text(supply)} cannot be hidden under it, only copied less{both}."
+        )
+    if buckets.exposed_comm_ns >= WORTH_SAYING * device.span_ns:
+        sentences.append(f"Communication is exposed for {unit.of(buckets.exposed_comm_ns, device.engines.comm_ns)}.")
+    if buckets.idle_ns >= GOOD_BELOW * device.span_ns:
+        cause, most = max(device.idle_by_cause.items(), key=lambda item: item[1], default=("unknown", 0))
+        why = f", mostly {cause}" if most > buckets.idle_ns // 2 else ""
+        part = share(buckets.idle_ns, device.span_ns)
+        sentences.append(f"The GPU is idle for {unit.text(buckets.idle_ns)} ({part}{why}).")
+    return sentences
+
+
+def _fix(section: Section, device: Device) -> list[str]:
+    """What to fix first: the costliest finding; without one, the largest cause that has a remedy."""
+    unit, judged = section.unit, section.judged_ns
+    costly = [finding for finding in section.findings if finding.cost_ns > 0]
+    if costly:
+        first = max(costly, key=lambda finding: finding.cost_ns)
+        saving = f"{unit.text(first.cost_ns)} ({share(first.cost_ns, judged)})"
+        return [f"Fixing {first.rule} would save at most {saving}."]
+    exposed, idle = device.exposed_copy_by_cause, device.idle_by_cause
+    copy_ns, fix_copy = max((exposed.get(cause, 0), fix) for cause, fix in _FIX_COPY.items())
+    idle_ns, fix_idle = max((idle.get(cause, 0), fix) for cause, fix in _FIX_IDLE.items())
+    if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * judged):
+        return []
+    if copy_ns > idle_ns:
+        return [f"{fix_copy} would hide at most {unit.text(copy_ns)} of copies under compute."]
+    return [f"{fix_idle} would save at most {unit.text(idle_ns)} ({share(idle_ns, judged)})."]
+
+
+def _doubt(section: Section) -> str:
+    checks = section.trace.trust.checks
+    failed = [check.id for check in checks if check.status == "fail"]
+    warned = [check.id for check in checks if check.status == "warn"]
+    parts = []
+    if failed:
+        parts.append(f"{plural(len(failed), 'check')} failed ({', '.join(failed)})")
+    if warned:
+        parts.append(f"{plural(len(warned), 'check')} warned ({', '.join(warned)})")
+    return f"Trust is degraded: {' and '.join(parts)}."

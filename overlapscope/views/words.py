@@ -1,0 +1,145 @@
+"""Numbers and foreign text, as a person should see them.
+
+A number is never rounded to something it is not: what is not nothing is not shown as 0, what is not
+everything is not shown as 100 %. None is "n/a", as a percentage of nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NOTHING = "n/a"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit of time for a whole section, so that its figures can be compared at a glance."""
+
+    name: str
+    ns: int
+    decimals: int
+
+    def number(self, ns: int | None) -> str:
+        """The number alone, for a column whose title names the unit."""
+        return NOTHING if ns is None else _decimal(ns, self.ns, self.decimals)
+
+    def text(self, ns: int | None) -> str:
+        """The number with its unit."""
+        return NOTHING if ns is None else f"{self.number(ns)} {self.name}"
+
+    def of(self, part: int, whole: int) -> str:
+        """`1.2 of 3.4 ms`, with as many digits as it takes to tell the two apart."""
+        decimals = self.decimals
+        first, second = (_decimal(ns, self.ns, decimals) for ns in (part, whole))
+        while part != whole and first == second and decimals < 9:
+            decimals += 1
+            first, second = (_decimal(ns, self.ns, decimals) for ns in (part, whole))
+        return f"{first} of {second} {self.name}"
+
+
+def unit_for(span_ns: int) -> Unit:
+    """The unit in which a window of this length reads well: four or five digits."""
+    if span_ns >= 10_000_000_000:
+        return Unit("s", 1_000_000_000, 2 if span_ns < 1_000_000_000_000 else 1)
+    if span_ns >= 1_000_000:
+        return Unit("ms", 1_000_000, 1 if span_ns >= 100_000_000 else 2 if span_ns >= 10_000_000 else 3)
+    return Unit("us", 1_000, 1)
+
+
+def _decimal(value: int, scale: int, decimals: int) -> str:
+    if value == 0:
+        return "0"
+    text = f"{value / scale:,.{decimals}f}"
+    if float(text.replace(",", "")) == 0:
+        return f"< {10**-decimals:.{decimals}f}"
+    return text
+
+
+def percent(value: float | None) -> str:
+    """One decimal and the sign; 0 and 100 only where they are exact."""
+    if value is None:
+        return NOTHING
+    return f"{bare_percent(value)} %"
+
+
+def bare_percent(value: float | None) -> str:
+    """`percent` without the sign, for a column whose title has it."""
+    if value is None:
+        return NOTHING
+    if value in (0, 100):
+        return f"{value:.0f}"
+    if 0 < value < 0.05:
+        return "< 0.1"
+    if 99.95 <= value < 100:
+        return "> 99.9"
+    return f"{value:.1f}"
+
+
+def share(part: int | None, whole: int) -> str:
+    """`part` as a percentage of `whole`."""
+    return percent(100 * part / whole if part is not None and whole else None)
+
+
+def bare_shares(parts: Sequence[int], whole: int) -> list[str]:
+    """The parts of a whole as percentages that add up to 100.0, rounded by the largest remainder."""
+    if not whole:
+        return [NOTHING] * len(parts)
+    tenths = [1000 * part // whole for part in parts]
+    missing = 1000 * sum(parts) // whole - sum(tenths)
+    by_remainder = sorted(range(len(parts)), key=lambda i: -(1000 * parts[i] % whole))
+    for i in by_remainder[:missing]:
+        tenths[i] += 1
+    texts = []
+    for part, tenth in zip(parts, tenths, strict=True):
+        if part in (0, whole):
+            texts.append("100" if part else "0")
+        else:
+            texts.append("< 0.1" if tenth == 0 else "> 99.9" if tenth == 1000 else f"{tenth / 10:.1f}")
+    return texts
+
+
+def size(count: int | None) -> str:
+    """Bytes in decimal units, as bandwidths are."""
+    if count is None:
+        return "unknown"
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB" if value < 1000 else f"{value:,.0f} TB"
+
+
+def bandwidth(gb_per_s: float | None) -> str:
+    """Three digits where there are so many."""
+    if gb_per_s is None:
+        return "unknown"
+    return f"{gb_per_s:.1f}" if gb_per_s >= 0.1 else f"{gb_per_s:.2g}"
+
+
+def clean(text: str, limit: int | None = None) -> str:
+    """Foreign text made harmless: what a terminal might act upon is spelled out; a long text is shortened.
+
+    Names of kernels, files and ranges come from the trace, which anyone may have written.
+    """
+    safe = "".join(c if c.isprintable() else _spelled(c) for c in text)
+    return safe if limit is None else shorten(safe, limit)
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def shorten(text: str, width: int) -> str:
+    """The text with its middle left out where it is longer than `width`: both ends of a name tell most."""
+    if len(text) <= width:
+        return text
+    head = max(0, width - 1) * 2 // 3
+    tail = max(0, width - 1 - head)
+    return f"{text[:head]}…{text[len(text) - tail :]}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
