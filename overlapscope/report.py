@@ -12,21 +12,21 @@ import msgspec
 
 from overlapscope import __version__
 from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.results import Device, Result, TraceResult
+from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.rules import find_all
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1
 
 
-class Tool(Result):
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """What wrote a report."""
 
     name: str = "overlapscope"
     version: str = __version__
 
 
-class Report(Result, kw_only=True):
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one job: its traces and the findings over all of them, costliest first."""
 
     schema_version: int = SCHEMA_VERSION

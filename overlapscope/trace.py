@@ -71,7 +71,8 @@ class Table:
         return len(self.start_ns)
 
     def name(self, row: int) -> str:
-        return self.names[self.name_id[row]]
+        name: str = self.names[int(self.name_id[row])]
+        return name
 
     def take(self, rows: Index | Bool) -> Self:
         """The table of the given rows (an index array or a boolean mask)."""
@@ -88,9 +89,10 @@ class Table:
                 continue
             values = getattr(self, f.name)
             if f.name == "name_id":
-                columns["name"] = pd.Categorical.from_codes(values, list(self.names))
+                columns["name"] = pd.Categorical.from_codes(values, categories=pd.Index(self.names))
             elif (labels := f.metadata.get("labels")) is not None:
-                columns[f.name] = pd.Categorical.from_codes(values, [m.name.lower() for m in labels])
+                words = pd.Index([member.name.lower() for member in labels])
+                columns[f.name] = pd.Categorical.from_codes(values, categories=words)
             else:
                 columns[f.name] = values
         return pd.DataFrame(columns)

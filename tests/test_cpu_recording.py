@@ -28,6 +28,7 @@ def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         with_stack=True,
         profile_memory=True,
         record_shapes=True,
+        acc_events=True,
     ) as profiler:
         for _ in range(STEPS + 1):
             with record_function('a "quoted" range'):

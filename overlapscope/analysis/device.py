@@ -28,6 +28,8 @@ class DeviceAnalysis:
     """The result, and the timeline it was measured on, for those who draw it or look closer."""
 
     result: Device
+    windows: Intervals
+    """What the result is of: the whole window, or the occurrences of one step or range."""
     timeline: Timeline
     exposed: ExposedCopies
     idle: IdleTime
@@ -93,6 +95,7 @@ def analyze_device(
             steps=figures.each(trace, steps),
             ranges=figures.each(trace, ranges),
         ),
+        windows=Intervals(starts, ends),
         timeline=timeline,
         exposed=exposed,
         idle=idle,

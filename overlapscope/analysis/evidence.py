@@ -48,6 +48,7 @@ _IDLE_DETAIL = {
 }
 
 
+Column = NDArray[np.signedinteger[Any]]
 Pieces = TypeVar("Pieces", ExposedCopies, IdleTime)
 
 
@@ -61,7 +62,7 @@ def copy_evidence(
     known = launch >= 0
     thread = np.where(known, np.append(calls.thread, -1)[launch], -1)
     at = np.where(known, np.append(calls.start_ns, -1)[launch], -1)
-    columns = {
+    columns: dict[str, Column] = {
         "cause": exposed.cause,
         "source": ops.source_kind[copy],
         "target": ops.target_kind[copy],
@@ -81,7 +82,7 @@ def copy_evidence(
 def idle_evidence(trace: Trace, idle: IdleTime, starts: I64, ends: I64) -> list[Evidence]:
     """Idle time inside the given windows by cause and by what the host was doing."""
     idle = _inside(idle, starts, ends)
-    columns = {
+    columns: dict[str, Column] = {
         "cause": idle.cause,
         "call": np.append(trace.runtime_calls.name_id, -1)[idle.call],
         "op": op_ids_around(trace, idle.thread, idle.host_ns),
@@ -110,7 +111,7 @@ def _ranked(
     trace: Trace,
     subject: Literal["exposed-copy", "idle"],
     pieces: ExposedCopies | IdleTime,
-    columns: Mapping[str, NDArray[np.signedinteger[Any]]],
+    columns: Mapping[str, Column],
     causes: list[str],
     detail: Callable[[dict[str, int]], str],
 ) -> list[Evidence]:

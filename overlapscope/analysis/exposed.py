@@ -156,11 +156,11 @@ def _on_compute_stream(
     streams = np.unique(ops.stream)
     share = np.zeros((len(streams), len(bounds)), np.int64)
     on_legacy = np.zeros(len(streams), np.bool_)
-    for row, stream in enumerate(streams):
+    for number, stream in enumerate(streams):
         mine = (ops.stream == stream) & (ops.kind == Kind.COMPUTE)
         free = subtract(union(ops.start_ns[mine], ops.end_ns[mine]), timeline.copy)
-        share[row, :-1] = covered(free, bounds[:-1], bounds[1:])
-        on_legacy[row] = stream in LEGACY_STREAMS and _orders_all(timeline, edges, int(stream))
+        share[number, :-1] = covered(free, bounds[:-1], bounds[1:])
+        on_legacy[number] = stream in LEGACY_STREAMS and _orders_all(timeline, edges, int(stream))
     row = np.searchsorted(streams, ops.stream[pairs.copy])
     own = share[row, period[pairs.piece]]
     most = share.max(axis=0, initial=0)[period[pairs.piece]]

@@ -52,7 +52,7 @@ def find_blocking(trace: Trace) -> Blocking:
     pageable[launch[host_side == Memory.PAGEABLE]] = True
     blocking_copy[launch[waited]] = True
     pageable &= blocking_copy | call_kinds.copies_async(calls)
-    pins = call_kinds.pins(calls) & _inside_pin_memory(trace)
+    pins = call_kinds.pins(calls) & (around(pinning(trace), calls.thread, calls.start_ns) >= 0)
     rows = np.flatnonzero(sync | allocation | blocking_copy | pageable)
     staging = (pageable | pins)[rows]
     return Blocking(rows.astype(np.int64), allocation[rows] & ~staging, staging)
@@ -78,12 +78,10 @@ def _profilers_own_sync(trace: Trace, sync: Bool) -> int:
     return -1 if frame >= 0 and "synchronize" in trace.python_frames.name(int(frame)) else row
 
 
-def _inside_pin_memory(trace: Trace) -> Bool:
-    names = trace.cpu_ops.names
-    wanted = [i for i, name in enumerate(names) if name in ("aten::pin_memory", "aten::_pin_memory")]
-    inside = trace.cpu_ops.take(np.isin(trace.cpu_ops.name_id, wanted))
-    calls = trace.runtime_calls
-    return around(inside, calls.thread, calls.start_ns) >= 0
+def pinning(trace: Trace) -> HostEvents:
+    """The CPU ops that page-lock memory: `pin_memory` allocates it and copies into it."""
+    wanted = [i for i, name in enumerate(trace.names) if name in ("aten::pin_memory", "aten::_pin_memory")]
+    return trace.cpu_ops.take(np.isin(trace.cpu_ops.name_id, wanted))
 
 
 def around(table: HostEvents, thread: I64, at: I64) -> I64:

@@ -19,7 +19,7 @@ import numpy as np
 
 from overlapscope.analysis.causes import IDLE_CAUSES, IdleCause
 from overlapscope.analysis.edges import EXACT, HANDOVER_NS, Edges
-from overlapscope.analysis.host import Blocking, around, on_thread
+from overlapscope.analysis.host import Blocking, around, on_thread, pinning
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import (
     EMPTY,
@@ -55,7 +55,8 @@ class IdleTime:
     cause: I8
     """Index into `IDLE_CAUSES`."""
     call: I64
-    """Row in `Trace.runtime_calls`: the blocking call behind it, else the launch that ended the gap; -1."""
+    """Row in `Trace.runtime_calls`: the blocking call behind it, or the launch that came late; -1 where the host
+    was busy with something else."""
     host_ns: I64
     """The host instant the piece's start is the image of: where to look for the op and line behind it."""
     thread: I64
@@ -83,6 +84,7 @@ _HOST_LAYERS = (
     IdleCause.DATA_LOADING,
     IdleCause.HOST_COMPUTE,
 )
+_AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleCause.HOST_SYNC])
 _REST = (RANK[IdleCause.HOST_COMPUTE], RANK[IdleCause.LAUNCH_BOUND])
 
 
@@ -175,7 +177,7 @@ def _attribute_pair(
     waits = busy_in(calls, waiting)
     layers = (
         _overhead(trace, threads),
-        busy_in(calls, blocking.row[blocking.staging]),
+        join(busy_in(calls, blocking.row[blocking.staging]), busy_in(pinning(trace))),
         busy_in(calls, blocking.row[blocking.allocation]),
         waits,
         busy_in(loading),
@@ -202,7 +204,8 @@ def _attribute_pair(
     staged = np.isin(before, blocking.row[blocking.staging])
     charge = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
     launch, shift = late.launch[gap], late.shift_ns[gap]
-    own = np.where(np.isin(cause, _REST) | (inside < 0), launch, inside)
+    own = np.where(np.isin(cause, _AT_CALL), inside, -1)
+    own[cause == RANK[IdleCause.LAUNCH_BOUND]] = launch[cause == RANK[IdleCause.LAUNCH_BOUND]]
     middle = start + charged
     thread = calls.thread[launch]
     sure = np.full(len(start), EXACT, np.int64)

@@ -11,18 +11,14 @@ from typing import Literal
 import msgspec
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all results: immutable, built by keyword."""
-
-
-class Window(Result):
+class Window(msgspec.Struct, frozen=True, kw_only=True):
     """`[start_ns, end_ns)`, absolute."""
 
     start_ns: int
     end_ns: int
 
 
-class Buckets(Result):
+class Buckets(msgspec.Struct, frozen=True, kw_only=True):
     """A partition of the window; the five add up to its length exactly."""
 
     compute_ns: int
@@ -32,7 +28,7 @@ class Buckets(Result):
     idle_ns: int
 
 
-class Engines(Result):
+class Engines(msgspec.Struct, frozen=True, kw_only=True):
     """How long each engine worked: lengths of unions, which may run side by side."""
 
     sm_ns: int
@@ -44,7 +40,7 @@ class Engines(Result):
     other_ns: int
 
 
-class Overlap(Result):
+class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     """How much ran side by side."""
 
     copy_ns: int
@@ -64,7 +60,7 @@ class Overlap(Result):
     """Share of communication that ran under compute."""
 
 
-class CopyGroup(Result):
+class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
     """All copies of one direction, pair of memory kinds and stream."""
 
     direction: Literal["h2d", "d2h"]
@@ -81,7 +77,7 @@ class CopyGroup(Result):
     """1e9 bytes per second over the copies' own durations."""
 
 
-class HostStall(Result):
+class HostStall(msgspec.Struct, frozen=True, kw_only=True):
     """One blocking call of one line of code, over the whole window."""
 
     call: str
@@ -97,7 +93,7 @@ class HostStall(Result):
     """Python line, where recorded with stacks."""
 
 
-class Evidence(Result):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Where a cause's time comes from: the calls behind it, largest first, with the longest single case."""
 
     subject: Literal["exposed-copy", "idle"]
@@ -118,7 +114,7 @@ class Evidence(Result):
     """The longest single case."""
 
 
-class Period(Result):
+class Period(msgspec.Struct, frozen=True, kw_only=True):
     """A step or a range on the device."""
 
     name: str
@@ -131,7 +127,7 @@ class Period(Result):
     idle_by_cause: dict[str, int]
 
 
-class StreamUse(Result):
+class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
     """What one stream did."""
 
     stream: int
@@ -143,7 +139,7 @@ class StreamUse(Result):
     ops: int
 
 
-class Device(Result):
+class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one device in one trace."""
 
     device: int
@@ -167,7 +163,7 @@ class Device(Result):
     ranges: tuple[Period, ...]
 
 
-class Check(Result):
+class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One question asked of a trace before its numbers are believed."""
 
     id: str
@@ -175,14 +171,14 @@ class Check(Result):
     detail: str
 
 
-class Trust(Result):
+class Trust(msgspec.Struct, frozen=True, kw_only=True):
     """How far the numbers can be believed."""
 
     verdict: Literal["trusted", "degraded", "unusable"]
     checks: tuple[Check, ...]
 
 
-class TraceResult(Result):
+class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     """One trace, that is one process."""
 
     source: str

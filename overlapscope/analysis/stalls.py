@@ -21,13 +21,13 @@ def find_stalls(
     """Blocking calls that run inside the windows, grouped by call, op, thread and line, costliest first.
 
     `idle_caused_ns` adds up, over all stalls, to the idle time of the causes host-sync, allocation and
-    host-staging inside the windows (`docs/causes.md`).
+    host-staging inside the windows, but for what `pin_memory` did outside any call.
     """
     calls = trace.runtime_calls
     caused = np.zeros(len(calls), np.int64)
     for start, end in zip(starts, ends, strict=True):
         length = np.minimum(idle.end_ns, end) - np.maximum(idle.start_ns, start)
-        blamed = (length > 0) & np.isin(idle.cause, _BLOCKED)
+        blamed = (length > 0) & np.isin(idle.cause, _BLOCKED) & (idle.call >= 0)
         np.add.at(caused, idle.call[blamed], length[blamed])
     elsewhere = _of_other_devices(trace, timeline)
     inside = np.zeros(len(blocking.row), np.bool_)

@@ -10,7 +10,7 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.results import Device
 from overlapscope.rules.finding import FLOOR, Finding, Rule
 
-_SUPPORT = {"finding"}
+_SUPPORT = {"finding", "_claims", "_page", "_text"}
 
 
 def all_rules() -> tuple[Rule, ...]:
@@ -22,6 +22,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 def find_all(analyses: Iterable[TraceAnalysis], *, scope: str = "window") -> tuple[Finding, ...]:
     """What all rules find in all traces and devices, costliest first, good news last."""
+    rules = all_rules()
     findings = [
         Finding(
             rule=rule.id,
@@ -37,9 +38,9 @@ def find_all(analyses: Iterable[TraceAnalysis], *, scope: str = "window") -> tup
             where=draft.where,
             example=draft.example,
         )
-        for rule in all_rules()
         for analysis in analyses
         for device in analysis.devices
+        for rule in rules
         for draft in rule.check(analysis, device)
         if draft.severity == "info" or rule.severity == "info" or draft.cost_ns >= floor_ns(device.result)
     ]

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.results import Result, Window
+from overlapscope.analysis.results import Window
 
 Severity = Literal["error", "warning", "info"]
 
@@ -16,7 +18,7 @@ FLOOR = 0.01
 """A rule fires where what it finds costs at least this share of the judged span."""
 
 
-class Where(Result):
+class Where(msgspec.Struct, frozen=True, kw_only=True):
     """The place in the program; None for what the trace does not tell."""
 
     op: str | None = None
@@ -27,7 +29,7 @@ class Where(Result):
     """Python line."""
 
 
-class Finding(Result):
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of advice on one device, with what it rests on."""
 
     rule: str

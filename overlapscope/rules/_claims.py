@@ -1,0 +1,364 @@
+"""Which rule answers for which nanosecond.
+
+Exposed copies and idle time are cut into pieces, and each piece goes to at most one rule, so that the costs of
+the rules built on them never count the same time twice. The part of a window in the lead-in belongs to none.
+
+Exposed copies:
+
+- one of many tiny copies, whatever the cause: `tiny-copies`;
+- `no-compute`: none, for no order of the same work hides it;
+- `pageable-memory`: `pageable-copy`; `same-stream`: `copy-on-compute-stream`;
+- `event-wait`, `engine-busy`, `late-issue`: `late-prefetch`;
+- `host-sync`: `blocking-copy` where the host waited for a copy it had just made, `pageable-copy` if that reads
+  pageable memory, else `host-sync`.
+
+Idle time:
+
+- launch-bound or launch-latency, and ended with one of many tiny copies: `tiny-copies`;
+- while the host page-locks memory, or fills it inside `pin_memory`: `pin-in-loop`;
+- `host-sync`: as for copies; other `host-staging`: `pageable-copy`;
+- `allocation`, `data-loading`, `host-compute`, `launch-bound`: the rule for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.host import around, lines_around, ops_around, pinning
+from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
+from overlapscope.analysis.timeline import Timeline, lengths, measured
+from overlapscope.intervals import EMPTY, I64, Bool, Intervals, clip, covered, expand, join, union
+from overlapscope.rules.finding import FLOOR, Where
+from overlapscope.trace import Kind, Memory, Trace
+
+TINY_BYTES = 64 << 10
+"""Below this a copy's time is latency: at 50 GB/s the bytes take 1.3 us, a copy at least about as long."""
+
+MANY = 32
+"""Fewer tiny copies than this are not worth joining."""
+
+_LOOKED_UP = 2000
+"""Pieces, the longest, whose op and line are looked up."""
+
+_BY_COPY_CAUSE = {
+    CopyCause.PAGEABLE_MEMORY: "pageable-copy",
+    CopyCause.SAME_STREAM: "copy-on-compute-stream",
+    CopyCause.EVENT_WAIT: "late-prefetch",
+    CopyCause.HOST_SYNC: "host-sync",
+    CopyCause.ENGINE_BUSY: "late-prefetch",
+    CopyCause.LATE_ISSUE: "late-prefetch",
+}
+_BY_IDLE_CAUSE = {
+    IdleCause.HOST_SYNC: "host-sync",
+    IdleCause.LAUNCH_BOUND: "launch-bound",
+    IdleCause.DATA_LOADING: "data-loading",
+    IdleCause.HOST_STAGING: "pageable-copy",
+    IdleCause.ALLOCATION: "allocator-stall",
+    IdleCause.HOST_COMPUTE: "host-compute",
+}
+_AT_THE_CALL = (IdleCause.HOST_SYNC, IdleCause.HOST_STAGING, IdleCause.ALLOCATION)
+_RULES = sorted({*_BY_COPY_CAUSE.values(), *_BY_IDLE_CAUSE.values(), "tiny-copies", "blocking-copy", "pin-in-loop"})
+_NUMBER = {rule: number for number, rule in enumerate(_RULES)}
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """An op, call and line, and what was claimed there."""
+
+    where: Where
+    time_ns: int
+    count: int
+    """Calls, or pieces where no call is known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Pieces of exposed copy and idle time."""
+
+    start_ns: I64
+    end_ns: I64
+    rule: I64
+    """Index into the rules; -1 for none."""
+    cause: I64
+    """Index into `COPY_CAUSES` of an exposed copy, into `IDLE_CAUSES` of idle time."""
+    copy: I64
+    """Row of `Timeline.ops` of the exposed copy; -1 for idle time."""
+    call: I64
+    """Row in `Trace.runtime_calls` of the call behind it; -1 if unknown."""
+    at_ns: I64
+    """Host instant at which to look for op and line..."""
+    thread: I64
+    """...and the thread; -1 if unknown."""
+
+    def take(self, rows: I64 | Bool) -> Pieces:
+        return Pieces(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    @property
+    def length_ns(self) -> I64:
+        return self.end_ns - self.start_ns
+
+    @property
+    def time_ns(self) -> int:
+        return int(self.length_ns.sum())
+
+    @property
+    def exposed_ns(self) -> int:
+        """Of it, exposed copy."""
+        return int(self.length_ns[self.copy >= 0].sum())
+
+    @property
+    def idle_ns(self) -> int:
+        """Of it, idle."""
+        return int(self.length_ns[self.copy < 0].sum())
+
+    @property
+    def copies(self) -> I64:
+        """Rows of `Timeline.ops` of the exposed copies, each once."""
+        return np.unique(self.copy[self.copy >= 0])
+
+    @property
+    def example(self) -> Window | None:
+        """The longest piece."""
+        if not len(self.start_ns):
+            return None
+        row = int(np.argmax(self.length_ns))
+        return Window(start_ns=int(self.start_ns[row]), end_ns=int(self.end_ns[row]))
+
+    def with_copy_cause(self, cause: CopyCause) -> Pieces:
+        """The exposed copies with the given cause."""
+        return self.take((self.copy >= 0) & (self.cause == COPY_CAUSES.index(cause)))
+
+    def places(self, trace: Trace) -> tuple[Place, ...]:
+        """Where in the program, costliest first."""
+        rows = np.argsort(-self.length_ns, kind="stable")[:_LOOKED_UP]
+        known = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
+        found: dict[tuple[str | None, str | None, str | None], list[int]] = {}
+        looked_up = zip(
+            known.tolist(),
+            ops_around(trace, self.thread[known], self.at_ns[known]),
+            lines_around(trace, self.thread[known], self.at_ns[known]),
+            strict=True,
+        )
+        for row, op, line in looked_up:
+            call = trace.runtime_calls.name(int(self.call[row])) if self.call[row] >= 0 else None
+            found.setdefault((op, call, line), []).append(row)
+        places = [
+            Place(
+                Where(op=op, call=call, line=line),
+                int(self.length_ns[members].sum()),
+                len(members) if call is None else len(np.unique(self.call[members])),
+            )
+            for (op, call, line), members in found.items()
+        ]
+        return tuple(sorted(places, key=lambda p: (-p.time_ns, str(p.where))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claims:
+    """All pieces of one device inside the judged windows."""
+
+    pieces: Pieces
+    windows: Intervals
+    """What is judged: the analysed windows without the lead-in."""
+    judged_ns: int
+    buckets: Buckets
+    engines: Engines
+    overlap: Overlap
+    tiny: I64
+    """Rows of `Timeline.ops` of tiny copies that run in the windows; empty where they are not many."""
+    blocking: I64
+    """Rows of `Timeline.ops` of copies of pinned memory for which the host waited at once."""
+
+    def matters(self, cost_ns: int) -> bool:
+        """Whether a cost is high enough to be worth a warning."""
+        return cost_ns > 0 and cost_ns >= FLOOR * self.judged_ns
+
+    def of(self, rule: str) -> Pieces:
+        """What one rule answers for."""
+        return self.pieces.take(self.pieces.rule == _NUMBER[rule])
+
+    def unhideable(self) -> Pieces:
+        """Exposed copies of the cause no-compute that no rule answers for."""
+        mine = self.pieces.with_copy_cause(CopyCause.NO_COMPUTE)
+        return mine.take(mine.rule == _NONE)
+
+
+@lru_cache(maxsize=1)
+def claims(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
+    """Share out a device's exposed copies and idle time among the rules."""
+    trace, timeline = analysis.trace, device.timeline
+    windows = judged_windows(device)
+    waits = _find_own_waits(trace, timeline)
+    tiny = _tiny_copies(trace, timeline, windows)
+    pieces = _joined(
+        _claim_copies(trace, device, windows, waits, tiny), _claim_idle(trace, device, windows, waits, tiny)
+    )
+    if len(windows.starts):
+        ns = {name: int(each.sum()) for name, each in lengths(timeline, *windows).items()}
+    else:
+        ns = dict.fromkeys(lengths(timeline, np.zeros(1, np.int64), np.zeros(1, np.int64)), 0)
+    judged = int((windows.ends - windows.starts).sum())
+    return Claims(pieces, windows, judged, *measured(ns), tiny, np.flatnonzero(waits.copy))
+
+
+def judged_windows(device: DeviceAnalysis) -> Intervals:
+    """The windows that the device's figures are of, without the lead-in."""
+    return clip(device.windows, device.timeline.judged_from_ns, device.timeline.end_ns)
+
+
+def inside(start: I64, end: I64, windows: Intervals) -> tuple[I64, I64, I64]:
+    """The intervals cut to the windows: `(row, start, end)` of each part."""
+    first = np.searchsorted(windows.ends, start, side="right")
+    row, which = expand(first, np.searchsorted(windows.starts, end, side="left"))
+    begin, stop = np.maximum(start[row], windows.starts[which]), np.minimum(end[row], windows.ends[which])
+    kept = stop > begin
+    return row[kept], begin[kept], stop[kept]
+
+
+def copies_in(timeline: Timeline, windows: Intervals) -> I64:
+    """Rows of the copies that run at any moment of the windows."""
+    ops = timeline.ops
+    rows = np.flatnonzero((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H))
+    ran = covered(windows, ops.start_ns[rows], ops.end_ns[rows]) > 0
+    return rows[ran]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OwnWaits:
+    """Calls in which `copy_` waits for the copy it has just made."""
+
+    pinned: Bool
+    """By runtime call: waits for a copy that need not block."""
+    pageable: Bool
+    """By runtime call: waits for an upload from pageable memory."""
+    copy: Bool
+    """By op: is such a copy of pinned memory."""
+
+
+def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
+    """PyTorch synchronizes the stream inside `aten::copy_` if `non_blocking` is not set (aten/src/ATen/native/cuda/
+    Copy.cu); other runtimes call a copy that blocks by itself.
+
+    Reading a value back into ordinary memory (`.item()`, `.cpu()`) is no such wait: the program needs it there.
+    """
+    ops, calls = timeline.ops, trace.runtime_calls
+    rows = np.flatnonzero((ops.launch >= 0) & ((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H)))
+    launch = ops.launch[rows]
+    owner = np.full(len(calls), -1, np.int64)
+    blocks = call_kinds.copies_blocking(calls)[launch] if len(calls) else np.zeros(0, np.bool_)
+    owner[launch[blocks]] = rows[blocks]
+
+    wanted = np.array([name == "aten::copy_" for name in trace.names], np.bool_)
+    copying = np.flatnonzero(wanted[trace.cpu_ops.name_id]) if len(trace.cpu_ops) else np.zeros(0, np.int64)
+    if len(copying):
+        is_copying = np.zeros(len(trace.cpu_ops), np.bool_)
+        is_copying[copying] = True
+        syncs = np.flatnonzero(call_kinds.synchronises(calls))
+        order = np.argsort(calls.start_ns[launch], kind="stable")
+        op_of_copy = around(trace.cpu_ops, calls.thread[launch], calls.start_ns[launch])[order]
+        last = np.full(len(trace.cpu_ops) + 1, -1, np.int64)
+        known = op_of_copy >= 0
+        last[op_of_copy[known]] = rows[order][known]
+        op_of_sync = around(trace.cpu_ops, calls.thread[syncs], calls.start_ns[syncs])
+        mine = (op_of_sync >= 0) & np.append(is_copying, False)[op_of_sync]
+        owner[syncs[mine]] = last[op_of_sync[mine]]
+
+    owned = owner >= 0
+    upload = ops.kind[owner] == Kind.H2D
+    host_side = np.where(upload, ops.source_kind[owner], ops.target_kind[owner])
+    pageable = owned & upload & (host_side == Memory.PAGEABLE)
+    pinned = owned & ((host_side == Memory.PINNED) | upload & (host_side == Memory.UNKNOWN))
+    copy = np.zeros(len(ops), np.bool_)
+    copy[owner[pinned]] = True
+    return _OwnWaits(pinned, pageable, copy)
+
+
+def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
+    ops, calls = timeline.ops, trace.runtime_calls
+    rows = copies_in(timeline, windows)
+    rows = rows[(ops.bytes[rows] >= 0) & (ops.bytes[rows] < TINY_BYTES)]
+    if len(rows) < MANY:
+        return rows[:0]
+    # Values read back one by one are a matter of synchronisation, whatever their size.
+    launched = rows[ops.launch[rows] >= 0]
+    launch = ops.launch[launched]
+    op = around(trace.cpu_ops, calls.thread[launch], calls.start_ns[launch])
+    scalar = np.array([row >= 0 and trace.cpu_ops.name(row) == "aten::_local_scalar_dense" for row in op.tolist()])
+    rows = np.setdiff1d(rows, launched[scalar.astype(np.bool_)])
+    return rows if len(rows) >= MANY else rows[:0]
+
+
+def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> Pieces:
+    exposed, ops, calls = device.exposed, device.timeline.ops, trace.runtime_calls
+    row, start, end = inside(exposed.start_ns, exposed.end_ns, windows)
+    cause, copy = exposed.cause[row].astype(np.int64), exposed.copy[row]
+    rule = np.array([_NUMBER.get(_BY_COPY_CAUSE.get(c, ""), _NONE) for c in COPY_CAUSES])[cause]
+    call = ops.launch[copy]
+
+    blocked = np.flatnonzero(cause == COPY_CAUSES.index(CopyCause.HOST_SYNC))
+    if len(blocked):
+        begin, stop = start[blocked], end[blocked]
+        for rows, name in ((waits.pageable, "pageable-copy"), (waits.pinned, "blocking-copy")):
+            waiting = union(calls.start_ns[rows], calls.end_ns[rows])
+            rule[blocked[2 * covered(waiting, begin, stop) >= stop - begin]] = _NUMBER[name]
+        rule[blocked[waits.copy[copy[blocked]]]] = _NUMBER["blocking-copy"]
+        # The place to look at is the wait, not the copy.
+        syncs = np.flatnonzero(call_kinds.synchronises(calls))
+        last = np.searchsorted(calls.start_ns[syncs], stop, side="left") - 1
+        call[blocked] = np.where(last >= 0, np.append(syncs, -1)[last], call[blocked])
+
+    judged = cause != COPY_CAUSES.index(CopyCause.LEAD_IN)
+    rule[judged & np.isin(copy, tiny)] = _NUMBER["tiny-copies"]
+    at, thread = np.append(calls.start_ns, 0)[call], np.append(calls.thread, -1)[call]
+    return Pieces(start, end, rule, cause, copy, call, at, thread)
+
+
+def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> Pieces:
+    idle, ops, calls = device.idle, device.timeline.ops, trace.runtime_calls
+    row, start, end = inside(idle.start_ns, idle.end_ns, windows)
+    cause, call, thread = idle.cause[row].astype(np.int64), idle.call[row], idle.thread[row]
+    host = idle.host_ns[row] + start - idle.start_ns[row]
+    rule = np.array([_NUMBER.get(_BY_IDLE_CAUSE.get(c, ""), _NONE) for c in IDLE_CAUSES])[cause]
+
+    at_call = np.isin(cause, [IDLE_CAUSES.index(c) for c in _AT_THE_CALL]) & (call >= 0)
+    sync = (cause == IDLE_CAUSES.index(IdleCause.HOST_SYNC)) & (call >= 0)
+    rule[sync & np.append(waits.pinned, False)[call]] = _NUMBER["blocking-copy"]
+    rule[sync & np.append(waits.pageable, False)[call]] = _NUMBER["pageable-copy"]
+    rule[at_call & np.append(call_kinds.pins(calls), False)[call]] = _NUMBER["pin-in-loop"]
+    launching = [IDLE_CAUSES.index(c) for c in (IdleCause.LAUNCH_BOUND, IdleCause.LAUNCH_LATENCY)]
+    tiny_launch = np.zeros(len(calls) + 1, np.bool_)
+    tiny_launch[ops.launch[tiny]] = True
+    tiny_launch[-1] = False
+    rule[np.isin(cause, launching) & tiny_launch[call]] = _NUMBER["tiny-copies"]
+
+    pins = around(pinning(trace), thread, host) >= 0
+    rule[pins & (cause == IDLE_CAUSES.index(IdleCause.HOST_STAGING))] = _NUMBER["pin-in-loop"]
+    at = np.where(at_call, np.append(calls.start_ns, 0)[call], host)
+    where = np.where(at_call, np.append(calls.thread, -1)[call], thread)
+    return Pieces(start, end, rule, cause, np.full(len(start), -1, np.int64), call, at, where)
+
+
+def _joined(*parts: Pieces) -> Pieces:
+    columns = [np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Pieces)]
+    order = np.argsort(columns[0], kind="stable")
+    return Pieces(*(column[order] for column in columns))
+
+
+def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:
+    """For each stream that runs ops of the kind inside the windows, when it does."""
+    ops = timeline.ops
+    found = {}
+    for stream in np.unique(ops.stream[ops.kind == kind]):
+        mine = (ops.kind == kind) & (ops.stream == stream)
+        _, start, end = inside(ops.start_ns[mine], ops.end_ns[mine], windows)
+        if len(start):
+            found[int(stream)] = join(EMPTY, union(start, end))
+    return found

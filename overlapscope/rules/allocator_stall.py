@@ -1,0 +1,68 @@
+"""The driver allocates or frees memory while the GPU waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.rules._claims import claims
+from overlapscope.rules._text import duration, first, listed, name, share, spread
+from overlapscope.rules.finding import Draft, Rule
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    mine = found.of("allocator-stall")
+    if not found.matters(mine.time_ns):
+        return
+    calls = analysis.trace.runtime_calls
+    behind = Counter(calls.name(int(row)) for row in np.unique(mine.call[mine.call >= 0]))
+    counts = listed([f"{count} x {name(call)}" for call, count in behind.most_common(4)])
+    places = mine.places(analysis.trace)
+    yield Draft(
+        title=f"The GPU is idle for {duration(mine.time_ns)} while the driver allocates or frees memory "
+        f"({share(mine.time_ns, found.judged_ns)} of the span)",
+        detail="The host was inside a memory call of the driver and could not launch: "
+        f"{counts or 'calls unknown'}.{spread(places)}",
+        advice="Let the caching allocator keep its memory: do not call torch.cuda.empty_cache() in the "
+        "loop, avoid sizes that change every step (pad them, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), and stay clear of the memory limit, where the "
+        "allocator frees and asks again. The first steps of a run always allocate: record after warm-up.",
+        cost_ns=mine.time_ns,
+        where=first(places),
+        example=mine.example,
+    )
+
+
+RULE = Rule(
+    id="allocator-stall",
+    severity="warning",
+    summary="The GPU waits while the driver allocates or frees memory.",
+    meaning="PyTorch keeps freed GPU memory and hands it out again without asking the driver. A call that "
+    "does reach the driver (cudaMalloc, cudaFree) takes up to milliseconds, and cudaFree waits for the "
+    "device. After warm-up there should be none.",
+    computation="Idle time of cause allocation, except where the call page-locks host memory (pin-in-loop). "
+    "An upper bound.",
+    wrong="""import torch
+
+weight = torch.randn(4096, 4096, device="cuda")
+for _ in range(10):
+    block = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
+    weight @ weight
+    del block
+    torch.cuda.empty_cache()
+""",
+    right="""import torch
+
+weight = torch.randn(4096, 4096, device="cuda")
+for _ in range(10):
+    block = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
+    weight @ weight
+    del block
+""",
+    check=_check,
+)

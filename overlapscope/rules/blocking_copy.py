@@ -1,0 +1,66 @@
+"""Copies of pinned memory made without non_blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.rules._claims import claims
+from overlapscope.rules._text import duration, first, share, spread
+from overlapscope.rules.finding import Draft, Rule
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    mine = found.of("blocking-copy")
+    if not found.matters(mine.time_ns):
+        return
+    places = mine.places(analysis.trace)
+    yield Draft(
+        title=f"Copies that block the host cost up to {duration(mine.time_ns)} "
+        f"({share(mine.time_ns, found.judged_ns)} of the span)",
+        detail="The host waited inside the copy for the copy's own end, although its memory does not require that, and "
+        f"launched further work only then. Because of that copies were exposed for {duration(mine.exposed_ns)} and the "
+        f"GPU was idle for {duration(mine.idle_ns)}.{spread(places)}",
+        advice="Pass non_blocking=True to copy_() and to(). After an upload nothing else is needed: ops of "
+        "the same stream, and of streams that wait for it, see the data. After a download synchronize an "
+        "event or the stream before the host reads the buffer, as late as possible. If the memory is not "
+        "pinned yet, pin it once.",
+        cost_ns=mine.time_ns,
+        where=first(places),
+        example=mine.example,
+    )
+
+
+RULE = Rule(
+    id="blocking-copy",
+    severity="warning",
+    summary="Copies of pinned memory block the host for want of non_blocking=True.",
+    meaning="Without non_blocking=True PyTorch waits for the stream inside copy_() until the copy has "
+    "ended. With pinned memory that is not necessary, and until the call returns the host launches nothing, "
+    "so that the GPU has nothing to hide the copy under.",
+    computation="Exposed copy and idle time of cause host-sync where the host sat in a synchronize inside "
+    "the `aten::copy_` that made the copy, or in a copy call that blocks by contract. Only copies of pinned "
+    "memory, and uploads whose memory kind is not recorded. These are left out of host-sync. Needs CPU ops "
+    "in the recording; without them the time goes to host-sync. An upper bound: other work may still bound "
+    "the span.",
+    wrong="""import torch
+
+batch = torch.randn(1 << 24, pin_memory=True)
+target = torch.empty_like(batch, device="cuda")
+for _ in range(10):
+    target.copy_(batch)
+    target.mul_(2.0)
+""",
+    right="""import torch
+
+batch = torch.randn(1 << 24, pin_memory=True)
+target = torch.empty_like(batch, device="cuda")
+for _ in range(10):
+    target.copy_(batch, non_blocking=True)
+    target.mul_(2.0)
+torch.cuda.synchronize()
+""",
+    check=_check,
+)

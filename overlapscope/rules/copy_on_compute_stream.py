@@ -1,0 +1,92 @@
+"""Copies in line with the compute of their own stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.rules._claims import claims
+from overlapscope.rules._text import counted, duration, first, share, spread, streams
+from overlapscope.rules.finding import Draft, Rule
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    mine = found.of("copy-on-compute-stream")
+    if not found.matters(mine.time_ns):
+        return
+    stream = device.timeline.ops.stream
+    used = np.unique(stream[mine.copies])
+    rest = found.unhideable()
+    rest = rest.take(np.isin(stream[rest.copy], used))
+    places = mine.places(analysis.trace)
+    more = ""
+    blocking = int(np.isin(mine.copies, found.blocking).sum())
+    if blocking:
+        more = f" For {blocking} of them the host waited as well (no non_blocking=True), which must change too."
+    if rest.time_ns:
+        more += (
+            f" Another {duration(rest.time_ns)} of exposed copy there cannot be hidden in any order, "
+            "because copies outlast compute, and is not counted."
+        )
+    yield Draft(
+        title=f"Copies on the compute stream are exposed for {duration(mine.time_ns)} "
+        f"({share(mine.time_ns, found.judged_ns)} of the span)",
+        detail=f"{counted(len(mine.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
+        f"compute of the same stream, so neither could run beside the other.{more}{spread(places)}",
+        advice="Issue the copies on a stream of their own (with torch.cuda.stream(copy_stream): "
+        "target.copy_(source, non_blocking=True), from pinned memory), one step ahead of their use. Let the "
+        "compute stream wait for the copy (current_stream().wait_stream(copy_stream), or an event), and let "
+        "the copy stream wait before it overwrites a buffer that is still in use (two buffers that take "
+        "turns).",
+        cost_ns=mine.time_ns,
+        where=first(places),
+        example=mine.example,
+    )
+
+
+RULE = Rule(
+    id="copy-on-compute-stream",
+    severity="warning",
+    summary="Copies sit on the stream of the compute that could hide them.",
+    meaning="Ops of one stream run one after another. A copy issued on the current stream, which is where "
+    "`tensor.to('cuda')` puts it, therefore runs before or after compute, never beside it, even with pinned "
+    "memory and non_blocking=True: that only frees the host.",
+    computation="Exposed copy time of cause same-stream. Its amount is at most the compute that no copy "
+    "runs beside: what copies exceed that by, per step, is no-compute and is not counted. Tiny copies that "
+    "are many go to tiny-copies. An upper bound: a copy whose data the very next kernel needs can only be "
+    "hidden by making it earlier.",
+    wrong="""import torch
+
+batches = [torch.randn(1 << 22, pin_memory=True) for _ in range(10)]
+weight = torch.randn(4096, 4096, device="cuda")
+for batch in batches:
+    data = batch.to("cuda", non_blocking=True)
+    weight @ weight + data.sum()
+""",
+    right="""import torch
+
+batches = [torch.randn(1 << 22, pin_memory=True) for _ in range(10)]
+weight = torch.randn(4096, 4096, device="cuda")
+copies = torch.cuda.Stream()
+
+
+def prefetch(batch):
+    with torch.cuda.stream(copies):
+        return batch.to("cuda", non_blocking=True)
+
+
+following = prefetch(batches[0])
+for number in range(len(batches)):
+    torch.cuda.current_stream().wait_stream(copies)
+    data = following
+    data.record_stream(torch.cuda.current_stream())
+    if number + 1 < len(batches):
+        following = prefetch(batches[number + 1])
+    weight @ weight + data.sum()
+""",
+    check=_check,
+)

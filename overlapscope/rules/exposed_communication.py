@@ -1,0 +1,85 @@
+"""Collectives that run while nothing computes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.results import Window
+from overlapscope.intervals import covered
+from overlapscope.rules._claims import claims, inside
+from overlapscope.rules._text import duration, name, share
+from overlapscope.rules.finding import Draft, Rule
+from overlapscope.trace import Kind
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    cost = found.buckets.exposed_comm_ns
+    if not found.matters(cost):
+        return
+    timeline, ops = device.timeline, device.timeline.ops
+    rows = np.flatnonzero(ops.kind == Kind.COMM)
+    row, start, end = inside(ops.start_ns[rows], ops.end_ns[rows], found.windows)
+    each = covered(timeline.exposed_comm, start, end)
+    by_name: Counter[str] = Counter()
+    for op, time_ns in zip(rows[row].tolist(), each.tolist(), strict=True):
+        by_name[ops.name(op)] += time_ns
+    kernels = "; ".join(f"{duration(time_ns)} {name(kernel)}" for kernel, time_ns in by_name.most_common(3))
+    worst = int(np.argmax(each))
+    hidden = found.overlap.comm_compute_pct
+    yield Draft(
+        title=f"Communication is exposed for {duration(cost)} ({share(cost, found.judged_ns)} of the span)",
+        detail=f"Collectives ran for {duration(found.engines.comm_ns)}, {hidden or 0:.1f} % of it beside "
+        f"compute. Exposed: {kernels}. A collective's kernel also waits for the slowest rank, so part of "
+        "this may be a rank that comes late and not the transfer: compare the ranks' traces.",
+        advice="Let collectives begin earlier and in parts: DDP overlaps a bucket's all-reduce with the "
+        "rest of backward, so try smaller buckets (bucket_cap_mb) and keep the last bucket small; FSDP "
+        "prefetches with forward_prefetch or set_modules_to_forward_prefetch; call collectives with "
+        "async_op=True and wait() just before use. Accumulate gradients under no_sync() to communicate less "
+        "often. Where one rank is late, balance its work first.",
+        cost_ns=cost,
+        example=Window(start_ns=int(start[worst]), end_ns=int(end[worst])),
+    )
+
+
+RULE = Rule(
+    id="exposed-communication",
+    severity="warning",
+    summary="Collectives run while nothing computes.",
+    meaning="Communication that runs beside compute costs little; exposed, the GPU waits for the network or "
+    "for another rank. The kernel of a collective runs from when this rank arrives until all have, so a "
+    "late rank looks like slow communication on all the others.",
+    computation="The bucket `exposed_comm_ns`: communication kernels outside compute, without the lead-in. "
+    "An upper bound: the last collective of a step has no compute of its step left to hide under.",
+    wrong="""import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+gradients = [torch.randn(1 << 24, device="cuda") for _ in range(8)]
+weight = torch.randn(4096, 4096, device="cuda")
+for gradient in gradients:
+    weight @ weight
+    dist.all_reduce(gradient)
+""",
+    right="""import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+gradients = [torch.randn(1 << 24, device="cuda") for _ in range(8)]
+weight = torch.randn(4096, 4096, device="cuda")
+pending = []
+for gradient in gradients:
+    pending.append(dist.all_reduce(gradient, async_op=True))
+    weight @ weight
+for work in pending:
+    work.wait()
+""",
+    check=_check,
+)

@@ -1,0 +1,123 @@
+"""Copies that begin too late to be hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.causes import CopyCause
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.rules._claims import claims
+from overlapscope.rules._text import counted, duration, first, share, spread
+from overlapscope.rules.finding import Draft, Rule
+
+
+class _Reason(NamedTuple):
+    cause: CopyCause
+    title: str
+    seen: str
+    advice: str
+
+
+_REASONS = (
+    _Reason(
+        cause=CopyCause.LATE_ISSUE,
+        title="Copies issued too late are exposed for",
+        seen="began right when they were issued, which was after the compute that could have hidden them had ended",
+        advice="Issue the copy for the next step before this step's compute is launched, or at least before anything "
+        "that makes the host wait (.item(), synchronize): prefetch one batch ahead into a second buffer, on a copy "
+        "stream.",
+    ),
+    _Reason(
+        cause=CopyCause.EVENT_WAIT,
+        title="Copies that an event wait orders against compute are exposed for",
+        seen="were issued in time, but an event wait kept copy and compute apart: either the copy waited for "
+        "compute to end, or the next compute waited for the copy",
+        advice="Wait for what is needed and no more: instead of wait_stream() on the whole compute stream, record "
+        "an event right after the last kernel that uses the buffer and wait for that; with two buffers that take "
+        "turns the copy waits for the step before last and runs beside this one. Let compute wait for the copy just "
+        "before its first use.",
+    ),
+    _Reason(
+        cause=CopyCause.ENGINE_BUSY,
+        title="Copies queued behind other copies are exposed for",
+        seen="were queued behind other copies of the same direction, or held such a copy up, until compute had run out",
+        advice="Issue the copies in the order in which compute needs them, the urgent one first, and cut the bulk "
+        "copy into chunks so that the urgent one can go in between: one direction has one queue, whatever the "
+        "stream.",
+    ),
+)
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    late = found.of("late-prefetch")
+    for reason in _REASONS:
+        mine = late.with_copy_cause(reason.cause)
+        if not found.matters(mine.time_ns):
+            continue
+        places = mine.places(analysis.trace)
+        rebuilt = any(
+            e.subject == "exposed-copy" and e.cause == reason.cause and e.confidence == "rebuilt"
+            for e in device.result.evidence
+        )
+        doubt = (
+            " The recording does not state which event was waited for; it was rebuilt from the timeline."
+            if rebuilt
+            else ""
+        )
+        yield Draft(
+            title=f"{reason.title} {duration(mine.time_ns)} ({share(mine.time_ns, found.judged_ns)} of the span)",
+            detail=f"{counted(len(mine.copies), 'copy')} {reason.seen} (cause {reason.cause}).{doubt}{spread(places)}",
+            advice=reason.advice,
+            cost_ns=mine.time_ns,
+            where=first(places),
+            example=mine.example,
+        )
+
+
+RULE = Rule(
+    id="late-prefetch",
+    severity="warning",
+    summary="Copies begin too late to be hidden: issued late, held by an event wait, or queued behind others.",
+    meaning="The copy is on a stream of its own and could run beside compute, but it begins when that "
+    "compute has ended. There are three ways to be late, each a finding of its own: the host issues the "
+    "copy late; it issues it in time but an event wait orders copy and compute one after the other; or the "
+    "copy engine is busy with less urgent copies of the same direction.",
+    computation="Exposed copy time of the causes late-issue, event-wait and engine-busy, one finding for "
+    "each that costs enough. An upper bound: an earlier copy needs a free buffer and data that is ready by "
+    "then.",
+    wrong="""import torch
+
+batch = torch.randn(1 << 25, pin_memory=True)
+target = torch.empty_like(batch, device="cuda")
+weight = torch.randn(4096, 4096, device="cuda")
+copies = torch.cuda.Stream()
+for _ in range(10):
+    weight @ weight
+    copies.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(copies):
+        target.copy_(batch, non_blocking=True)
+    torch.cuda.current_stream().wait_stream(copies)
+    target.mul_(2.0)
+""",
+    right="""import torch
+
+batch = torch.randn(1 << 25, pin_memory=True)
+targets = [torch.empty_like(batch, device="cuda") for _ in range(2)]
+used = [torch.cuda.Event() for _ in range(2)]
+weight = torch.randn(4096, 4096, device="cuda")
+copies = torch.cuda.Stream()
+for step in range(10):
+    slot = step % 2
+    copies.wait_event(used[slot])
+    with torch.cuda.stream(copies):
+        targets[slot].copy_(batch, non_blocking=True)
+    weight @ weight
+    torch.cuda.current_stream().wait_stream(copies)
+    targets[slot].mul_(2.0)
+    used[slot].record()
+""",
+    check=_check,
+)

@@ -1,0 +1,108 @@
+"""Uploads and downloads that take turns on a link that carries both at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.intervals import I64, Intervals, covered, intersect
+from overlapscope.rules._claims import claims, copies_in, inside, streams_of
+from overlapscope.rules._text import counted, duration, first, listed, share, streams
+from overlapscope.rules.finding import Draft, Rule
+from overlapscope.trace import Kind
+
+AT_ONCE = 0.1
+"""Less than this share of the shorter direction beside the other counts as never at once."""
+
+TURNS = 4
+"""Directions that change less often (load, compute, store) leave nothing to pipeline."""
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    rest = found.unhideable()
+    upload, download = found.engines.h2d_ns, found.engines.d2h_ns
+    both = found.overlap.h2d_d2h_ns
+    if not found.matters(rest.time_ns) or both >= AT_ONCE * min(upload, download):
+        return
+    timeline = device.timeline
+    rows = copies_in(timeline, found.windows)
+    kinds = timeline.ops.kind[rows]
+    turns = int((kinds[1:] != kinds[:-1]).sum())
+    starts, ends = _periods(found.windows, device.steps.start_ns)
+    shorter = np.minimum(covered(timeline.h2d, starts, ends), covered(timeline.d2h, starts, ends))
+    shorter -= covered(intersect(timeline.h2d, timeline.d2h), starts, ends)
+    unhideable = np.zeros(len(starts), np.int64)
+    np.add.at(unhideable, np.searchsorted(starts, rest.start_ns, side="right") - 1, rest.length_ns)
+    cost = int(np.minimum(shorter, unhideable).sum())
+    if turns < TURNS or not found.matters(cost):
+        return
+    up = list(streams_of(timeline, Kind.H2D, found.windows))
+    down = list(streams_of(timeline, Kind.D2H, found.windows))
+    shared = sorted(set(up) & set(down))
+    if shared:
+        reason = f"Both use {streams(shared)}, so they run in the order in which they were issued."
+    else:
+        reason = f"They use different streams ({listed(up)} and {listed(down)}), so events or the host keep them apart."
+    yield Draft(
+        title=f"Uploads and downloads take turns: running both at once saves up to {duration(cost)} "
+        f"({share(cost, found.judged_ns)} of the span)",
+        detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, both at once "
+        f"for {duration(both)}, and the direction changed {counted(turns, 'time')}. {reason} The link "
+        "carries both directions at once, if a little more slowly than one. Counted is only copy time that "
+        "no compute can hide (cause no-compute), so no other finding but slow-link counts it too.",
+        advice="Use one stream for uploads and another for downloads, joined with compute by events: while "
+        "layer n is computed, layer n + 1 is uploaded and layer n - 1 is downloaded.",
+        cost_ns=cost,
+        where=first(rest.places(analysis.trace)),
+        example=rest.example,
+    )
+
+
+def _periods(windows: Intervals, step_starts: I64) -> tuple[I64, I64]:
+    """The windows cut where steps begin: supply and demand were weighed between these."""
+    cuts = np.unique(np.concatenate([windows.starts, windows.ends, step_starts[1:]]))
+    _, starts, ends = inside(cuts[:-1], cuts[1:], windows)
+    return starts, ends
+
+
+RULE = Rule(
+    id="one-way-copies",
+    severity="warning",
+    summary="H2D and D2H copies never run at once, though the link carries both.",
+    meaning="A GPU has a copy engine for each direction, and PCIe and NVLink are full duplex. Uploads and "
+    "downloads on one stream, or ordered by events, use one direction at a time, so that copies take up to "
+    "twice as long as they must.",
+    computation="Fires where both directions alternate and run beside each other for less than "
+    f"{AT_ONCE:.0%} of the shorter one. Per step: the shorter direction's time less what both ran at once, "
+    "but no more than the exposed copy time of cause no-compute. What compute could hide is left to the "
+    "other rules. An upper bound: both directions at once are each a little slower, and a download may have "
+    "to follow its upload.",
+    wrong="""import torch
+
+layers = [torch.randn(1 << 24, pin_memory=True) for _ in range(8)]
+copies = torch.cuda.Stream()
+with torch.cuda.stream(copies):
+    for layer in layers:
+        on_gpu = layer.to("cuda", non_blocking=True)
+        layer.copy_(on_gpu.mul_(2.0), non_blocking=True)
+torch.cuda.synchronize()
+""",
+    right="""import torch
+
+layers = [torch.randn(1 << 24, pin_memory=True) for _ in range(8)]
+uploads, downloads = torch.cuda.Stream(), torch.cuda.Stream()
+for layer in layers:
+    with torch.cuda.stream(uploads):
+        on_gpu = layer.to("cuda", non_blocking=True).mul_(2.0)
+    downloads.wait_stream(uploads)
+    with torch.cuda.stream(downloads):
+        layer.copy_(on_gpu, non_blocking=True)
+    on_gpu.record_stream(downloads)
+torch.cuda.synchronize()
+""",
+    check=_check,
+)

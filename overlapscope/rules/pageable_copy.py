@@ -1,0 +1,85 @@
+"""Copies from or to pageable host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.rules._claims import claims
+from overlapscope.rules._text import counted, duration, first, share, size, spread
+from overlapscope.rules.finding import Draft, Rule
+from overlapscope.trace import Kind, Memory
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    mine = found.of("pageable-copy")
+    if not found.matters(mine.time_ns):
+        return
+    ops = device.timeline.ops
+    copies = mine.copies
+    moved = int(ops.bytes[copies].clip(min=0).sum())
+    took = int((ops.end_ns[copies] - ops.start_ns[copies]).sum())
+    downloads = bool((ops.kind[copies] == Kind.D2H).any())
+    pinned_rates = [
+        g.gb_per_s
+        for g in device.result.copies
+        if g.gb_per_s is not None and Memory.PINNED.name.lower() in (g.source_kind, g.target_kind)
+    ]
+    places = mine.places(analysis.trace)
+    speed = f" at {moved / took:.1f} GB/s" if moved and took else ""
+    if speed and pinned_rates:
+        speed += f" (copies of pinned memory in this recording reach {max(pinned_rates):.1f} GB/s)"
+    yield Draft(
+        title=f"Copies of pageable memory cost up to {duration(mine.time_ns)} "
+        f"({share(mine.time_ns, found.judged_ns)} of the span)",
+        detail=f"{counted(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{speed}, were "
+        f"exposed for {duration(mine.exposed_ns)}, and the GPU was idle for {duration(mine.idle_ns)} "
+        "because of them. The driver stages such a copy through a buffer of its own: the call blocks even "
+        "with non_blocking=True, and the copy is slower. The cost is the exposed time plus the idle time "
+        "behind the blocked call; pinning shortens the copy itself as well, so time that is hidden now may "
+        f"shrink too.{spread(places)}",
+        advice="Keep the host side in pinned memory: DataLoader(pin_memory=True) for batches, or one buffer "
+        "made once with torch.empty(..., pin_memory=True) and filled in place, then copy with "
+        "non_blocking=True."
+        + (
+            " For the way back, copy_ into a pinned buffer made once and synchronize before it is read."
+            if downloads
+            else ""
+        )
+        + " Do not call pin_memory() right before each copy: that costs more than it saves.",
+        cost_ns=mine.time_ns,
+        where=first(places),
+        example=mine.example,
+    )
+
+
+RULE = Rule(
+    id="pageable-copy",
+    severity="warning",
+    summary="Copies from or to pageable host memory block the host and run slowly.",
+    meaning="The GPU's copy engine can only read and write page-locked (pinned) memory. A copy of ordinary, "
+    "pageable memory goes through a pinned buffer of the driver, piece by piece: the call returns only when "
+    "the host memory has been read, whatever non_blocking says, so that the host launches nothing "
+    "meanwhile, and bandwidth drops to a fraction of the link's.",
+    computation="Exposed copy time of cause pageable-memory, idle time of cause host-staging that is not "
+    "page-locking, and exposed and idle time of cause host-sync where the synchronize belongs to an upload "
+    "of pageable memory. Tiny copies that are many go to tiny-copies. The sum is an upper bound: pinned "
+    "copies may still be exposed for other reasons.",
+    wrong="""import torch
+
+batch = torch.randn(64, 3, 224, 224)
+for _ in range(10):
+    images = batch.to("cuda", non_blocking=True)
+    images.square().sum()
+""",
+    right="""import torch
+
+batch = torch.randn(64, 3, 224, 224, pin_memory=True)
+for _ in range(10):
+    images = batch.to("cuda", non_blocking=True)
+    images.square().sum()
+""",
+    check=_check,
+)

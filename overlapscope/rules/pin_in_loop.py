@@ -1,0 +1,73 @@
+"""Page-locking host memory while the GPU waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.rules._claims import claims
+from overlapscope.rules._text import counted, duration, first, share, spread
+from overlapscope.rules.finding import Draft, Rule
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    mine = found.of("pin-in-loop")
+    if not found.matters(mine.time_ns):
+        return
+    calls = analysis.trace.runtime_calls
+    behind = np.unique(mine.call[mine.call >= 0])
+    locking = behind[call_kinds.pins(calls)[behind]]
+    took = int((calls.end_ns[locking] - calls.start_ns[locking]).sum())
+    places = mine.places(analysis.trace)
+    locked = f" {counted(len(locking), 'call')} that page-lock memory took {duration(took)}." if len(locking) else ""
+    yield Draft(
+        title=f"The GPU is idle for {duration(mine.time_ns)} while the host pins memory "
+        f"({share(mine.time_ns, found.judged_ns)} of the span)",
+        detail="Pinning copies the data once more on the host and, unless the allocator has a block of that "
+        "size to spare, asks the driver to page-lock new memory, which takes about as long as many "
+        f"copies.{locked}{spread(places)}",
+        advice="Pin once, outside the loop: allocate the buffer with torch.empty(..., pin_memory=True), "
+        "fill it in place (buffer.copy_(source)) and copy from it; or let DataLoader(pin_memory=True) pin "
+        "in a thread of its own. Where the memory is used only once, the plain pageable copy is faster than "
+        "pinning it first.",
+        cost_ns=mine.time_ns,
+        where=first(places),
+        example=mine.example,
+    )
+
+
+RULE = Rule(
+    id="pin-in-loop",
+    severity="warning",
+    summary="The host pins memory again and again while the GPU waits.",
+    meaning="`tensor.pin_memory()` allocates pinned memory and copies the tensor into it on the host. "
+    "Page-locking new memory is slower than the plain copy it is meant to speed up, and all of it happens "
+    "before the launch that follows. It pays only if the pinned memory is reused, or pinned by another "
+    "thread.",
+    computation="Idle time charged to calls that page-lock host memory (cudaHostAlloc, cudaHostRegister and "
+    "the like), and idle time in which the launching thread was inside aten::pin_memory. An upper bound: "
+    "filling a reused pinned buffer still takes one copy on the host.",
+    wrong="""import torch
+
+source = torch.randn(1 << 24)
+for _ in range(10):
+    source.pin_memory().to("cuda", non_blocking=True)
+""",
+    right="""import torch
+
+source = torch.randn(1 << 24)
+buffer = torch.empty_like(source, pin_memory=True)
+done = torch.cuda.Event()
+for _ in range(10):
+    done.synchronize()
+    buffer.copy_(source)
+    buffer.to("cuda", non_blocking=True)
+    done.record()
+""",
+    check=_check,
+)

@@ -1,0 +1,161 @@
+"""Copies far slower than others of their size and kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.results import Window
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.intervals import I64, Bool, covered
+from overlapscope.rules._claims import claims, copies_in, inside
+from overlapscope.rules._text import counted, duration, share, size
+from overlapscope.rules.finding import Draft, Rule
+from overlapscope.trace import Kind, Memory
+
+LARGE_BYTES = 1 << 20
+"""Below this latency matters more than the link."""
+
+SLOW = 0.6
+"""A copy is slow below this share of the best bandwidth of its class. One direction alone and both at once differ
+by less (55 against 45 to 50 GB/s on a PCIe 5 link)."""
+
+FEWEST = 4
+"""A class of fewer copies has no best to compare with."""
+
+BESIDE = 0.1
+"""A copy that runs beside others for more than this share of its time shares the link and is not judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    rows: I64
+    excess_ns: I64
+    best: float
+    unknown: bool
+    direction: str
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    timeline = device.timeline
+    ops = timeline.ops
+    for slow in _slow_classes(timeline, copies_in(timeline, found.windows)):
+        row, start, end = inside(ops.start_ns[slow.rows], ops.end_ns[slow.rows], found.windows)
+        exposed = np.zeros(len(slow.rows), np.int64)
+        np.add.at(exposed, row, covered(timeline.exposed_copy, start, end))
+        each = np.minimum(slow.excess_ns, exposed)
+        cost = int(each.sum())
+        if not found.matters(cost):
+            continue
+        moved = int(ops.bytes[slow.rows].sum())
+        took = int((ops.end_ns - ops.start_ns)[slow.rows].sum())
+        beside_comm = int(covered(timeline.comm, ops.start_ns[slow.rows], ops.end_ns[slow.rows]).sum())
+        guess = (
+            "The recording does not tell pinned from pageable memory; pageable memory is the likeliest "
+            "reason. " * slow.unknown
+        )
+        if beside_comm > took // 2:
+            guess += "Communication ran beside most of them and may share the link. "
+        worst = slow.rows[int(np.argmax(each))]
+        yield Draft(
+            title=f"Slow {slow.direction} copies lose up to {duration(cost)} "
+            f"({share(cost, found.judged_ns)} of the span)",
+            detail=f"{counted(len(slow.rows), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} "
+            f"GB/s, where others of about the same size, direction and memory kind reached {slow.best:.1f} "
+            f"GB/s; no other copy ran beside them. {guess}Other findings may count the same exposed time "
+            "for its cause.",
+            advice="Look for what shares the link or the host's memory at that time: another process or GPU "
+            "on the same PCIe switch, a host buffer on the other NUMA node (bind the process with numactl, "
+            "or pin after binding), data loading that saturates host memory, strided or tiny-page sources. "
+            "nvidia-smi topo -m shows the topology.",
+            cost_ns=cost,
+            example=Window(start_ns=int(ops.start_ns[worst]), end_ns=int(ops.end_ns[worst])),
+        )
+
+
+def _slow_classes(timeline: Timeline, rows: I64) -> Iterator[_Slow]:
+    """Slow copies by direction, with the best bandwidth they were held against (of several, the highest)."""
+    ops = timeline.ops
+    length = ops.end_ns - ops.start_ns
+    rows = rows[(ops.bytes[rows] >= LARGE_BYTES) & (length[rows] > 0)]
+    pageable = (ops.source_kind[rows] == Memory.PAGEABLE) | (ops.target_kind[rows] == Memory.PAGEABLE)
+    managed = (ops.source_kind[rows] == Memory.MANAGED) | (ops.target_kind[rows] == Memory.MANAGED)
+    rows = rows[~pageable & ~managed]
+    rows = rows[~_shares_link(timeline, rows)]
+    if not len(rows):
+        return
+    rate = ops.bytes[rows] / length[rows]
+    kinds = [ops.kind[rows], ops.source_kind[rows], ops.target_kind[rows], np.log2(ops.bytes[rows]) // 2]
+    _, group = np.unique(np.stack([column.astype(np.int64) for column in kinds]), axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    best = np.zeros(int(group.max()) + 1)
+    np.maximum.at(best, group, rate)
+    enough = np.bincount(group) >= FEWEST
+    slow = enough[group] & (rate < SLOW * best[group])
+    excess = length[rows] - (ops.bytes[rows] / best[group]).astype(np.int64)
+    host_side = np.where(ops.kind[rows] == Kind.H2D, ops.source_kind[rows], ops.target_kind[rows])
+    for kind in (Kind.H2D, Kind.D2H):
+        mine = slow & (ops.kind[rows] == kind)
+        if mine.any():
+            yield _Slow(
+                rows[mine],
+                excess[mine],
+                float(best[group[mine]].max()),
+                bool((host_side[mine] == Memory.UNKNOWN).any()),
+                kind.name,
+            )
+
+
+def _shares_link(timeline: Timeline, rows: I64) -> Bool:
+    """Copies that ran beside another copy of either direction for long enough to be slowed by it."""
+    ops = timeline.ops
+    start, end = ops.start_ns[rows], ops.end_ns[rows]
+    beside = np.where(ops.kind[rows] == Kind.H2D, covered(timeline.d2h, start, end), covered(timeline.h2d, start, end))
+    for kind in (Kind.H2D, Kind.D2H):
+        everyone = np.flatnonzero(ops.kind == kind)
+        reach = np.maximum.accumulate(np.append(0, ops.end_ns[everyone]))[:-1]
+        following = np.append(ops.start_ns[everyone][1:], np.iinfo(np.int64).max)
+        overlap = np.maximum(reach - ops.start_ns[everyone], 0) + np.maximum(ops.end_ns[everyone] - following, 0)
+        mine = ops.kind[rows] == kind
+        beside[mine] += overlap[np.searchsorted(everyone, rows[mine])]
+    shares: Bool = beside > BESIDE * (end - start)
+    return shares
+
+
+RULE = Rule(
+    id="slow-link",
+    severity="warning",
+    summary="Large copies run far below the best bandwidth of their size and kind.",
+    meaning="Copies of one size, direction and memory kind should all run at about the same bandwidth. Some "
+    "far below the best of them were held up: by traffic of others on the link, by host memory on another "
+    "NUMA node or busy with something else. A link that is slow all the time cannot be told from the "
+    "recording alone; compare `gb_per_s` with the link's data sheet.",
+    computation="Copies of at least 1 MiB, without pageable and managed memory and without those that share "
+    "the link with another copy, in classes of direction, memory kinds and size (factor 4). Slow is below "
+    f"{SLOW:.0%} of the class's best; the cost is the exposed part of the time beyond what the best "
+    "bandwidth would take. An upper bound. The same exposed time also has a cause, and the rule of that "
+    "cause counts it too.",
+    wrong="""import torch
+
+torch.set_num_threads(64)
+batch = torch.randn(1 << 26, pin_memory=True)
+busy = torch.randn(1 << 28)
+for _ in range(10):
+    target = batch.to("cuda", non_blocking=True)
+    busy.mul_(1.0)
+""",
+    right="""import torch
+
+torch.set_num_threads(8)
+batch = torch.randn(1 << 26, pin_memory=True)
+for _ in range(10):
+    target = batch.to("cuda", non_blocking=True)
+torch.cuda.synchronize()
+""",
+    check=_check,
+)

@@ -1,0 +1,92 @@
+"""Streams that take part in the program's order but run next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.intervals import covered
+from overlapscope.rules._claims import claims
+from overlapscope.rules._text import counted, duration
+from overlapscope.rules.finding import Draft, Rule
+from overlapscope.trace import Sync
+
+NOTHING = 0.001
+"""A stream that works for less than this share of the span runs next to nothing."""
+
+WAITS = 2
+"""A stream that waits only once may just have been set up."""
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    ops, syncs, edges = device.timeline.ops, analysis.trace.syncs, device.edges
+    start, end = device.result.window.start_ns, device.result.window.end_ns
+    waits = (syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.stream >= 0)
+    waits &= (syncs.device < 0) | (syncs.device == device.result.device)
+    for stream in np.setdiff1d(syncs.stream[waits], [device.result.main_stream]).tolist():
+        mine = ops.stream == stream
+        work = int(covered(found.windows, ops.start_ns[mine], ops.end_ns[mine]).sum())
+        times = int((waits & (syncs.stream == stream)).sum())
+        if times < WAITS or work >= NOTHING * found.judged_ns:
+            continue
+        waited_for = int((ops.stream[edges.source] == stream).sum())
+        ran = int((mine & (ops.end_ns > start) & (ops.start_ns < end)).sum())
+        backward = any("autograd::engine::evaluate_function" in op for op in analysis.trace.names)
+        hint = (
+            " The recording has a backward pass: autograd runs each backward op on the stream its forward op "
+            "ran on, so backward() under another stream moves nothing there but the first gradient."
+            if backward
+            else ""
+        )
+        yield Draft(
+            title=f"Stream {stream} takes part in {counted(times + waited_for, 'event wait')} but ran only "
+            f"{duration(work)} of work",
+            detail=f"It waited for others {counted(times, 'time')}"
+            + (f" and others waited for its ops {counted(waited_for, 'time')}" if waited_for else "")
+            + f", and ran {counted(ran, 'GPU op')}. Nothing can overlap with a stream that has no "
+            f"work.{hint}",
+            advice="If work was meant to run there, check that it does: ops go to the stream that is "
+            "current when they are launched, and backward ops to the stream of their forward op, so put the "
+            "forward pass under torch.cuda.stream() as well. Otherwise drop the stream; its waits only "
+            "order work that was in order anyway.",
+            cost_ns=0,
+        )
+
+
+RULE = Rule(
+    id="stream-without-work",
+    severity="info",
+    summary="A stream takes part in event waits but ran next to nothing.",
+    meaning="The program makes a stream wait, and usually waits for it in turn, but next to no op runs "
+    "there: the work that was meant for it went elsewhere. The usual case is `backward()` under "
+    "`torch.cuda.stream(s)`: autograd runs every backward op on the stream of its forward op.",
+    computation=f"Streams that wait for events at least {WAITS} times and work for less than {NOTHING:.1%} "
+    "of the span. Needs sync events in the recording (`enable_cuda_sync_events`). Costs nothing by itself.",
+    wrong="""import torch
+
+model = torch.nn.Linear(4096, 4096).cuda()
+batch = torch.randn(4096, 4096, device="cuda")
+side = torch.cuda.Stream()
+loss = model(batch).square().mean()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    loss.backward()
+torch.cuda.current_stream().wait_stream(side)
+""",
+    right="""import torch
+
+model = torch.nn.Linear(4096, 4096).cuda()
+batch = torch.randn(4096, 4096, device="cuda")
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    loss = model(batch).square().mean()
+    loss.backward()
+torch.cuda.current_stream().wait_stream(side)
+""",
+    check=_check,
+)

@@ -1,0 +1,176 @@
+"""Several compute streams that take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.edges import HANDOVER_NS
+from overlapscope.analysis.results import Window
+from overlapscope.intervals import I64, total
+from overlapscope.rules._claims import Claims, claims, inside, streams_of
+from overlapscope.rules._text import counted, duration, listed, share
+from overlapscope.rules.finding import Draft, Rule
+from overlapscope.trace import Kind
+
+SUBSTANTIAL = 0.1
+"""A stream counts from this share of all compute on."""
+
+CONCURRENT = 0.1
+"""Streams that gain at least this share of what they could by running side by side are left alone."""
+
+STRETCHED = 2.0
+"""A kernel that runs beside another takes up to this much longer; what differs by more is other work."""
+
+_EVENT, _QUEUED, _LATE = range(3)
+
+
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
+    found = claims(analysis, device)
+    use = streams_of(device.timeline, Kind.COMPUTE, found.windows)
+    lengths = {stream: total(ran) for stream, ran in use.items()}
+    busy = {s: n for s, n in lengths.items() if n >= SUBSTANTIAL * found.buckets.compute_ns and found.matters(n)}
+    if len(busy) < 2:
+        return
+    rows = _kernels(device, found, list(busy))
+    possible = found.buckets.compute_ns - max(busy.values())
+    if _gain(device, found, rows) >= CONCURRENT * possible or not found.matters(possible):
+        return
+    weights, example = _reasons(analysis, device, rows)
+    if not weights.any():
+        return
+    reason = int(np.argmax(weights))
+    streams = listed(sorted(busy))
+    seen = (
+        f"Streams {streams} computed for {listed([duration(busy[s]) for s in sorted(busy)])}, together "
+        f"{duration(found.buckets.compute_ns)} of the span: as long as one after the other. "
+    )
+    if reason == _EVENT:
+        yield Draft(
+            title=f"Event waits make {counted(len(busy), 'compute stream')} take turns: up to "
+            f"{duration(possible)} ({share(possible, found.judged_ns)} of the span)",
+            detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
+            "cost is what would be saved if all ran beside the longest stream: it needs work that does not "
+            "depend on the other stream's results, and kernels that leave room on the GPU.",
+            advice="Let a stream wait only for the results it needs: record the event right behind the op "
+            "that makes them, not at the end of the stream, and fork both streams before either begins. If "
+            "each piece really needs the one before, use a single stream.",
+            cost_ns=possible,
+            example=example,
+        )
+    else:
+        full = reason == _QUEUED
+        why = (
+            "Kernels of both were queued at the same time and still ran one after the other, beside each "
+            "other only as one began while the other ended: each fills the GPU, so a second stream has "
+            "nothing to run on."
+            if full
+            else "Each stream's work was launched only when the other's had ended, so nothing could run side by side."
+        )
+        yield Draft(
+            severity="info",
+            title=f"{counted(len(busy), 'compute stream')} run one after the other: "
+            + ("each kernel fills the GPU" if full else "the host launches them one after the other"),
+            detail=seen + why,
+            advice=(
+                "Nothing is lost, and nothing to be gained from more streams for this work; one stream is "
+                "simpler. Streams help small kernels, and copies beside compute."
+                if full
+                else "For small kernels the launches are the limit: capture both streams in one CUDA graph, or "
+                "batch the work into larger kernels."
+            ),
+            cost_ns=0,
+            example=example,
+        )
+
+
+def _kernels(device: DeviceAnalysis, found: Claims, streams: list[int]) -> I64:
+    ops = device.timeline.ops
+    rows = np.flatnonzero((ops.kind == Kind.COMPUTE) & np.isin(ops.stream, streams))
+    row, _, _ = inside(ops.start_ns[rows], ops.end_ns[rows], found.windows)
+    return rows[np.unique(row)]
+
+
+def _gain(device: DeviceAnalysis, found: Claims, rows: I64) -> int:
+    """Time saved by running side by side: what the kernels would have taken one by one, less what they took.
+
+    A kernel that shares the GPU takes longer. Where a kernel's durations differ by no more than that can
+    explain, its shortest one is taken for what it needs alone.
+    """
+    ops = device.timeline.ops
+    length = ops.end_ns[rows] - ops.start_ns[rows]
+    _, group = np.unique(ops.name_id[rows], return_inverse=True)
+    shortest = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
+    longest = np.zeros(len(shortest), np.int64)
+    np.minimum.at(shortest, group, length)
+    np.maximum.at(longest, group, length)
+    alike = (longest <= STRETCHED * shortest)[group]
+    row, start, end = inside(ops.start_ns[rows], ops.end_ns[rows], found.windows)
+    alone = np.where(alike[row], np.minimum(shortest[group][row], end - start), end - start)
+    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
+    covered_ns = int(np.maximum(end - np.maximum(start, reach), 0).sum())
+    return int(alone.sum()) - covered_ns
+
+
+def _reasons(analysis: TraceAnalysis, device: DeviceAnalysis, rows: I64) -> tuple[I64, Window | None]:
+    """How much work began on another stream than the op before it, by what made it wait; the longest case."""
+    ops, calls, edges = device.timeline.ops, analysis.trace.runtime_calls, device.edges
+    before, after = rows[:-1], rows[1:]
+    changes = ops.stream[before] != ops.stream[after]
+    before, after = before[changes], after[changes]
+    if not len(after):
+        return np.zeros(3, np.int64), None
+    direct = np.isin(ops.kind[edges.source], (Kind.COMPUTE, Kind.COMM))
+    direct &= ops.start_ns[edges.held] - ops.end_ns[edges.source] <= HANDOVER_NS
+    held = np.isin(after, edges.held[direct])
+    launch = ops.launch[after]
+    queued = (launch >= 0) & (np.append(calls.end_ns, 0)[launch] <= ops.end_ns[before])
+    reason = np.where(held, _EVENT, np.where(queued, _QUEUED, _LATE))
+    length = ops.end_ns[after] - ops.start_ns[after]
+    weights = np.zeros(3, np.int64)
+    np.add.at(weights, reason[launch >= 0], length[launch >= 0])
+    mine = np.flatnonzero(reason == int(np.argmax(weights)))
+    worst = mine[int(np.argmax(length[mine]))] if len(mine) else 0
+    window = Window(start_ns=int(ops.start_ns[before[worst]]), end_ns=int(ops.end_ns[after[worst]]))
+    return weights, window
+
+
+RULE = Rule(
+    id="streams-without-overlap",
+    severity="warning",
+    summary="Several compute streams take turns: event waits order them, or each kernel fills the GPU.",
+    meaning="Streams allow kernels to run side by side, but do not make them. Kernels large enough to fill "
+    "every multiprocessor run one after the other on any number of streams: then nothing is lost, and this "
+    "finding only says so. If event waits order the streams, work that could run side by side may not.",
+    computation="Fires where at least two streams have 10 % of the compute each, and together they took as "
+    "long as one after the other would have (a kernel's time alone is taken from its shortest run). Where "
+    "work passes between streams: an event wait from the other stream's op, or launched in time and queued, "
+    "or launched late. Only event waits are a warning, with all compute outside the longest stream as the "
+    "cost: an upper bound, reached if the work is independent and leaves room. It is compute time, which no "
+    "other rule counts.",
+    wrong="""import torch
+
+streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+parts = [torch.randn(256, 256, device="cuda") for _ in streams]
+torch.cuda.synchronize()
+for _ in range(100):
+    for number, stream in enumerate(streams):
+        stream.wait_stream(streams[number - 1])
+        with torch.cuda.stream(stream):
+            parts[number] @ parts[number]
+""",
+    right="""import torch
+
+streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+parts = [torch.randn(256, 256, device="cuda") for _ in streams]
+torch.cuda.synchronize()
+for stream, part in zip(streams, parts):
+    with torch.cuda.stream(stream):
+        for _ in range(100):
+            part @ part
+""",
+    check=_check,
+)
