@@ -1,10 +1,10 @@
 """Does my data move while my GPU computes; if not, why; and what would fixing it bring?
 
-    import overlapscope as ov
+import overlapscope as ov
 
-    trace = ov.load("trace.json.gz")
-    report = ov.analyze(trace)
-    report.devices[0].overlap.efficiency_pct
+trace = ov.load("trace.json.gz")
+report = ov.analyze(trace)
+report.devices[0].overlap.efficiency_pct
 """
 
 from __future__ import annotations

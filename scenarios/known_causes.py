@@ -426,9 +426,7 @@ RECORDED_OTHERWISE = {
 }
 
 
-def record(
-    step: Step, path: Path, *, sync_events: bool = True, catch_up: bool = True, **profiler_options: Any
-) -> None:
+def record(step: Step, path: Path, *, sync_events: bool = True, catch_up: bool = True, **profiler_options: Any) -> None:
     """Profile some steps of a program, after as many steps to warm up.
 
     `catch_up` waits for the device before the recording begins; without it the host is steps ahead by then.
@@ -447,9 +445,7 @@ def record(
             profiler.step()
 
 
-def record_all(
-    programs: dict[str, Callable[[], Step]], otherwise: dict[str, tuple[str, dict[str, Any]]]
-) -> None:
+def record_all(programs: dict[str, Callable[[], Step]], otherwise: dict[str, tuple[str, dict[str, Any]]]) -> None:
     """Record the programs named on the command line, or all."""
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""What is damaged is read as far as it goes, with a count of the loss; what is no trace is one clear sentence."""
+"""What is damaged is read as far as it goes, with a count of the loss; what is no trace is one clear
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -275,6 +277,22 @@ def test_missing_and_doubled_commas_cost_nothing(tmp_path: Path, comma: str) -> 
     assert len(read(tmp_path, text).gpu_ops) == 2
 
 
+@pytest.mark.parametrize("stray", ["]", "]}", "}", "],"])
+def test_a_stray_bracket_does_not_end_the_events(tmp_path: Path, stray: str) -> None:
+    many = [kernel_text(f"{i}.5") for i in range(2, 60)]
+    text = around(*many[:9], many[9] + stray, *many[10:])
+    trace = read(tmp_path, text)
+    assert len(trace.gpu_ops) >= 59
+    assert trace.damage.lost_bytes or trace.damage.repaired_events
+
+
+def test_invalid_text_among_the_arguments_costs_only_what_it_stands_in(tmp_path: Path) -> None:
+    args = '{"device": 0, "stream": 7, "note": "\udcff\udcfe", "correlation": 5}'
+    trace = read(tmp_path, around(kernel_text(args=args)))
+    assert names(trace) == ["first", "gemm", "last"]
+    assert trace.gpu_ops.correlation.tolist() == [-1, 5, -1]
+
+
 def test_invalid_metadata_does_not_cost_the_events(tmp_path: Path) -> None:
     text = around().replace('"schemaVersion": 1', '"schemaVersion": 1, "baseTimeNanoseconds": 7000, "mine": {oops}')
     trace = read(tmp_path, text)
@@ -416,7 +434,10 @@ def test_a_gzip_bomb_stops_at_the_limit_and_names_the_flag(tmp_path: Path) -> No
         load(path, limit_bytes=10 << 20)
 
 
-@pytest.mark.parametrize("filler", [b" ", b'{"traceEvents": [', b'{"traceEvents": [{"ph": "', b'{"a": "', b"[[[[", b'{"traceEvents": [ '])
+@pytest.mark.parametrize(
+    "filler",
+    [b" ", b'{"traceEvents": [', b'{"traceEvents": [{"ph": "', b'{"a": "', b"[[[[", b'{"traceEvents": [ '],
+)
 @pytest.mark.parametrize("body", [b" ", b"x", b"[", b"{", b'{"a":'])
 def test_endless_filler_is_refused_without_holding_it(
     tmp_path: Path, filler: bytes, body: bytes, monkeypatch: pytest.MonkeyPatch

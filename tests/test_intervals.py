@@ -55,9 +55,7 @@ def test_complement_and_clip(a: list[tuple[int, int]], start: int, end: int) -> 
 
 
 @given(many, many)
-def test_covered_is_the_length_inside_each_window(
-    a: list[tuple[int, int]], windows: list[tuple[int, int]]
-) -> None:
+def test_covered_is_the_length_inside_each_window(a: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
     found = iv.covered(made(a), [w[0] for w in windows], [w[1] for w in windows])
     assert found.tolist() == [len(members(a) & set(range(*w))) for w in windows]
 

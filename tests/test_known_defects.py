@@ -50,7 +50,8 @@ def test_syncs_and_annotations_are_no_gpu_work(tmp_path: Path) -> None:
     events = [
         kernel(0, 5, correlation=1),
         call(-5, 1, 1),
-        kernel(0, 900, stream=4294967295, correlation=3) | {"cat": "cuda_sync", "name": "Context Sync", "args": waiting},
+        kernel(0, 900, stream=4294967295, correlation=3)
+        | {"cat": "cuda_sync", "name": "Context Sync", "args": waiting},
         kernel(-0.001, 800, correlation=4) | {"cat": "gpu_user_annotation", "name": "ProfilerStep#1", "args": {}},
         kernel(0, 700, correlation=5) | {"cat": "overhead", "name": "Activity Buffer Request"},
     ]

@@ -126,4 +126,10 @@ def test_memory_kinds_are_for_copies_only() -> None:
 
 
 def test_annotations_and_synchronisation_are_no_gpu_categories() -> None:
-    assert not GPU_CATEGORIES & {"gpu_user_annotation", "cuda_sync", "overhead", "cuda_event", "collective_comm"}
+    assert not GPU_CATEGORIES & {
+        "gpu_user_annotation",
+        "cuda_sync",
+        "overhead",
+        "cuda_event",
+        "collective_comm",
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -27,7 +28,17 @@ BASE_NS = 1_790_857_026_000_000_000
 
 def event(cat: str, name: str, ts: Any, dur: Any, **rest: Any) -> dict[str, Any]:
     args = rest.pop("args", {})
-    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": args, **rest}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 0,
+        "tid": 7,
+        "ts": ts,
+        "dur": dur,
+        "args": args,
+        **rest,
+    }
 
 
 def kernel(ts: Any, dur: Any = 1.0, **args: Any) -> dict[str, Any]:
@@ -245,8 +256,14 @@ def test_device_and_stream_fall_back_to_process_and_thread(tmp_path: Path) -> No
                 event("kernel", "d", 4, 1, pid="somewhere", tid="", args={"stream": 4294967295}),
                 event("kernel", "e", 5, 1, args={"device": 0, "stream": -1}),
                 event("kernel", "f", 6, 1, args={"device": 0, "stream": 18446744073709551615}),
-                event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 7, 1, pid=5,
-                      args={"fromDevice": 0, "inDevice": 1, "toDevice": 4, "stream": 9}),
+                event(
+                    "gpu_memcpy",
+                    "Memcpy PtoP (Device -> Device)",
+                    7,
+                    1,
+                    pid=5,
+                    args={"fromDevice": 0, "inDevice": 1, "toDevice": 4, "stream": 9},
+                ),
                 event("kernel", "h", 8, 1, tid=12, args={"device": 0, "sycl queue": 5}),
             ]
         ),
@@ -274,14 +291,25 @@ def test_copies_keep_bytes_and_memory_kinds(tmp_path: Path) -> None:
 
 
 def test_what_is_no_work_stays_out_of_gpu_ops(tmp_path: Path) -> None:
-    others = ("gpu_user_annotation", "cuda_sync", "overhead", "cuda_event", "collective_comm", "mtia_insight", "Trace")
+    others = (
+        "gpu_user_annotation",
+        "cuda_sync",
+        "overhead",
+        "cuda_event",
+        "collective_comm",
+        "mtia_insight",
+        "Trace",
+    )
     trace = read(tmp_path, document([kernel(5), *(event(cat, cat, 5, 1) for cat in others)]))
     assert len(trace.gpu_ops) == 1
     assert len(trace.overheads) == len(trace.syncs) == 1
 
 
 def test_all_kernels_of_a_graph_point_at_its_launch(tmp_path: Path) -> None:
-    trace = read(tmp_path, document([call(1, 2, 5, "cudaGraphLaunch"), *(kernel(3 + i, correlation=5) for i in range(4))]))
+    trace = read(
+        tmp_path,
+        document([call(1, 2, 5, "cudaGraphLaunch"), *(kernel(3 + i, correlation=5) for i in range(4))]),
+    )
     assert trace.gpu_ops.launch.tolist() == [0, 0, 0, 0]
 
 
@@ -339,7 +367,11 @@ def test_metadata_may_stand_on_either_side_of_the_events(tmp_path: Path) -> None
 
 
 def test_the_word_trace_events_elsewhere_is_not_the_events(tmp_path: Path) -> None:
-    tricky = {"note": 'say "traceEvents": [', "inner": {"traceEvents": [{"ph": "X"}]}, "traceEvents": [kernel(2)]}
+    tricky = {
+        "note": 'say "traceEvents": [',
+        "inner": {"traceEvents": [{"ph": "X"}]},
+        "traceEvents": [kernel(2)],
+    }
     assert len(read(tmp_path, tricky).gpu_ops) == 1
 
 
@@ -382,7 +414,14 @@ def test_first_releases_of_kineto_are_read(tmp_path: Path) -> None:
         event("Operator", "aten::mm", start, 90, pid=5, tid=5),
         event("Operator", "ProfilerStep#1", start, 99, pid=5, tid=5),
         event("Runtime", "cudaLaunchKernel", start + 3, 5, pid=5, tid=5, args={"cbid": 211, "correlation": 8}),
-        event("Kernel", "sgemm", start + 20, 50, tid="stream 7", args={"device": 0, "stream": 7, "correlation": 8}),
+        event(
+            "Kernel",
+            "sgemm",
+            start + 20,
+            50,
+            tid="stream 7",
+            args={"device": 0, "stream": 7, "correlation": 8},
+        ),
         event("Memcpy", "Memcpy HtoD (Pageable -> Device)", start + 80, 4, tid="stream 7", args={"bytes": 64}),
         event("Memset", "Memset (Device)", start + 90, 1, tid="stream 7"),
     ]
@@ -401,7 +440,13 @@ def test_rocm_calls_and_copies_are_read(tmp_path: Path) -> None:
         document(
             [
                 event("cuda_runtime", "hipMemcpyAsync", 1, 2, args={"cid": 83, "correlation": 4}),
-                event("gpu_memcpy", "Memcpy HtoD (Host -> Device)", 2, 2, args={"device": 0, "stream": 0, "correlation": 4}),
+                event(
+                    "gpu_memcpy",
+                    "Memcpy HtoD (Host -> Device)",
+                    2,
+                    2,
+                    args={"device": 0, "stream": 0, "correlation": 4},
+                ),
             ]
         ),
     )
@@ -446,9 +491,17 @@ def test_gzip_members_are_joined(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rank"),
-    [("rank3.json", 3), ("trace_rank_12.json", 12), ("RANK-1.json", 1), ("frank5.json", None), ("t_0.json", None)],
+    [
+        ("rank3.json", 3),
+        ("trace_rank_12.json", 12),
+        ("RANK-1.json", 1),
+        ("frank5.json", None),
+        ("t_0.json", None),
+    ],
 )
-def test_rank_comes_from_the_file_name_where_the_trace_does_not_say(tmp_path: Path, name: str, rank: int | None) -> None:
+def test_rank_comes_from_the_file_name_where_the_trace_does_not_say(
+    tmp_path: Path, name: str, rank: int | None
+) -> None:
     assert load(write(tmp_path / name, document([kernel(2)]))).rank == rank
     said = document([kernel(2)], distributedInfo={"rank": 7, "world_size": 8})
     assert load(write(tmp_path / name, said)).rank == 7
@@ -496,3 +549,25 @@ def test_reading_writes_nothing_where_there_is_no_terminal(tmp_path: Path, capfd
     read(tmp_path, document([kernel(2)]))
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_a_long_read_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
+    import pty
+
+    path = write(tmp_path / "trace.json", document([kernel(float(i)) for i in range(1, 9000)]))
+    code = (
+        "import sys; from overlapscope.sources import _progress, load; _progress._PATIENCE_S = 0.0;"
+        "print(len(load(sys.argv[1]).gpu_ops))"
+    )
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, stderr=theirs, check=True
+        )
+        shown = os.read(ours, 100_000)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.stdout.strip() == b"8999"
+    assert b"reading" in shown

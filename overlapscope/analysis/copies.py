@@ -23,9 +23,7 @@ def group_copies(timeline: Timeline, starts: I64, ends: I64) -> tuple[CopyGroup,
     for start, end in zip(starts, ends, strict=True):
         inside |= (ops.start_ns[copies] < end) & (ops.end_ns[copies] > start)
     copies = copies[inside]
-    keys = np.stack(
-        [ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies]], axis=1
-    )
+    keys = np.stack([ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies]], axis=1)
     windows = union(starts, ends)
     groups = []
     for key in np.unique(keys, axis=0):

@@ -53,7 +53,9 @@ def analyze_device(
     """
     timeline = build(trace, device)
     steps, ranges = find_steps(trace, timeline), find_ranges(trace, timeline)
-    for_causes = timeline if comparable is trace else replace(build(comparable, device), lead_in_end_ns=timeline.lead_in_end_ns)
+    for_causes = (
+        timeline if comparable is trace else replace(build(comparable, device), lead_in_end_ns=timeline.lead_in_end_ns)
+    )
     edges = find_edges(comparable, for_causes)
     exposed = exposed_copies.attribute(comparable, for_causes, edges, blocking, steps.start_ns)
     idle = idle_time.attribute(comparable, for_causes, edges, blocking)

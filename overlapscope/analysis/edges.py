@@ -12,7 +12,7 @@ without sync events not even the waiting stream is known; then the edge is rebui
 
 Confidence: `exact` if stated; `high` if the record call directly precedes the wait (what `wait_stream` and
 `record(); wait_event()` do) and the held op began right when the source ended, or only one stream is possible;
-`low` otherwise.
+`low` otherwise. Where the stream is stated and the record call lies before the recording, it counts as adjacent.
 """
 
 from __future__ import annotations
@@ -56,9 +56,11 @@ class _Waits:
     call: I64
     lane: I64
     source_lane: I64
+    """-1 where the trace does not say on which stream the event was recorded."""
     recorded_ns: I64
     """When the event was recorded on the host; for a rebuilt edge the nearest record call's time."""
     stated: Bool
+    """The trace says on which stream and by which of its calls the event was recorded."""
     adjacent: Bool
     """Nothing was enqueued between the record and the wait."""
 
@@ -97,23 +99,22 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
         candidate = rows[np.maximum(before, 0)]
         ended = ops.end_ns[candidate]
         valid = (before >= 0) & (held >= 0) & (waits.lane != one)
-        valid &= np.where(waits.stated, waits.source_lane == one, ended <= held_start)
+        valid &= (waits.source_lane < 0) | (waits.source_lane == one)
+        valid &= waits.stated | (ended <= held_start)
         possible += valid
         better = valid & (ended > source_end)
         source[better] = candidate[better]
         source_end[better] = ended[better]
 
     directly = held_start - source_end <= HANDOVER_NS
-    sure = waits.adjacent & (directly | (possible == 1))
+    sure = (waits.adjacent | (waits.source_lane >= 0)) & (directly | (possible == 1))
     confidence = np.where(waits.stated, EXACT, np.where(sure, HIGH, LOW)).astype(np.int8)
     found = np.flatnonzero((source >= 0) & (ops.device[held] == timeline.device))
     found = found[np.argsort(held[found], kind="stable")]
     place = np.full(len(ops), -1, np.int64)
     here = np.flatnonzero(ops.device == timeline.device)
     place[here] = np.arange(len(here))
-    return Edges(
-        place[held[found]], place[source[found]], source_end[found], confidence[found], waits.call[found]
-    )
+    return Edges(place[held[found]], place[source[found]], source_end[found], confidence[found], waits.call[found])
 
 
 def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:

@@ -52,9 +52,7 @@ Column = NDArray[np.signedinteger[Any]]
 Pieces = TypeVar("Pieces", ExposedCopies, IdleTime)
 
 
-def copy_evidence(
-    trace: Trace, timeline: Timeline, exposed: ExposedCopies, starts: I64, ends: I64
-) -> list[Evidence]:
+def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, starts: I64, ends: I64) -> list[Evidence]:
     """Exposed copies inside the given windows by cause and by what issued them."""
     exposed = _inside(exposed, starts, ends)
     ops, calls, copy = timeline.ops, trace.runtime_calls, exposed.copy

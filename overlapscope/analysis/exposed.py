@@ -52,9 +52,7 @@ class _Pairs:
     """...and ends."""
 
 
-def attribute(
-    trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking, periods: I64
-) -> ExposedCopies:
+def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking, periods: I64) -> ExposedCopies:
     """The causes of a device's exposed copies.
 
     `periods`: instants at which steps begin; supply and demand are weighed between two of them, with what runs
@@ -144,9 +142,7 @@ def _next_compute(timeline: Timeline, at: I64) -> I64:
     return np.append(rows, -1)[np.searchsorted(timeline.ops.start_ns[rows], at, side="left")]
 
 
-def _on_compute_stream(
-    timeline: Timeline, edges: Edges, pairs: _Pairs, bounds: I64, period: I64
-) -> Bool:
+def _on_compute_stream(timeline: Timeline, edges: Edges, pairs: _Pairs, bounds: I64, period: I64) -> Bool:
     """The compute that could have hidden the copy sits on the copy's own stream.
 
     That compute is the part of the period's that no copy ran beside. The copy's stream must carry at least half
@@ -207,9 +203,7 @@ def _held_by_compute(trace: Trace, timeline: Timeline, edges: Edges) -> tuple[Bo
     stream, begin, end = ops.stream[by_stream], ops.start_ns[by_stream], ops.end_ns[by_stream]
     copying = ((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H))[by_stream]
     follows = np.zeros(len(ops), np.bool_)
-    follows[1:] = (
-        (stream[1:] == stream[:-1]) & copying[1:] & copying[:-1] & (begin[1:] - end[:-1] <= HANDOVER_NS)
-    )
+    follows[1:] = (stream[1:] == stream[:-1]) & copying[1:] & copying[:-1] & (begin[1:] - end[:-1] <= HANDOVER_NS)
     follows &= until[by_stream] < 0
     head = np.maximum.accumulate(np.where(follows, 0, np.arange(len(ops))))
     inherited = until[by_stream][head]
@@ -220,9 +214,7 @@ def _held_by_compute(trace: Trace, timeline: Timeline, edges: Edges) -> tuple[Bo
     return held, confidence
 
 
-def _host_was_blocked(
-    trace: Trace, timeline: Timeline, blocking: Blocking, pairs: _Pairs, following: I64
-) -> Bool:
+def _host_was_blocked(trace: Trace, timeline: Timeline, blocking: Blocking, pairs: _Pairs, following: I64) -> Bool:
     """The next compute was launched only after the exposed stretch had begun, and for at least half of the
     stretch its thread sat in a blocking call."""
     ops, calls = timeline.ops, trace.runtime_calls
@@ -283,9 +275,7 @@ def _compute_waits_for_copy(
     return for_this, confidence[following], behind
 
 
-def _without_supply(
-    timeline: Timeline, start: I64, end: I64, rank: I64, bounds: I64, period: I64
-) -> I64:
+def _without_supply(timeline: Timeline, start: I64, end: I64, rank: I64, bounds: I64, period: I64) -> I64:
     """How much of each piece no order of the same work could hide: per period X - C, shared in proportion."""
     length = np.where(rank > RANK[CopyCause.PAGEABLE_MEMORY], end - start, 0)
     demand = np.zeros(len(bounds), np.int64)
@@ -310,6 +300,4 @@ def _split(start: I64, end: I64, rank: I64, copy: I64, confidence: I8, excess: I
     certain = np.concatenate([np.full(len(rank), EXACT, np.int8), confidence])
     kept = np.flatnonzero(ends > starts)
     kept = kept[np.argsort(starts[kept], kind="stable")]
-    return ExposedCopies(
-        starts[kept], ends[kept], cause[kept].astype(np.int8), np.tile(copy, 2)[kept], certain[kept]
-    )
+    return ExposedCopies(starts[kept], ends[kept], cause[kept].astype(np.int8), np.tile(copy, 2)[kept], certain[kept])

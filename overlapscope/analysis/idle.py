@@ -141,9 +141,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     return _joined([lead_in, device, host])
 
 
-def _attribute_host(
-    trace: Trace, timeline: Timeline, blocking: Blocking, launches: I64, late: _Late
-) -> IdleTime:
+def _attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, launches: I64, late: _Late) -> IdleTime:
     calls = trace.runtime_calls
     thread = calls.thread[late.launch]
     other = np.where(late.previous >= 0, np.append(calls.thread, -1)[late.previous], thread)

@@ -27,7 +27,9 @@ WARM_UP_FACTOR = 1.5
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
 
-_LAUNCH = re.compile(r"(cuda|hip)(Launch\w*Kernel\w*|GraphLaunch|Memcpy\w*|Memset\w*)|hipModuleLaunchKernel|hipExt\w*Launch\w*")
+_LAUNCH = re.compile(
+    r"(cuda|hip)(Launch\w*Kernel\w*|GraphLaunch|Memcpy\w*|Memset\w*)|hipModuleLaunchKernel|hipExt\w*Launch\w*"
+)
 
 
 def judge_file(trace: Trace) -> list[Check]:
@@ -126,9 +128,7 @@ def _clock(trace: Trace) -> Check:
     count = int((early > CLOCK_TOLERANCE_NS).sum())
     seen = f"{count} GPU ops begin before their launch, by up to {worst / 1e3:.1f} us: the clocks disagree."
     if worst <= CLOCK_LIMIT_NS:
-        return Check(
-            id="clock-skew", status="warn", detail=f"{seen} Causes found on the host may be off by as much."
-        )
+        return Check(id="clock-skew", status="warn", detail=f"{seen} Causes found on the host may be off by as much.")
     return Check(
         id="clock-skew",
         status="fail",

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.results import Device
+from overlapscope.rules._claims import claims
 from overlapscope.rules.finding import FLOOR, Finding, Rule
 
 _SUPPORT = {"finding", "_claims", "_page", "_text"}
@@ -40,8 +41,9 @@ def find_all(analyses: Iterable[TraceAnalysis], *, scope: str = "window") -> tup
         )
         for analysis in analyses
         for device in analysis.devices
+        for found in [claims(analysis, device)]
         for rule in rules
-        for draft in rule.check(analysis, device)
+        for draft in rule.check(analysis, device, found)
         if draft.severity == "info" or rule.severity == "info" or draft.cost_ns >= floor_ns(device.result)
     ]
     return tuple(sorted(findings, key=lambda f: (-f.cost_ns, f.rule, f.source, f.device)))

@@ -23,7 +23,6 @@ Idle time:
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
 
 import numpy as np
 
@@ -191,7 +190,6 @@ class Claims:
         return mine.take(mine.rule == _NONE)
 
 
-@lru_cache(maxsize=1)
 def claims(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     """Share out a device's exposed copies and idle time among the rules."""
     trace, timeline = analysis.trace, device.timeline

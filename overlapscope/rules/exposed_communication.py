@@ -11,14 +11,13 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.intervals import covered
-from overlapscope.rules._claims import claims, inside
+from overlapscope.rules._claims import Claims, inside
 from overlapscope.rules._text import duration, name, share
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     cost = found.buckets.exposed_comm_ns
     if not found.matters(cost):
         return

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
+
+if TYPE_CHECKING:
+    from overlapscope.rules._claims import Claims
 
 Severity = Literal["error", "warning", "info"]
 
@@ -66,7 +69,8 @@ class Draft:
     """Where it differs from the rule's own."""
 
 
-Check = Callable[[TraceAnalysis, DeviceAnalysis], Iterable[Draft]]
+Check = Callable[[TraceAnalysis, DeviceAnalysis, "Claims"], Iterable[Draft]]
+"""What a rule makes of one device, given what time it answers for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import claims
+from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, first, share, spread
 from overlapscope.rules.finding import Draft, Rule
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     mine = found.of("host-sync")
     if not found.matters(mine.time_ns):
         return

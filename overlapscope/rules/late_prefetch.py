@@ -8,7 +8,7 @@ from typing import NamedTuple
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import claims
+from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, spread
 from overlapscope.rules.finding import Draft, Rule
 
@@ -50,8 +50,7 @@ _REASONS = (
 )
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     late = found.of("late-prefetch")
     for reason in _REASONS:
         mine = late.with_copy_cause(reason.cause)

@@ -8,14 +8,13 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import claims, inside
+from overlapscope.rules._claims import Claims, inside
 from overlapscope.rules._text import counted, duration, first, share, spread
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     mine = found.of("launch-bound")
     if not found.matters(mine.time_ns):
         return

@@ -9,7 +9,7 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.intervals import I64, Intervals, covered, intersect
-from overlapscope.rules._claims import claims, copies_in, inside, streams_of
+from overlapscope.rules._claims import Claims, copies_in, inside, streams_of
 from overlapscope.rules._text import counted, duration, first, listed, share, streams
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind
@@ -21,8 +21,7 @@ TURNS = 4
 """Directions that change less often (load, compute, store) leave nothing to pipeline."""
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     rest = found.unhideable()
     upload, download = found.engines.h2d_ns, found.engines.d2h_ns
     both = found.overlap.h2d_d2h_ns

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import claims
+from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, share
 from overlapscope.rules.finding import Draft, Rule
 
 GOOD_PCT = 90.0
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     overlap, engines = found.overlap, found.engines
     efficiency = overlap.efficiency_pct
     if efficiency is None or efficiency < GOOD_PCT or not found.matters(overlap.copy_ns):

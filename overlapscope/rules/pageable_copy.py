@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import claims
+from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, size, spread
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind, Memory
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     mine = found.of("pageable-copy")
     if not found.matters(mine.time_ns):
         return

@@ -9,13 +9,12 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import claims
+from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, spread
 from overlapscope.rules.finding import Draft, Rule
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     mine = found.of("pin-in-loop")
     if not found.matters(mine.time_ns):
         return

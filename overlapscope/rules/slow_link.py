@@ -12,7 +12,7 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool, covered
-from overlapscope.rules._claims import claims, copies_in, inside
+from overlapscope.rules._claims import Claims, copies_in, inside
 from overlapscope.rules._text import counted, duration, share, size
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind, Memory
@@ -40,8 +40,7 @@ class _Slow:
     direction: str
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     timeline = device.timeline
     ops = timeline.ops
     for slow in _slow_classes(timeline, copies_in(timeline, found.windows)):

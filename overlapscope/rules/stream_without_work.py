@@ -9,7 +9,7 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.intervals import covered
-from overlapscope.rules._claims import claims
+from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Sync
@@ -21,8 +21,7 @@ WAITS = 2
 """A stream that waits only once may just have been set up."""
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     ops, syncs, edges = device.timeline.ops, analysis.trace.syncs, device.edges
     start, end = device.result.window.start_ns, device.result.window.end_ns
     waits = (syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.stream >= 0)

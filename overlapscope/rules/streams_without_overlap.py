@@ -11,7 +11,7 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.analysis.results import Window
 from overlapscope.intervals import I64, total
-from overlapscope.rules._claims import Claims, claims, inside, streams_of
+from overlapscope.rules._claims import Claims, inside, streams_of
 from overlapscope.rules._text import counted, duration, listed, share
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind
@@ -28,8 +28,7 @@ STRETCHED = 2.0
 _EVENT, _QUEUED, _LATE = range(3)
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     use = streams_of(device.timeline, Kind.COMPUTE, found.windows)
     lengths = {stream: total(ran) for stream, ran in use.items()}
     busy = {s: n for s, n in lengths.items() if n >= SUBSTANTIAL * found.buckets.compute_ns and found.matters(n)}

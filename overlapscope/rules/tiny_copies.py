@@ -8,13 +8,12 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import MANY, TINY_BYTES, claims
+from overlapscope.rules._claims import MANY, TINY_BYTES, Claims
 from overlapscope.rules._text import duration, first, share, size, spread
 from overlapscope.rules.finding import Draft, Rule
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis) -> Iterator[Draft]:
-    found = claims(analysis, device)
+def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
     mine = found.of("tiny-copies")
     if not found.matters(mine.time_ns):
         return
