@@ -6,9 +6,9 @@ had been launched long before, the device held it back.
 
 What the host did is looked up on the thread that launched the op and on the one that launched the op before it
 (autograd launches from a thread of its own), most specific first: profiler overhead, pinning and pageable
-staging, allocation, other blocking calls, a DataLoader's next, then the rest. Of the rest, as much is charged to a blocking call
-before it as that call had kept the host waiting while the GPU still worked: that much earlier the host could have
-been here. What then remains is launch-bound where launches follow one another closely, else host-compute.
+staging, allocation, other blocking calls, a DataLoader's next, then the rest. Of the rest, as much is charged to a
+blocking call before it as that call had kept the host waiting while the GPU still worked: that much earlier the host
+could have been here. What then remains is launch-bound where launches follow one another closely, else host-compute.
 """
 
 from __future__ import annotations
