@@ -158,7 +158,7 @@ class Damage:
     """What was wrong with the source, and what reading it cost. All zero for a clean file."""
 
     truncated: bool = False
-    """The file ends before its JSON does."""
+    """The file ends before its JSON does, or its packing is broken; `examples` says which."""
     lost_bytes: int = 0
     """Bytes of the source that hold no readable event."""
     lost_events: int = 0
@@ -166,7 +166,7 @@ class Damage:
     repaired_events: int = 0
     """Events that were not valid JSON or held values of the wrong type, and were read all the same."""
     impossible_times: int = 0
-    """GPU ops left out because their time is negative, absurd or missing."""
+    """Events of any table left out because their time is negative, absurd or missing."""
     examples: tuple[str, ...] = ()
     """Up to three short descriptions, for the person who looks into it."""
 

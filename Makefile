@@ -1,0 +1,74 @@
+# `make help` lists what there is. Everything runs in virtual environments of its own, made on first use.
+
+PYTHON ?= python3
+
+# The CPU build of torch, for the tests. On Linux, PyPI's own torch is a CUDA build of gigabytes; the index below has
+# the CPU build under the same version, which pip prefers. Where that index cannot be reached, pip warns and goes on
+# with the others, and the check behind it stops before anything of CUDA's is installed.
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+VENV := .venv
+DEMO := .venv-demo
+PIP_FLAGS := --disable-pip-version-check --quiet
+PYTEST_FLAGS ?= -n 2 --dist loadgroup
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types bench wheel clean python
+
+help:  ## list these targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+
+demo: $(DEMO)/.ready  ## analyse the bundled traces (light: without torch)
+	$(DEMO)/bin/overlapscope analyze "$$($(DEMO)/bin/overlapscope samples)"
+
+test: $(VENV)/.ready  ## run the whole suite, with the CPU build of torch
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+
+lint: $(VENV)/.ready  ## check style with ruff
+	$(VENV)/bin/ruff check .
+
+types: $(VENV)/.ready  ## check types with mypy --strict
+	$(VENV)/bin/mypy --strict
+
+bench: $(VENV)/.ready  ## measure speed and memory into benchmarks/results.md (needs 3 GB of disk, some minutes)
+	$(VENV)/bin/python benchmarks/analyze.py
+
+wheel: $(VENV)/.ready  ## build the wheel into dist/
+	$(VENV)/bin/pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .
+
+clean:  ## remove the environments, caches and built files
+	rm -rf $(VENV) $(DEMO) dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(DEMO)/.ready: pyproject.toml | python
+	rm -rf $(DEMO)
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/pip install $(PIP_FLAGS) --editable .
+	@touch $@
+
+$(VENV)/.ready: pyproject.toml requirements/ci.txt | python
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install $(PIP_FLAGS) --constraint requirements/ci.txt --upgrade pip
+	$(VENV)/bin/pip install $(PIP_FLAGS) --retries 1 --extra-index-url $(TORCH_INDEX) --dry-run \
+		--report $(VENV)/torch.json --constraint requirements/ci.txt $(TORCH)
+	@! grep --quiet '"name": "nvidia-' $(VENV)/torch.json || { \
+		echo "$(TORCH) would bring CUDA with it here: set TORCH_INDEX to an index with its CPU build." >&2; exit 1; }
+	$(VENV)/bin/pip install $(PIP_FLAGS) --retries 1 --extra-index-url $(TORCH_INDEX) \
+		--constraint requirements/ci.txt $(TORCH)
+	$(VENV)/bin/pip install $(PIP_FLAGS) --constraint requirements/ci.txt --editable '.[all]' --group test
+	@! $(VENV)/bin/pip list | grep --ignore-case '^nvidia-' || { echo "CUDA packages were installed." >&2; exit 1; }
+	@touch $@
+
+# A Python that is new enough and can make environments; on Debian and Ubuntu that is a package of its own.
+python:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "There is no $(PYTHON): install Python 3.11 or newer, or name one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) is $$($(PYTHON) --version), but 3.11 or newer is needed: name one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		package=$$($(PYTHON) -c 'import sys; print("python{}.{}-venv".format(*sys.version_info))'); \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
+		then apt-get update -qq && apt-get install -qq -y "$$package"; \
+		else echo "$(PYTHON) cannot make virtual environments: sudo apt-get install $$package" >&2; exit 1; fi; }

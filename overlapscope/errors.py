@@ -1,0 +1,15 @@
+"""What can go wrong that a user can do something about: one class for each thing to do."""
+
+from __future__ import annotations
+
+
+class OverlapscopeError(Exception):
+    """Any error of overlapscope's own; its text is a sentence for the user."""
+
+
+class UnreadableTrace(OverlapscopeError):
+    """A trace cannot be read; the text names the file, what is wrong and what to do."""
+
+
+class UsageError(OverlapscopeError):
+    """A request makes no sense; the text says how to ask instead."""

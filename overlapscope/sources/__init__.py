@@ -1,0 +1,89 @@
+"""From files to Traces. `kineto` is the only format so far."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.sources import kineto
+from overlapscope.sources.files import LIMIT_BYTES
+from overlapscope.trace import Trace
+
+SUFFIXES = (".json", ".json.gz", ".json.zst")
+"""Endings of the files looked for in a directory. A file that is named may be called anything."""
+
+__all__ = ["LIMIT_BYTES", "SUFFIXES", "expand", "load", "load_all"]
+
+
+def load(source: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: bool = True) -> Trace:
+    """The Trace in one file.
+
+    `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
+    bar on stderr if that is a terminal and reading takes over a second.
+
+    Raises UnreadableTrace with a sentence for the user.
+    """
+    path = Path(source)
+    if path.is_dir():
+        raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
+    return kineto.read(source, limit_bytes=limit_bytes, progress=progress)
+
+
+def load_all(
+    sources: str | Path | Iterable[str | Path], *, limit_bytes: int = LIMIT_BYTES, progress: bool = True
+) -> list[Trace]:
+    """One Trace for each file that `expand` finds. Two files of one rank stay two Traces.
+
+    Raises UnreadableTrace for the first source that cannot be read.
+    """
+    return [load(path, limit_bytes=limit_bytes, progress=progress) for path in expand(sources)]
+
+
+def expand(sources: str | Path | Iterable[str | Path]) -> list[Path]:
+    """The trace files that files, directories and glob patterns stand for, each file once, in the order
+    given.
+
+    A directory stands for the traces right inside it, and it and a pattern yield theirs in natural order
+    (rank2 before rank10).
+
+    Raises UnreadableTrace where a directory holds no trace, a pattern matches none, or a file is missing.
+    """
+    if isinstance(sources, str | Path):
+        sources = [sources]
+    found: dict[Path, Path] = {}
+    for source in sources:
+        for path in _expand_one(source):
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def _expand_one(source: str | Path) -> list[Path]:
+    path = Path(source)
+    try:
+        if path.is_dir():
+            files = [file for file in path.iterdir() if file.name.endswith(SUFFIXES) and file.is_file()]
+            if not files:
+                raise UnreadableTrace(
+                    f"{source}: no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
+                )
+            return sorted(files, key=_natural)
+        if not path.exists() and glob.has_magic(str(source)):
+            files = [Path(match) for match in glob.glob(str(source), recursive=True)]
+            files = [file for file in files if file.is_file()]
+            if not files:
+                raise UnreadableTrace(f"{source}: the pattern matches no file; check it.")
+            return sorted(files, key=_natural)
+    except OSError as error:
+        raise UnreadableTrace(
+            f"{source}: cannot be read ({error.strerror or error}); check the path and its permissions."
+        ) from None
+    return [path]
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """A sort key by which rank2 comes before rank10."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

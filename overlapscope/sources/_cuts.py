@@ -1,0 +1,55 @@
+"""Where a stretch of the events array may be cut: guesses, which decoding proves right or wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+BLANK = b" \t\r\n"
+"""White space of JSON."""
+
+_TRIES = 4
+
+
+def boundaries(pending: bytes) -> Iterator[int]:
+    """Places near the end of `pending` where an event may end, the last first."""
+    at = len(pending)
+    tries = 0
+    for _ in range(1024):
+        at = pending.rfind(b"{", 0, at)
+        if at < 0:
+            return
+        before = pending[max(at - 256, 0) : at].rstrip(BLANK)
+        if not before.endswith(b","):
+            continue
+        before = before[:-1].rstrip(BLANK)
+        if before.endswith(b"}"):
+            yield max(at - 256, 0) + len(before)
+            tries += 1
+            if tries == _TRIES:
+                return
+
+
+def array_ends(pending: bytes) -> Iterator[int]:
+    """Places where the events array may end, the likeliest first."""
+    if not pending.strip(BLANK + b",") or pending.lstrip(BLANK)[:1] == b"]":
+        return
+    ends: list[int] = []
+    at = len(pending)
+    for _ in range(64):
+        at = pending.rfind(b"]", 0, at)
+        if at < 0:
+            break
+        if pending[max(at - 256, 0) : at].rstrip(BLANK).endswith(b"}"):
+            ends.append(at)
+            if len(ends) == _TRIES:
+                break
+    yield from ends
+
+
+def at_end(error: str, size: int) -> bool:
+    """Whether a decoding error is that of JSON that stops too early."""
+    if "truncated" in error:
+        return True
+    position = re.search(r"\(byte (\d+)\)", error)
+    return position is not None and int(position[1]) >= size - 2

@@ -1,0 +1,55 @@
+"""What stands around the events: devices, ranks, versions."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+_LOOSE = re.compile(
+    rb'"(baseTimeNanoseconds|schemaVersion|cuda_runtime_version|cuda_driver_version|cupti_version|rank|world_size)"'
+    rb'\s*:\s*"?(\d{1,19})'
+)
+
+
+def loose_metadata(text: bytes) -> dict[str, Any]:
+    """The numbers that matter, from metadata that is not valid JSON."""
+    found: dict[str, Any] = {}
+    for key, number in _LOOSE.findall(text):
+        if key in (b"rank", b"world_size"):
+            found.setdefault("distributedInfo", {}).setdefault(key.decode(), int(number))
+        else:
+            found.setdefault(key.decode(), int(number))
+    return found
+
+
+def device_names(properties: Any) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for device in properties if isinstance(properties, list) else []:
+        if isinstance(device, dict) and isinstance(device.get("name"), str):
+            ordinal = integer(device.get("id"))
+            if ordinal is not None:
+                names[ordinal] = device["name"]
+    return names
+
+
+def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str, str]:
+    """Every key that ends in "version": `cuda_runtime_version` becomes `cuda_runtime`, `schemaVersion`
+    `schema`.
+    """
+    versions: dict[str, str] = {}
+    for key, value in (*metadata.items(), *distributed.items()):
+        short = re.sub(r"[_ ]?version$", "", key, flags=re.IGNORECASE)
+        if short and short != key and isinstance(value, int | str | float) and not isinstance(value, bool):
+            versions[short] = str(value)
+    return versions
+
+
+def integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return int(value) if math.isfinite(value) else None
+    if isinstance(value, str) and value.strip().lstrip("-").isdigit() and len(value) < 20:
+        return int(value)
+    return value if isinstance(value, int) else None

@@ -1,0 +1,351 @@
+"""Finds the events array in a stream of bytes and cuts it into pieces that can be decoded on their own.
+
+The rule that makes cutting safe: if a piece begins where an event begins, and `[piece]` is valid JSON, then
+it also ends where an event ends. So any place that looks like a boundary may be tried, and validity proves it
+right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.sources._cuts import BLANK, array_ends, at_end, boundaries
+from overlapscope.sources._events import (
+    UNDECODABLE,
+    Complete,
+    ExactComplete,
+    Instant,
+    any_events,
+    convert,
+    exact_events,
+    fast_events,
+)
+from overlapscope.sources._metadata import loose_metadata
+from overlapscope.sources._repair import END_SIGHT, recover
+from overlapscope.sources._times import text_to_ns, to_ns
+from overlapscope.sources.files import SourceFile
+from overlapscope.trace import I64
+
+MAX_PENDING_BYTES = 64 << 20
+"""Bytes held while looking for the end of one event, or for the events array. More is no trace."""
+
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_PHASE = re.compile(rb'"ph"\s*:')
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_MAX_HEADER_BYTES = 4 << 20
+"""Longer metadata that is not valid JSON is not waited for."""
+_AFTER_ARRAY = re.compile(rb"\}\s*\]")
+
+
+_ts = attrgetter("ts")
+
+
+@dataclass(slots=True)
+class Batch:
+    """Some of a file's events."""
+
+    rows: list[Any] = field(default_factory=list)
+    """Complete events: `Complete` or `ExactComplete`."""
+    start_ns: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Their starts, without the file's base; `_times.UNREADABLE` where there is none."""
+    markers: list[tuple[str, int]] = field(default_factory=list)
+    """Instants that say when recording was on: (name, ns)."""
+    count: int = 0
+    """Events of any phase."""
+
+
+@dataclass(slots=True)
+class Losses:
+    """What reading cost so far; becomes `trace.Damage`."""
+
+    truncated: bool = False
+    lost_bytes: int = 0
+    lost_events: int = 0
+    repaired_events: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def remember(self, examples: list[str]) -> None:
+        self.examples.extend(examples[: 3 - len(self.examples)])
+
+
+class EventStream:
+    """The events of one file, in batches, and the metadata around them.
+
+    `metadata` is complete only once the batches have been read: keys may stand on either side of the events.
+    """
+
+    def __init__(self, file: SourceFile) -> None:
+        self._path: Path = file.path
+        self._file = file
+        self._blocks: Iterator[bytes] = iter(file)
+        self._exact = False
+        self._ended = False
+        """The events array's closing bracket has been seen."""
+        self.metadata: dict[str, Any] = {}
+        self.losses = Losses()
+        self._bare = False
+
+    def batches(self) -> Iterator[Batch]:
+        """The events in the file's order.
+
+        Raises UnreadableTrace where there is no events array or nothing in it can be read.
+        """
+        rest = self._find_array()
+        read_any = False
+        least = 0
+        for block in self._blocks:
+            rest = b"".join((rest, block)) if rest else block
+            if len(rest) < least:
+                continue
+            before = len(rest)
+            batch = self._decode(rest, final=False)
+            read_any |= batch.count > 0
+            yield batch
+            rest = self._rest
+            if self._ended:
+                break
+            if len(rest) > MAX_PENDING_BYTES:
+                raise UnreadableTrace(
+                    f"{self._path}: an event is longer than {MAX_PENDING_BYTES >> 20} MiB, so this is no trace; "
+                    "record it again."
+                )
+            # An event longer than a block: look again only when there is much more of it.
+            least = 2 * len(rest) if len(rest) == before else 0
+        if not self._ended:
+            batch = self._decode(rest, final=True)
+            read_any |= batch.count > 0
+            yield batch
+        self._finish()
+        losses = self.losses
+        if not read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
+            raise UnreadableTrace(
+                f"{self._path}: none of the events in it can be read; it is damaged beyond repair, record it again."
+            )
+
+    # -- before the events
+
+    def _find_array(self) -> bytes:
+        """Bytes that follow the opening bracket of the events array."""
+        head = b""
+        searched = 0
+        for block in self._blocks:
+            head = (head + block).removeprefix(b"\xef\xbb\xbf")
+            if not searched:
+                start = head.lstrip(BLANK)
+                if not start:
+                    head = b""
+                    continue
+                if start[:1] == b"[":
+                    self._bare = True
+                    return start[1:]
+                if start[:1] != b"{":
+                    raise self._no_json()
+            for found in _ARRAY.finditer(head, max(searched - 64, 0)):
+                if self._take_header(head[: found.start()]):
+                    return head[found.end() :]
+            searched = len(head)
+            if searched > MAX_PENDING_BYTES or (searched > _MAX_HEADER_BYTES and _ARRAY.search(head) is not None):
+                break
+        if not head.strip(BLANK):
+            raise UnreadableTrace(f"{self._path}: holds nothing but white space; record the trace again.")
+        fallback = _ARRAY.search(head)
+        if fallback is not None:
+            self.metadata.update(self._loose_header(head[: fallback.start()]))
+            return head[fallback.end() :]
+        raise self._no_events(head)
+
+    def _take_header(self, header: bytes) -> bool:
+        """Whether `header` + `"traceEvents"` stands at the top level, which valid JSON proves."""
+        try:
+            metadata = msgspec.json.decode(header + b'"":0}')
+        except UNDECODABLE:
+            # Some metadata is the user's own text. It must not cost the events, if they are where they seem
+            # to be.
+            outside = _STRING.sub(b"", header)
+            if b'"' in outside or (outside.count(b"{"), outside.count(b"[")) != (
+                outside.count(b"}") + 1,
+                outside.count(b"]"),
+            ):
+                return False
+            metadata = self._loose_header(header)
+        self.metadata.update(metadata)
+        return True
+
+    def _loose_header(self, header: bytes) -> dict[str, Any]:
+        self.losses.repaired_events += 1
+        self.losses.remember(["repaired: the metadata before the events is not valid JSON"])
+        return loose_metadata(header)
+
+    def _no_json(self) -> UnreadableTrace:
+        return UnreadableTrace(
+            f"{self._path}: is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`)."
+        )
+
+    def _no_events(self, head: bytes) -> UnreadableTrace:
+        if self._file.broken is not None:
+            return UnreadableTrace(
+                f"{self._path}: {self._file.broken} before its first event; copy or record it again."
+            )
+        try:
+            msgspec.json.decode(head)
+        except UNDECODABLE:
+            if b":" not in head[:4096] and b'"' not in head[:4096]:
+                return self._no_json()
+            return UnreadableTrace(
+                f"{self._path}: has no `traceEvents` and is not valid JSON; if it was cut, record the trace again."
+            )
+        return UnreadableTrace(
+            f"{self._path}: is JSON without `traceEvents`, so no trace; pass a Chrome trace of torch.profiler."
+        )
+
+    # -- the events
+
+    def _decode(self, pending: bytes, *, final: bool) -> Batch:
+        """Decodes what it can of `pending` and leaves what it cannot decide on in `_rest`."""
+        self._rest = pending
+        if not final:
+            for end in boundaries(pending):
+                verdict, batch = self._typed(pending, end)
+                if verdict == "valid":
+                    self._rest = pending[end:].lstrip(BLANK).removeprefix(b",")
+                    return batch
+                if verdict == "broken":
+                    break
+            else:
+                if _AFTER_ARRAY.search(pending) is None:
+                    return Batch()
+        for end in array_ends(pending):
+            if len(pending) - end < END_SIGHT and not final:
+                return Batch()
+            if _PHASE.search(pending, end, end + END_SIGHT):
+                continue
+            verdict, batch = self._typed(pending, end)
+            if verdict == "valid":
+                self._ended = True
+                self._footer = pending[end:].lstrip(BLANK)[1:]
+                return batch
+        return self._recover(pending, final=final)
+
+    def _typed(self, pending: bytes, end: int) -> tuple[str, Batch]:
+        """Decodes the events in `pending[:end]`. The verdict is "valid", "cut" (the end seems wrong) or
+        "broken".
+        """
+        array = b"".join((b"[", memoryview(pending)[:end], b"]"))
+        try:
+            if not self._exact:
+                batch = _fast_batch(fast_events.decode(array))
+                if batch is not None:
+                    return "valid", batch
+                self._exact = True
+            return "valid", _exact_batch(exact_events.decode(array))
+        except msgspec.ValidationError:
+            pass
+        except UNDECODABLE as error:
+            return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
+        try:
+            values = any_events.decode(array)
+        except UNDECODABLE as error:
+            return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
+        lost = self.losses.lost_events
+        events = self._convert(values)
+        return "valid", _exact_batch(events, len(values) - (self.losses.lost_events - lost))
+
+    def _convert(self, values: list[Any]) -> list[Any]:
+        events: list[Any] = []
+        for value in values:
+            typed = convert(value)
+            if typed is None:
+                self.losses.lost_events += 1
+                self.losses.remember([f"lost: {str(value)[:80]} is no event"])
+                continue
+            event, repaired = typed
+            if event is not None:
+                events.append(event)
+            if repaired:
+                self.losses.repaired_events += 1
+                self.losses.remember([f"repaired: {str(value)[:100]}"])
+        return events
+
+    def _recover(self, pending: bytes, *, final: bool) -> Batch:
+        text = pending.decode("utf-8", "surrogateescape")
+        found = recover(text, final=final)
+        losses = self.losses
+        losses.repaired_events += found.repaired_events
+        losses.lost_events += found.lost_events
+        losses.lost_bytes += found.lost_bytes
+        losses.remember(found.examples)
+        if found.rest is None:
+            self._ended = True
+            self._footer = found.footer.encode("utf-8", "surrogateescape")
+            self._rest = b""
+        else:
+            self._rest = found.rest.encode("utf-8", "surrogateescape")
+        return _exact_batch(found.events, found.read)
+
+    # -- after the events
+
+    def _finish(self) -> None:
+        losses = self.losses
+        if self._file.broken is not None:
+            losses.truncated = True
+            losses.remember([f"truncated: {self._file.broken}"])
+        if not self._ended:
+            losses.truncated = True
+            return
+        footer = self._footer
+        for block in self._blocks:
+            if len(footer) < MAX_PENDING_BYTES:
+                footer += block
+        footer = footer.strip(BLANK)
+        if self._bare:
+            losses.lost_bytes += len(footer)
+            return
+        try:
+            self.metadata.update(msgspec.json.decode(b'{"":0' + footer))
+        except UNDECODABLE:
+            self.metadata.update(loose_metadata(footer))
+            if events := len(_PHASE.findall(footer)):
+                losses.lost_events += events
+                losses.lost_bytes += len(footer)
+                losses.remember([f"lost: {events} events after the end of `traceEvents`"])
+            elif footer.endswith(b"}"):
+                losses.repaired_events += 1
+                losses.remember(["repaired: the metadata after the events is not valid JSON"])
+            else:
+                losses.truncated = True
+                losses.lost_bytes += len(footer)
+
+
+def _fast_batch(events: list[Any]) -> Batch | None:
+    """None where a start is so large that a double does not hold its nanoseconds.
+
+    Doubles from 2**43 microseconds on are further apart than one nanosecond.
+    """
+    rows = [event for event in events if type(event) is Complete]
+    start_us = np.fromiter(map(_ts, rows), np.float64, len(rows))
+    if (start_us >= 2.0**43).any():
+        return None
+    return Batch(rows, to_ns(start_us), _markers(events), len(events))
+
+
+def _exact_batch(events: Sequence[Any], count: int | None = None) -> Batch:
+    rows = [event for event in events if type(event) is ExactComplete]
+    start = np.fromiter((text_to_ns(row.ts) for row in rows), np.int64, len(rows))
+    return Batch(rows, start, _markers(events), len(events) if count is None else count)
+
+
+def _markers(events: Sequence[Any]) -> list[tuple[str, int]]:
+    return [
+        (event.name, text_to_ns(event.ts))
+        for event in events
+        if type(event) is Instant and event.name.startswith(("Iteration Start", "Record Window End"))
+    ]

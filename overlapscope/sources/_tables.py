@@ -1,0 +1,163 @@
+"""Makes the Trace's tables of the columns that were collected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from overlapscope import op_names
+from overlapscope.sources._columns import Columns, Table
+from overlapscope.trace import I8, I64, GpuOps, HostEvents, Index, RuntimeCalls, Syncs
+
+
+class Finished:
+    """Whole columns: one row for each complete event."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.names = tuple(columns.names)
+        parts = columns.parts
+        self._category = _whole([part[0] for part in parts], np.int32)
+        self._name = _whole([part[1] for part in parts], np.int32)
+        self.start_ns: I64 = _whole([part[2] for part in parts], np.int64)
+        self.dur_ns: I64 = _whole([part[3] for part in parts], np.int64)
+        self._thread = _whole([part[4] for part in parts], np.int64)
+        parts.clear()
+        self._table = columns.tables()[self._category] if len(self._category) else self._category
+        self._categories = list(columns.categories)
+        self._calls = _parts(columns.call_parts, ())
+        self._ops = _parts(columns.op_parts, (4,))
+        self._syncs = _parts(columns.sync_parts, (7,))
+        self._steps()
+
+    def _steps(self) -> None:
+        """Before torch 1.11 steps were recorded as operators; they are annotations all the same."""
+        step = np.array([name.startswith("ProfilerStep#") for name in self.names], dtype=np.bool_)
+        if step.any():
+            self._table[(self._table == Table.CPU) & step[self._name]] = Table.ANNOTATION
+
+    def name(self, row: int) -> str:
+        return str(self.names[self._name[row]])
+
+    def work(self) -> Index:
+        """Rows that end up in a table."""
+        return np.flatnonzero((self._table != Table.IGNORED) & (self._table != Table.SPAN))
+
+    def spans(self) -> Index:
+        """Rows of category `Trace`, which say when recording was on."""
+        return np.flatnonzero(self._table == Table.SPAN)
+
+    def drop(self, rows: Index) -> None:
+        """Leaves rows out of every table."""
+        self._table[rows] = Table.IGNORED
+
+    def host(self, table: Table, base_ns: int) -> HostEvents:
+        rows = self._sorted(table)
+        start, end = self._interval(rows, base_ns)
+        return HostEvents(self.names, start, end, self._name[rows], self._thread[rows])
+
+    def runtime_calls(self, base_ns: int) -> RuntimeCalls:
+        rows = self._sorted(Table.RUNTIME)
+        start, end = self._interval(rows, base_ns)
+        correlation = self._aligned(self._calls, rows)
+        return RuntimeCalls(self.names, start, end, self._name[rows], self._thread[rows], _positive(correlation))
+
+    def syncs(self, base_ns: int) -> Syncs:
+        rows = self._sorted(Table.SYNC)
+        start, end = self._interval(rows, base_ns)
+        values = self._aligned(self._syncs, rows)
+        return Syncs(
+            self.names,
+            start,
+            end,
+            self._name[rows],
+            kind=values[:, 0].astype(np.int8),
+            device=values[:, 1].astype(np.int32),
+            stream=values[:, 2].astype(np.int32),
+            correlation=_positive(values[:, 3]),
+            event=np.maximum(values[:, 4], -1),
+            source_stream=values[:, 5].astype(np.int32),
+            record_correlation=_positive(values[:, 6]),
+        )
+
+    def gpu_ops(self, base_ns: int, calls: RuntimeCalls) -> GpuOps:
+        rows = self._sorted(Table.GPU)
+        start, end = self._interval(rows, base_ns)
+        values = self._aligned(self._ops, rows)
+        correlation = _positive(values[:, 2])
+        judged = self._judged(rows)
+        return GpuOps(
+            self.names,
+            start,
+            end,
+            self._name[rows],
+            kind=judged[:, 0].copy(),
+            device=values[:, 0].astype(np.int32),
+            stream=values[:, 1].astype(np.int32),
+            correlation=correlation,
+            launch=_launches(correlation, calls),
+            bytes=np.maximum(values[:, 3], -1),
+            source_kind=judged[:, 1].copy(),
+            target_kind=judged[:, 2].copy(),
+        )
+
+    def _judged(self, rows: Index) -> I8:
+        """Kind, source and target memory of GPU ops: each distinct (category, name) is judged once."""
+        names = len(self.names)
+        key = self._category[rows].astype(np.int64) * names + self._name[rows]
+        distinct, back = np.unique(key, return_inverse=True)
+        judged = []
+        for one in distinct.tolist():
+            category, name = self._categories[one // names], self.names[one % names]
+            judged.append((op_names.kind(category, name), *op_names.memory_kinds(category, name)))
+        return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
+
+    def _sorted(self, table: Table) -> Index:
+        """The table's rows by start, longest first within equal starts."""
+        rows = np.flatnonzero(self._table == table)
+        start = self.start_ns[rows]
+        # Files are nearly sorted by thread, which a stable sort makes use of; only ties need the second key.
+        order = np.argsort(start, kind="stable")
+        rows, start = rows[order], start[order]
+        tie = start[1:] == start[:-1]
+        if tie.any():
+            tied = np.flatnonzero(np.append(tie, False) | np.append(False, tie))
+            rows[tied] = rows[tied][np.lexsort((-self.dur_ns[rows[tied]], start[tied]))]
+        return rows
+
+    def _interval(self, rows: Index, base_ns: int) -> tuple[I64, I64]:
+        start = self.start_ns[rows] + base_ns
+        return start, start + self.dur_ns[rows]
+
+    @staticmethod
+    def _aligned(part: tuple[Index, I64], rows: Index) -> I64:
+        at, values = part
+        return values[np.searchsorted(at, rows)]
+
+
+def _launches(correlation: I64, calls: RuntimeCalls) -> I64:
+    """The row of the earliest call with the op's correlation, -1 for none."""
+    launch = np.full(len(correlation), -1, dtype=np.int64)
+    known = np.flatnonzero(calls.correlation > 0)
+    if not len(known):
+        return launch
+    by_correlation = known[np.argsort(calls.correlation[known], kind="stable")]
+    ordered = calls.correlation[by_correlation]
+    at = np.minimum(np.searchsorted(ordered, correlation), len(ordered) - 1)
+    found = ordered[at] == correlation
+    launch[found] = by_correlation[at[found]]
+    return launch
+
+
+def _positive(correlation: I64) -> I64:
+    return np.where(correlation > 0, correlation, -1)
+
+
+def _whole(parts: list[Any], dtype: Any) -> Any:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+
+
+def _parts(parts: list[tuple[Index, I64]], shape: tuple[int, ...]) -> tuple[Index, I64]:
+    if not parts:
+        return np.empty(0, dtype=np.intp), np.empty((0, *shape), dtype=np.int64)
+    return np.concatenate([at for at, _ in parts]), np.concatenate([values for _, values in parts])

@@ -1,0 +1,128 @@
+"""Reads a Kineto Chrome trace (`torch.profiler`'s `export_chrome_trace`) into a Trace.
+
+The file is read once, in blocks: memory holds the columns and one block, not the text (`_stream`,
+`_columns`).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from overlapscope.sources._columns import Columns, Table
+from overlapscope.sources._metadata import device_names, integer, versions
+from overlapscope.sources._progress import ReadingBar
+from overlapscope.sources._stream import EventStream, Losses
+from overlapscope.sources._tables import Finished
+from overlapscope.sources._times import UNREADABLE, possible, recording
+from overlapscope.sources.files import LIMIT_BYTES, SourceFile
+from overlapscope.trace import Damage, Trace
+
+_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_LARGEST_BASE_NS = 1 << 62
+
+
+def read(path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: bool = True) -> Trace:
+    """The Trace in a file of JSON, gzipped JSON or zstd-packed JSON; the packing is told from its first
+    bytes.
+
+    `limit_bytes` bounds the unpacked size. `progress` shows a bar on stderr if that is a terminal and reading
+    takes over a second. Times are `baseTimeNanoseconds` + `ts`, exact to the nanosecond.
+
+    Raises UnreadableTrace where there is no trace to be had. What is merely damaged is read as far as it
+    goes, and `Trace.damage` says what that cost.
+    """
+    file = SourceFile(Path(path), limit_bytes=limit_bytes)
+    stream = EventStream(file)
+    columns = Columns()
+    with ReadingBar(str(path), file.packed_bytes, enabled=progress) as bar:
+        for batch in stream.batches():
+            columns.add(batch)
+            bar.at(file.packed_bytes_read)
+    return _assemble(str(path), columns, stream)
+
+
+def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
+    metadata = stream.metadata
+    base_ns = integer(metadata.get("baseTimeNanoseconds")) or 0
+    if abs(base_ns) > _LARGEST_BASE_NS:
+        base_ns = 0
+    finished = Finished(columns)
+    span = _stated_span(finished, columns.markers)
+    work = finished.work()
+    begin_ns, end_ns = recording(
+        finished.start_ns[work][finished.start_ns[work] > 0] if len(work) else finished.start_ns[work], span
+    )
+    ok = possible(finished.start_ns[work], finished.dur_ns[work], begin_ns, end_ns)
+    finished.drop(work[~ok])
+
+    runtime_calls = finished.runtime_calls(base_ns)
+    stated = span is not None and (begin_ns, end_ns) == span
+    distributed = metadata.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    rank = integer(distributed.get("rank"))
+    return Trace(
+        source=source,
+        names=finished.names,
+        gpu_ops=finished.gpu_ops(base_ns, runtime_calls),
+        runtime_calls=runtime_calls,
+        cpu_ops=finished.host(Table.CPU, base_ns),
+        annotations=finished.host(Table.ANNOTATION, base_ns),
+        python_frames=finished.host(Table.PYTHON, base_ns),
+        overheads=finished.host(Table.OVERHEAD, base_ns),
+        syncs=finished.syncs(base_ns),
+        device_names=device_names(metadata.get("deviceProperties")),
+        rank=rank if rank is not None else _rank_in_name(source),
+        world_size=integer(distributed.get("world_size")),
+        start_ns=begin_ns + base_ns if stated else -1,
+        end_ns=end_ns + base_ns if stated else -1,
+        versions=versions(metadata, distributed),
+        damage=_damage(stream.losses, columns.repaired, int((~ok).sum()), _first_impossible(finished, work[~ok])),
+    )
+
+
+def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[int, int] | None:
+    """When recording began and ended by the file's own account, without the base; None where it does not say.
+
+    The `Trace` span ends when the host stopped; `Record Window End` comes after it, when the last GPU op had
+    ended.
+    """
+    spans = finished.spans()
+    spans = spans[(finished.start_ns[spans] > 0) & (finished.dur_ns[spans] >= 0)]
+    begins = [ns for name, ns in markers if ns > 0 and name.startswith("Iteration Start")]
+    ends = [ns for name, ns in markers if ns > 0 and name.startswith("Record Window End")]
+    begins += finished.start_ns[spans].tolist()
+    if not begins:
+        return None
+    if not ends:
+        ends = (finished.start_ns[spans] + finished.dur_ns[spans]).tolist()
+    begin = min(begins)
+    end = max(ends, default=begin)
+    return (begin, end) if end > begin else None
+
+
+def _damage(losses: Losses, repaired_args: int, impossible: int, example: list[str]) -> Damage:
+    return Damage(
+        truncated=losses.truncated,
+        lost_bytes=losses.lost_bytes,
+        lost_events=losses.lost_events,
+        repaired_events=losses.repaired_events + repaired_args,
+        impossible_times=impossible,
+        examples=tuple([*losses.examples, *example][:3]),
+    )
+
+
+def _first_impossible(finished: Finished, rows: Any) -> list[str]:
+    if not len(rows):
+        return []
+    row = int(rows[0])
+    start, dur = int(finished.start_ns[row]), int(finished.dur_ns[row])
+    when = "unreadable" if start == UNREADABLE else f"{start} ns"
+    length = "unreadable" if dur == UNREADABLE else f"{dur} ns"
+    return [f"impossible time: {finished.name(row)[:60]} starts at {when}, lasts {length}"]
+
+
+def _rank_in_name(source: str) -> int | None:
+    found = _RANK_IN_NAME.findall(Path(source).name)
+    return int(found[-1]) if found else None
