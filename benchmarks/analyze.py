@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parent / "tests" / "data" / "seed" / "gpt2_train.json.gz"
+SOURCE = HERE.parent / "traces" / "gpt2_train.json.gz"
 RESULTS = HERE / "results.md"
 
 COMPARED_MB = 250

@@ -6,7 +6,7 @@ analyser printed. Recorded with:
 
     python scenarios/known_causes.py OUTPUT_DIR [NAME...]
 
-The recordings in `tests/data/known_causes` were made this way; see `traces/README.md` for the hardware.
+The recordings in `traces/known_causes` were made this way; see `traces/README.md` for the hardware.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     python scenarios/mixed_workloads.py OUTPUT_DIR [NAME...]
 
-The recordings in `tests/data/mixed_workloads` were made this way. They were recorded after the causes had been
+The recordings in `traces/mixed_workloads` were made this way. They were recorded after the causes had been
 written, to test them on something they had not been written for.
 """
 

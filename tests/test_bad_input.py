@@ -22,7 +22,7 @@ from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.sources import _stream, files, load
 from overlapscope.trace import Damage, Trace
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "traces"
 REAL = DATA / "known_causes" / "host_sync.json.gz"
 CLEAN = Damage()
 

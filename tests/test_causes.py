@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,61 +14,11 @@ from overlapscope.sources import load
 from overlapscope.trace import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, Wait, make_trace
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "traces"
 RECORDED = DATA / "known_causes"
-SEED = DATA / "seed"
 MIXED = DATA / "mixed_workloads"
-
-# Recording -> (cause, least share of the exposed copy time it must explain).
-COPY_TRUTH = {
-    RECORDED / "pageable_memory": ("pageable-memory", 0.99),
-    RECORDED / "data_loading": ("pageable-memory", 0.99),
-    RECORDED / "same_stream": ("same-stream", 0.99),
-    RECORDED / "pin_in_loop": ("same-stream", 0.99),
-    RECORDED / "many_small_copies": ("same-stream", 0.99),
-    RECORDED / "late_issue": ("late-issue", 0.99),
-    RECORDED / "late_issue_no_sync_events": ("late-issue", 0.99),
-    RECORDED / "event_wait": ("event-wait", 0.99),
-    RECORDED / "event_wait_no_sync_events": ("event-wait", 0.99),
-    RECORDED / "event_wait_reused_events": ("event-wait", 0.99),
-    RECORDED / "host_sync": ("host-sync", 0.99),
-    RECORDED / "host_sync_stacks": ("host-sync", 0.99),
-    RECORDED / "blocking_copy": ("host-sync", 0.99),
-    RECORDED / "engine_busy": ("engine-busy", 0.95),
-    RECORDED / "no_compute": ("no-compute", 0.99),
-    RECORDED / "one_copy_stream": ("no-compute", 0.99),
-    MIXED / "late_by_half": ("late-issue", 0.99),
-    MIXED / "kv_offload": ("no-compute", 0.99),
-    MIXED / "kv_offload_no_sync_events": ("no-compute", 0.99),
-    MIXED / "activation_offload": ("same-stream", 0.99),
-    MIXED / "graph_with_copies": ("same-stream", 0.99),
-    MIXED / "small_transformer": ("pageable-memory", 0.99),
-    MIXED / "small_transformer_everything": ("pageable-memory", 0.99),
-    MIXED / "small_transformer_gpu_only": ("pageable-memory", 0.99),
-    SEED / "pipeline_3stream": ("no-compute", 0.99),
-    SEED / "streamed0_pinned0": ("pageable-memory", 1.0),
-    SEED / "streamed1_pinned0": ("pageable-memory", 1.0),
-    SEED / "streamed1_pinned1": ("no-compute", 0.95),
-}
-IDLE_TRUTH = {
-    RECORDED / "item_every_step": ("host-sync", 0.7),
-    RECORDED / "item_every_step_stacks": ("host-sync", 0.7),
-    RECORDED / "late_issue": ("host-sync", 0.7),
-    RECORDED / "launch_bound": ("launch-bound", 0.99),
-    RECORDED / "launch_bound_graph": ("launch-latency", 0.99),
-    RECORDED / "data_loading": ("data-loading", 0.95),
-    RECORDED / "data_loading_stacks": ("data-loading", 0.95),
-    RECORDED / "host_compute": ("host-compute", 0.95),
-    RECORDED / "allocation": ("allocation", 0.85),
-    RECORDED / "pin_in_loop": ("host-staging", 0.99),
-    MIXED / "loader_with_workers": ("data-loading", 0.95),
-    MIXED / "small_transformer": ("launch-bound", 0.8),
-    MIXED / "small_transformer_everything": ("launch-bound", 0.75),
-    MIXED / "small_transformer_gpu_only": ("launch-bound", 0.75),
-    SEED / "gpt2_train": ("launch-bound", 0.7),
-    SEED / "ddp/rank0": ("launch-bound", 0.7),
-    SEED / "ddp/rank1": ("launch-bound", 0.7),
-}
+# What the programs that were recorded make true; `traces/README.md` says how each entry follows from its program.
+TRUTH: dict[str, dict[str, Any]] = tomllib.loads((DATA / "truth.toml").read_text())
 
 
 def recorded(path: Path) -> Device:
@@ -78,16 +30,17 @@ def share(causes: dict[str, int], cause: str) -> float:
     return causes[cause] / sum(causes.values())
 
 
-@pytest.mark.parametrize("path", COPY_TRUTH, ids=lambda p: p.name)
-def test_exposed_copies_of_recordings(path: Path) -> None:
-    cause, least = COPY_TRUTH[path]
-    assert share(recorded(path).exposed_copy_by_cause, cause) >= least
+@pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "exposed_copy" in known])
+def test_exposed_copies_of_recordings(name: str) -> None:
+    truth = TRUTH[name]["exposed_copy"]
+    assert share(recorded(DATA / name).exposed_copy_by_cause, truth["cause"]) >= truth["least_share"]
 
 
-@pytest.mark.parametrize("path", IDLE_TRUTH, ids=lambda p: p.name)
-def test_idle_time_of_recordings(path: Path) -> None:
-    cause, least = IDLE_TRUTH[path]
-    assert share(recorded(path).idle_by_cause, cause) >= least
+@pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "idle" in known])
+def test_idle_time_of_recordings(name: str) -> None:
+    truth = TRUTH[name]["idle"]
+    for device in analyze_trace(load(DATA / f"{name}.json.gz")).result.devices:
+        assert share(device.idle_by_cause, truth["cause"]) >= truth["least_share"]
 
 
 @pytest.mark.parametrize("path", sorted(DATA.rglob("*.json.gz")), ids=lambda p: p.stem)
@@ -99,18 +52,11 @@ def test_next_to_nothing_stays_unknown(path: Path) -> None:
 
 def test_one_stream_pipeline_is_limited_by_supply() -> None:
     """22.4 ms of copies and 6.1 ms of compute a step: moving the copies hides what compute there is, no more."""
-    device = recorded(SEED / "pipeline_1stream")
+    device = recorded(DATA / "pipeline_1stream")
     for step in device.steps:
         causes = step.exposed_copy_by_cause
         assert causes["same-stream"] == step.buckets.compute_ns
         assert causes["no-compute"] == step.buckets.exposed_copy_ns - step.buckets.compute_ns
-
-
-def test_devices_that_wait_for_each_other_are_idle_by_event_wait() -> None:
-    result = analyze_trace(load(MIXED / "model_on_two_devices.json.gz")).result
-    assert [device.device for device in result.devices] == [0, 1]
-    for device in result.devices:
-        assert share(device.idle_by_cause, "event-wait") > 0.99
 
 
 def test_a_checkpoint_under_the_next_step_is_hidden() -> None:

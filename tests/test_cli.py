@@ -16,10 +16,10 @@ from overlapscope import __version__
 from overlapscope.commands import COMMANDS, main
 from overlapscope.commands.analyze import parse_size
 
-DATA = Path("tests/data")
-PIPELINE = str(DATA / "seed/pipeline_1stream.json.gz")
-GPT2 = str(DATA / "seed/gpt2_train.json.gz")
-DDP = str(DATA / "seed/ddp")
+DATA = Path("traces")
+PIPELINE = str(DATA / "pipeline_1stream.json.gz")
+GPT2 = str(DATA / "gpt2_train.json.gz")
+DDP = str(DATA / "ddp")
 HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"
 
 

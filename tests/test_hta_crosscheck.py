@@ -20,7 +20,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.sources import load
 
-SEED = Path(__file__).parent / "data" / "seed"
+SEED = Path(__file__).parents[1] / "traces"
 TRACES = ("ddp/rank0", "ddp/rank1", "gpt2_train", "pipeline_1stream", "pipeline_3stream", "streamed1_pinned1")
 
 

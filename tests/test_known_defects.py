@@ -13,7 +13,7 @@ from overlapscope.sources import load
 from overlapscope.trace import Kind
 from tests.kineto_files import call, host, kernel, memcpy, write
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "traces"
 
 
 def analysed(path: Path) -> TraceAnalysis:
@@ -41,7 +41,7 @@ def test_ops_without_a_launch_are_kept(tmp_path: Path) -> None:
 
 
 def test_the_last_step_is_kept() -> None:
-    names = [step.name for step in device_of(DATA / "seed" / "gpt2_train.json.gz").steps]
+    names = [step.name for step in device_of(DATA / "gpt2_train.json.gz").steps]
     assert names == ["ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"]
 
 

@@ -21,7 +21,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.sources import expand, files, load, load_all
 from overlapscope.trace import Kind, Memory, Sync, Trace
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "traces"
 REAL = sorted((DATA / "known_causes").glob("*.json.gz"))
 BASE_NS = 1_790_857_026_000_000_000
 

@@ -19,8 +19,8 @@ from overlapscope.trace import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, make_trace
 from tests.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
 
-DATA = Path(__file__).parent / "data"
-RECORDINGS = sorted(str(path.relative_to(DATA)).removesuffix(".json.gz") for path in DATA.glob("*/**/*.json.gz"))
+DATA = Path(__file__).parents[1] / "traces"
+RECORDINGS = sorted(str(path.relative_to(DATA)).removesuffix(".json.gz") for path in DATA.rglob("*.json.gz"))
 
 
 class Truth(NamedTuple):
@@ -77,17 +77,17 @@ TRUTH = {
     "known_causes/backward_on_side_stream": Truth({}, ("stream-without-work",)),
     "known_causes/two_streams_full_kernels": Truth({}, ("streams-without-overlap",)),
     # A training step that small kernels make launch-bound: idle is 68 of 164, 31 of 111, 23 of 109 ms.
-    "seed/gpt2_train": Truth({"launch-bound": (40, 68)}, may=("host-compute",)),
-    "seed/ddp/rank0": Truth({"launch-bound": (15, 31)}, may=("host-compute", "exposed-communication")),
-    "seed/ddp/rank1": Truth({"launch-bound": (12, 23), "exposed-communication": (7, 9)}, may=("host-compute",)),
+    "gpt2_train": Truth({"launch-bound": (40, 68)}, may=("host-compute",)),
+    "ddp/rank0": Truth({"launch-bound": (15, 31)}, may=("host-compute", "exposed-communication")),
+    "ddp/rank1": Truth({"launch-bound": (12, 23), "exposed-communication": (7, 9)}, may=("host-compute",)),
     # All 24.3 ms of compute could hide copies, no more; the rest goes both ways, 2477 MB each at 55 GB/s.
-    "seed/pipeline_1stream": Truth({"copy-on-compute-stream": (24.0, 24.7), "one-way-copies": (43, 46)}),
-    "seed/pipeline_3stream": Truth({}, ("overlap-achieved",), may=("host-sync",)),
-    "seed/streamed0_pinned0": Truth({"pageable-copy": (5.5, 7.6)}, may=_AFTERMATH),
-    "seed/streamed1_pinned0": Truth({"pageable-copy": (5.0, 6.7)}, may=_AFTERMATH),
+    "pipeline_1stream": Truth({"copy-on-compute-stream": (24.0, 24.7), "one-way-copies": (43, 46)}),
+    "pipeline_3stream": Truth({}, ("overlap-achieved",), may=("host-sync",)),
+    "streamed0_pinned0": Truth({"pageable-copy": (5.5, 7.6)}, may=_AFTERMATH),
+    "streamed1_pinned0": Truth({"pageable-copy": (5.0, 6.7)}, may=_AFTERMATH),
     # Compute takes 46 us in all, so no more can be hidden.
-    "seed/streamed0_pinned1": Truth({"copy-on-compute-stream": (0.04, 0.047)}, may=("host-sync",)),
-    "seed/streamed1_pinned1": Truth({}, ("overlap-achieved",), may=("host-sync",)),
+    "streamed0_pinned1": Truth({"copy-on-compute-stream": (0.04, 0.047)}, may=("host-sync",)),
+    "streamed1_pinned1": Truth({}, ("overlap-achieved",), may=("host-sync",)),
     "mixed_workloads/async_checkpoint": Truth({}, ("overlap-achieved",)),
     "mixed_workloads/kv_offload": Truth({}, ("overlap-achieved",)),
     "mixed_workloads/kv_offload_no_sync_events": Truth({}, ("overlap-achieved",)),
@@ -186,7 +186,7 @@ def test_the_line_of_a_synchronize_is_named() -> None:
 
 
 def test_a_pipeline_on_one_stream_says_what_cannot_be_hidden() -> None:
-    finding = warnings(find_all([analysed("seed/pipeline_1stream")]))["copy-on-compute-stream"]
+    finding = warnings(find_all([analysed("pipeline_1stream")]))["copy-on-compute-stream"]
     assert "cannot be hidden in any order" in finding.detail
 
 

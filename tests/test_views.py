@@ -105,7 +105,7 @@ def test_markdown_escape_leaves_nothing_to_interpret() -> None:
 
 
 def test_the_strip_accounts_for_every_nanosecond_of_its_window() -> None:
-    device = analyze_trace(ov.load("tests/data/seed/pipeline_1stream.json.gz", progress=False)).devices[0]
+    device = analyze_trace(ov.load("traces/pipeline_1stream.json.gz", progress=False)).devices[0]
     whole = device.result
     name = whole.steps[1].name
     measured = measure(device.timeline, whole, scope=name, slices=77)
@@ -118,14 +118,14 @@ def test_the_strip_accounts_for_every_nanosecond_of_its_window() -> None:
 
 
 def test_the_strip_keeps_the_busiest_streams_and_says_how_many_it_left_out() -> None:
-    device = analyze_trace(ov.load("tests/data/seed/pipeline_3stream.json.gz", progress=False)).devices[0]
+    device = analyze_trace(ov.load("traces/pipeline_3stream.json.gz", progress=False)).devices[0]
     measured = measure(device.timeline, device.result, slices=10, lanes=2)
     assert len(measured.lanes) == 2
     assert measured.left_out == 1
 
 
 def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
-    device = analyze_trace(ov.load("tests/data/seed/pipeline_3stream.json.gz", progress=False)).devices[0]
+    device = analyze_trace(ov.load("traces/pipeline_3stream.json.gz", progress=False)).devices[0]
     measured = measure(device.timeline, device.result, slices=60)
     drawing = strip.draw(measured, words.unit_for(1_000_000_000), strip.ASCII)
     for line, lane in zip(drawing.lanes, measured.lanes, strict=True):
@@ -137,12 +137,12 @@ def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
 
 
 def test_the_whole_window_is_shown_where_the_median_step_would_hide_the_loss() -> None:
-    device = analyze_trace(ov.load("tests/data/known_causes/host_sync.json.gz", progress=False)).devices[0]
+    device = analyze_trace(ov.load("traces/known_causes/host_sync.json.gz", progress=False)).devices[0]
     assert measure(device.timeline, device.result, slices=10).label == ""
 
 
 def test_verdict_names_the_overlap_the_exposed_copies_and_what_to_fix() -> None:
-    text = verdict_of("tests/data/seed/pipeline_1stream.json.gz")
+    text = verdict_of("traces/pipeline_1stream.json.gz")
     assert text.startswith(
         "pipeline_1stream.json.gz, NVIDIA H200: 0 % of the overlap that was possible happened; "
         "89.8 of 89.8 ms of copies are exposed."
@@ -151,46 +151,46 @@ def test_verdict_names_the_overlap_the_exposed_copies_and_what_to_fix() -> None:
 
 
 def test_verdict_says_that_a_healthy_trace_is_good() -> None:
-    page = page_of("tests/data/known_causes/healthy_prefetch.json.gz")
+    page = page_of("traces/known_causes/healthy_prefetch.json.gz")
     verdict = judge(next(page.sections()))
     assert verdict.level == "good"
     assert "That is good" in verdict.text
 
 
 def test_verdict_does_not_call_a_gpu_good_that_only_waits_for_copies() -> None:
-    verdict = judge(next(page_of("tests/data/known_causes/no_compute.json.gz").sections()))
+    verdict = judge(next(page_of("traces/known_causes/no_compute.json.gz").sections()))
     assert verdict.level != "good"
     assert "Copies outlast compute" in verdict.text
 
 
 def test_verdict_says_when_trust_is_degraded() -> None:
-    path = "tests/data/known_causes/event_wait_no_sync_events.json.gz"
+    path = "traces/known_causes/event_wait_no_sync_events.json.gz"
     assert verdict_of(path).endswith("Trust is degraded: 1 check warned (sync-events).")
     assert "enable_cuda_sync_events" in terminal.render(page_of(path), width=80)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 300])
-@pytest.mark.parametrize("name", ["seed/pipeline_3stream", "seed/ddp/rank0", "known_causes/host_sync_stacks"])
+@pytest.mark.parametrize("name", ["pipeline_3stream", "ddp/rank0", "known_causes/host_sync_stacks"])
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
-    page = page_of(f"tests/data/{name}.json.gz", verbose=True)
+    page = page_of(f"traces/{name}.json.gz", verbose=True)
     lines = terminal.render(page, width=max(width, 74), color=None).splitlines()
     assert max(len(line) for line in lines) <= max(width, 74)
 
 
 def test_without_colour_there_are_no_control_codes() -> None:
-    page = page_of("tests/data/seed/pipeline_1stream.json.gz")
+    page = page_of("traces/pipeline_1stream.json.gz")
     assert "\x1b" not in terminal.render(page, width=80)
     assert "\x1b" in terminal.render(page, width=80, color="standard")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
 def test_characters_that_the_encoding_lacks_are_replaced(encoding: str) -> None:
-    page = page_of("tests/data/seed/pipeline_1stream.json.gz")
+    page = page_of("traces/pipeline_1stream.json.gz")
     terminal.render(page, width=80, encoding=encoding).encode(encoding)
 
 
 def test_markdown_is_deterministic_and_its_tables_are_rectangular() -> None:
-    page = page_of("tests/data/seed/ddp/rank0.json.gz", verbose=True)
+    page = page_of("traces/ddp/rank0.json.gz", verbose=True)
     text = markdown.render(page)
     assert text == markdown.render(page)
     columns = 0
@@ -201,6 +201,6 @@ def test_markdown_is_deterministic_and_its_tables_are_rectangular() -> None:
 
 
 def test_a_report_without_timelines_has_no_strip() -> None:
-    report: Report = page_of("tests/data/seed/pipeline_1stream.json.gz").report
+    report: Report = page_of("traces/pipeline_1stream.json.gz").report
     assert "Timeline" not in terminal.render(Page(report), width=80)
     assert "Timeline" not in markdown.render(Page(report))
