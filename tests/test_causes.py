@@ -315,3 +315,9 @@ def test_clocks_that_disagree_make_host_causes_unknown() -> None:
     analysis = analyze_trace(make_trace(ops))
     assert only(analysis.result.devices[0].idle_by_cause) == {"unknown": 2 * MS}
     assert {c.id for c in analysis.result.trust.checks if c.status == "fail"} == {"clock-skew"}
+
+
+def test_the_page_of_diagnoses_is_up_to_date() -> None:
+    from benchmarks.diagnoses import PAGE, page
+
+    assert PAGE.read_text() == page(), "stale: run python benchmarks/diagnoses.py"

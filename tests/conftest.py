@@ -1,0 +1,9 @@
+"""Options of this suite."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the golden reports, to be reviewed as a diff"
+    )
