@@ -110,6 +110,13 @@ def _activity(trace: Trace) -> Check:
             status="ok",
             detail=f"{len(trace.gpu_ops)} GPU ops on {len(trace.devices)} device(s).",
         )
+    if trace.damage.truncated:
+        return Check(
+            id="gpu-activity",
+            status="fail",
+            detail="What is left of the file has no GPU activity. Kineto writes it behind the CPU's, so it was "
+            "probably cut off: copy or record the trace again.",
+        )
     return Check(
         id="gpu-activity",
         status="fail",
