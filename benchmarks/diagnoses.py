@@ -28,6 +28,9 @@ shares were set with the first results in view, below what the unavoidable rest 
 Two things were found wrong on them and mended since: idle time of one device waiting for another was `unknown`, and a
 loader's alternating steps were taken for a warm-up.
 
+`pytest -m gpu` records the programs of `known_causes` anew on the GPU at hand and asks for the same causes: on an H200
+(torch 2.11, CUDA 13.0, November 2026) all 24 passed.
+
 """
 
 
