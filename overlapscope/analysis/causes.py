@@ -38,3 +38,5 @@ class IdleCause(StrEnum):
 
 COPY_CAUSES = tuple(CopyCause)
 IDLE_CAUSES = tuple(IdleCause)
+COPY_RANK = {cause: rank for rank, cause in enumerate(COPY_CAUSES)}
+IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}

@@ -14,7 +14,7 @@ from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import copy_evidence, idle_evidence
 from overlapscope.analysis.exposed import ExposedCopies
 from overlapscope.analysis.host import Blocking
-from overlapscope.analysis.idle import IdleTime
+from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.periods import Periods, find_ranges, find_steps
 from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.analysis.stalls import find_stalls

@@ -18,8 +18,10 @@ Confidence: `exact` if stated; `high` if the record call directly precedes the w
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.timeline import Timeline
@@ -30,7 +32,13 @@ EXACT, HIGH, LOW = 2, 1, 0
 
 HANDOVER_NS = 20_000
 """A held op begins at most this long after the op it waited for: event and queue latency. Seen on an H200:
-1 to 9 us."""
+1 to 9 us. An edge that is not in doubt may take `SURE_HANDOVER_NS`, for other devices and links."""
+SURE_HANDOVER_NS = 100_000
+
+
+def handover_ns(confidence: NDArray[Any]) -> I64:
+    """How long after its source's end an op may begin and still have been held by it."""
+    return np.where(confidence >= HIGH, SURE_HANDOVER_NS, HANDOVER_NS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +95,9 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
         following = np.searchsorted(launch_ns[rows], waits.at_ns[mine], side="left")
         held[mine] = np.append(rows, -1)[following]
 
+    # A stream that ran nothing here (or on another device) is as good as not stated.
+    source_lane = np.where(np.isin(waits.source_lane, list(by_lane)), waits.source_lane, -1)
+    stated = waits.stated & (source_lane >= 0)
     held_start = ops.start_ns[held]
     source = np.full(len(held), -1, np.int64)
     source_end = np.full(len(held), -1, np.int64)
@@ -95,20 +106,20 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
         before = np.searchsorted(launch_ns[rows], waits.recorded_ns, side="left") - 1
         # An event that is made once and recorded every step has an older record than the nearest one.
         over = np.searchsorted(np.maximum.accumulate(ops.end_ns[rows]), held_start, side="right") - 1
-        before = np.where(waits.stated | waits.adjacent, before, np.minimum(before, over))
+        before = np.where(stated | waits.adjacent, before, np.minimum(before, over))
         candidate = rows[np.maximum(before, 0)]
         ended = ops.end_ns[candidate]
         valid = (before >= 0) & (held >= 0) & (waits.lane != one)
-        valid &= (waits.source_lane < 0) | (waits.source_lane == one)
-        valid &= waits.stated | (ended <= held_start)
+        valid &= (source_lane < 0) | (source_lane == one)
+        valid &= ended <= held_start
         possible += valid
         better = valid & (ended > source_end)
         source[better] = candidate[better]
         source_end[better] = ended[better]
 
     directly = held_start - source_end <= HANDOVER_NS
-    sure = (waits.adjacent | (waits.source_lane >= 0)) & (directly | (possible == 1))
-    confidence = np.where(waits.stated, EXACT, np.where(sure, HIGH, LOW)).astype(np.int8)
+    sure = (waits.adjacent | (source_lane >= 0)) & (directly | (possible == 1))
+    confidence = np.where(stated, EXACT, np.where(sure, HIGH, LOW)).astype(np.int8)
     found = np.flatnonzero((source >= 0) & (ops.device[held] == timeline.device))
     found = found[np.argsort(held[found], kind="stable")]
     place = np.full(len(ops), -1, np.int64)

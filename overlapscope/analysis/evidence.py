@@ -13,7 +13,7 @@ from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, Id
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.exposed import ExposedCopies
 from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around, op_text
-from overlapscope.analysis.idle import IdleTime
+from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.results import Evidence, Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64

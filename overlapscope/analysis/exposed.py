@@ -10,17 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, CopyCause
-from overlapscope.analysis.edges import EXACT, HANDOVER_NS, Edges
-from overlapscope.analysis.host import Blocking, on_thread
+from overlapscope.analysis.causes import COPY_RANK as RANK
+from overlapscope.analysis.causes import CopyCause
+from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover_ns
+from overlapscope.analysis.host import Blocking, busy, on_thread
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool, contains, covered, expand, intersect, subtract, total, union
+from overlapscope.intervals import I64, Bool, Index, contains, covered, expand, intersect, join, subtract, total, union
 from overlapscope.trace import I8, Kind, Memory, Trace
-
-RANK = {cause: rank for rank, cause in enumerate(COPY_CAUSES)}
 
 PROMPT_NS = 50_000
 """A copy that begins at most this long after its call returned was held up by nothing on the device."""
+
+QUEUE_NS = 50_000
+"""A copy that was queued behind another on its engine or stream begins at most this long after it."""
+
+_LONGEST_CHAIN = 64
 
 LEGACY_STREAMS = (0, 7)
 """Ids under which the legacy default stream is recorded: ROCm and CUPTI (first context)."""
@@ -115,15 +119,20 @@ def _rank_pairs(
     following = _next_compute(timeline, pairs.exposed_from)
     held, held_confidence = _held_by_compute(trace, timeline, edges)
     waited_for, waited_confidence, queued = _compute_waits_for_copy(trace, timeline, edges, pairs, following)
-    prompt = launched & (ops.start_ns[copy] - issued <= PROMPT_NS)
+    # From its issue to its start no compute ran that it could have run beside.
+    began = ops.start_ns[copy]
+    late = launched & ((began - issued <= PROMPT_NS) | (covered(timeline.compute, issued, began) == 0))
+    # Where compute runs before and after within the copy, the copy came in time; the launches of compute did not.
+    late &= (pairs.exposed_from == began) | (pairs.exposed_to == ops.end_ns[copy])
+    missed = covered(timeline.compute, issued, pairs.exposed_from) > 0
 
     found: list[tuple[CopyCause, Bool]] = [
         (CopyCause.PAGEABLE_MEMORY, host_side == Memory.PAGEABLE),
-        (CopyCause.SAME_STREAM, _on_compute_stream(timeline, edges, pairs, bounds, period)),
+        (CopyCause.SAME_STREAM, _on_compute_stream(trace, timeline, edges, pairs, bounds, period)),
         (CopyCause.EVENT_WAIT, held[copy]),
         (CopyCause.HOST_SYNC, _host_was_blocked(trace, timeline, blocking, pairs, following)),
-        (CopyCause.ENGINE_BUSY, _queued_behind(timeline, copy, issued) | queued),
-        (CopyCause.LATE_ISSUE, prompt),
+        (CopyCause.ENGINE_BUSY, _queued_behind(timeline, copy, issued) | queued & missed),
+        (CopyCause.LATE_ISSUE, late),
         (CopyCause.EVENT_WAIT, waited_for),
     ]
     undecided = np.ones(len(copy), np.bool_)
@@ -142,89 +151,119 @@ def _next_compute(timeline: Timeline, at: I64) -> I64:
     return np.append(rows, -1)[np.searchsorted(timeline.ops.start_ns[rows], at, side="left")]
 
 
-def _on_compute_stream(timeline: Timeline, edges: Edges, pairs: _Pairs, bounds: I64, period: I64) -> Bool:
+def _on_compute_stream(trace: Trace, timeline: Timeline, edges: Edges, pairs: _Pairs, bounds: I64, period: I64) -> Bool:
     """The compute that could have hidden the copy sits on the copy's own stream.
 
     That compute is the part of the period's that no copy ran beside. The copy's stream must carry at least half
-    as much of it as any other does: a cast behind the copy makes no compute stream.
+    as much of it as any other does, and of all compute too: a cast behind the copy makes no compute stream.
     """
     ops = timeline.ops
     streams = np.unique(ops.stream)
     share = np.zeros((len(streams), len(bounds)), np.int64)
+    whole = np.zeros((len(streams), len(bounds)), np.int64)
     on_legacy = np.zeros(len(streams), np.bool_)
     for number, stream in enumerate(streams):
         mine = (ops.stream == stream) & (ops.kind == Kind.COMPUTE)
-        free = subtract(union(ops.start_ns[mine], ops.end_ns[mine]), timeline.copy)
-        share[number, :-1] = covered(free, bounds[:-1], bounds[1:])
-        on_legacy[number] = stream in LEGACY_STREAMS and _orders_all(timeline, edges, int(stream))
+        computes = union(ops.start_ns[mine], ops.end_ns[mine])
+        whole[number, :-1] = covered(computes, bounds[:-1], bounds[1:])
+        share[number, :-1] = covered(subtract(computes, timeline.copy), bounds[:-1], bounds[1:])
+        on_legacy[number] = stream in LEGACY_STREAMS and _orders_all(trace, timeline, edges, int(stream))
     row = np.searchsorted(streams, ops.stream[pairs.copy])
-    own = share[row, period[pairs.piece]]
-    most = share.max(axis=0, initial=0)[period[pairs.piece]]
-    ordered: Bool = (own > 0) & (2 * own >= most) | on_legacy[row] & (most > 0)
+    when = period[pairs.piece]
+    own, most = share[row, when], share.max(axis=0, initial=0)[when]
+    ordered: Bool = (own > 0) & (2 * own >= most)
+    ordered &= 2 * whole[row, when] >= whole.max(axis=0, initial=0)[when]
+    ordered |= on_legacy[row] & (most > 0)
     return ordered
 
 
-def _orders_all(timeline: Timeline, edges: Edges, stream: int) -> bool:
-    """Whether a legacy default stream is shown to exclude the others: their work alternates with its own, never
-    runs beside it, and no event wait explains that.
+def _orders_all(trace: Trace, timeline: Timeline, edges: Edges, stream: int) -> bool:
+    """Whether a legacy default stream is shown to exclude the others: their work never ran beside its own, and some
+    op that was already queued had to wait for the other side, which no event wait explains.
 
     Only streams created as blocking wait for it (CUDA C++ Programming Guide, "Default Stream"); PyTorch's are
-    not, so their ops do run beside those of the default stream.
+    not, so their ops do run beside those of the default stream. Old ROCm traces put all copies on stream 0.
     """
-    ops = timeline.ops
+    ops, calls = timeline.ops, trace.runtime_calls
     mine = ops.stream == stream
-    if mine.all() or len(edges.held):
+    if mine.all() or len(edges.held) or any(calls.names[i].startswith("hip") for i in np.unique(calls.name_id)):
         return False
     own = union(ops.start_ns[mine], ops.end_ns[mine])
     others = union(ops.start_ns[~mine], ops.end_ns[~mine])
-    alternate = bool(len(own.starts) and len(others.starts) and others.starts[0] < own.ends[-1])
-    return alternate and total(intersect(own, others)) == 0
+    if not len(own.starts) or not len(others.starts) or total(intersect(own, others)):
+        return False
+    for one, side in ((mine, others), (~mine, own)):
+        rows = np.flatnonzero(one & (ops.launch >= 0))
+        last = np.searchsorted(side.ends, ops.start_ns[rows], side="right") - 1
+        ended = np.append(side.ends, 0)[last]
+        queued = (last >= 0) & (calls.end_ns[ops.launch[rows]] < ended - SURE_HANDOVER_NS)
+        # It was the first of its side to run after the other had ended.
+        before = np.searchsorted((own if side is others else others).starts, ended, side="left")
+        first = np.append((own if side is others else others).starts, -1)[before] == ops.start_ns[rows]
+        if (queued & first & (ops.start_ns[rows] - ended <= SURE_HANDOVER_NS)).any():
+            return True
+    return False
 
 
 def _held_by_compute(trace: Trace, timeline: Timeline, edges: Edges) -> tuple[Bool, I8]:
     """Copies that were issued before some compute ended, and began when it had: an event wait held them.
 
-    A copy that directly follows such a copy on its stream, and was issued in time too, was held with it.
+    So was a copy that waited by event for such a copy, or directly follows one on its stream, if it had been issued
+    before that compute ended too.
     """
     ops, calls = timeline.ops, trace.runtime_calls
-    kernel = (ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)
     issued = np.where(ops.launch >= 0, np.append(calls.end_ns, 0)[ops.launch], np.iinfo(np.int64).max)
+    kernel = (ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)
+    copying = (ops.kind == Kind.H2D) | (ops.kind == Kind.D2H)
+    near = ops.start_ns[edges.held] - edges.source_end_ns <= handover_ns(edges.confidence)
+    # An op may have waited for several; the one that ended last held it.
+    waits = edges.take(np.flatnonzero(near & (edges.source >= 0)))
+    waits = waits.take(np.argsort(waits.source_end_ns, kind="stable"))
+    follower, leader = _directly_following(timeline, copying)
     until = np.full(len(ops), -1, np.int64)
     confidence = np.full(len(ops), EXACT, np.int8)
-    # An op may have waited for several; the one that ended last held it.
-    rows = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
-    ended = rows.source_end_ns
-    holds = (rows.source >= 0) & kernel[rows.source] & (issued[rows.held] <= ended)
-    holds &= ops.start_ns[rows.held] - ended <= HANDOVER_NS
-    until[rows.held[holds]] = ended[holds]
-    confidence[rows.held[holds]] = rows.confidence[holds]
+    for _ in range(_LONGEST_CHAIN):
+        known = int((until >= 0).sum())
+        through = np.where(kernel[waits.source], waits.source_end_ns, until[waits.source])
+        holds = (through >= 0) & (issued[waits.held] <= through) & copying[waits.held]
+        until[waits.held[holds]] = through[holds]
+        confidence[waits.held[holds]] = np.minimum(waits.confidence, confidence[waits.source])[holds]
+        inherits = (until[follower] < 0) & (until[leader] >= 0) & (issued[follower] <= until[leader])
+        until[follower[inherits]] = until[leader[inherits]]
+        confidence[follower[inherits]] = confidence[leader[inherits]]
+        if int((until >= 0).sum()) == known:
+            break
+    return until >= 0, confidence
 
-    by_stream = np.lexsort((np.arange(len(ops)), ops.stream))
-    stream, begin, end = ops.stream[by_stream], ops.start_ns[by_stream], ops.end_ns[by_stream]
-    copying = ((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H))[by_stream]
-    follows = np.zeros(len(ops), np.bool_)
-    follows[1:] = (stream[1:] == stream[:-1]) & copying[1:] & copying[:-1] & (begin[1:] - end[:-1] <= HANDOVER_NS)
-    follows &= until[by_stream] < 0
-    head = np.maximum.accumulate(np.where(follows, 0, np.arange(len(ops))))
-    inherited = until[by_stream][head]
-    held_sorted = (inherited >= 0) & (issued[by_stream] <= inherited)
-    held = np.zeros(len(ops), np.bool_)
-    held[by_stream] = held_sorted
-    confidence[by_stream] = confidence[by_stream][head]
-    return held, confidence
+
+def _directly_following(timeline: Timeline, copying: Bool) -> tuple[Index, Index]:
+    """Copies that begin when the copy before them on their stream ends, each with that copy."""
+    ops = timeline.ops
+    order = np.lexsort((np.arange(len(ops)), ops.stream))
+    before, after = order[:-1], order[1:]
+    follows = (ops.stream[after] == ops.stream[before]) & copying[after] & copying[before]
+    follows &= ops.start_ns[after] - ops.end_ns[before] <= QUEUE_NS
+    return after[follows], before[follows]
 
 
 def _host_was_blocked(trace: Trace, timeline: Timeline, blocking: Blocking, pairs: _Pairs, following: I64) -> Bool:
     """The next compute was launched only after the exposed stretch had begun, and for at least half of the
-    stretch its thread sat in a blocking call."""
+    stretch its thread sat in a blocking call, or did nothing while the thread that launched before it sat in one."""
     ops, calls = timeline.ops, trace.runtime_calls
     launch = np.where(following >= 0, ops.launch[following], -1)
     blocked = np.zeros(len(following), np.bool_)
     waiting = blocking.row[~blocking.allocation]
-    for thread in np.unique(calls.thread[launch[launch >= 0]]):
-        mine = (launch >= 0) & (np.append(calls.thread, 0)[launch] == thread)
+    launches = np.unique(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
+    previous = np.append(launches, -1)[np.searchsorted(launches, launch) - 1]
+    threads = np.append(calls.thread, -1)
+    pair = np.stack([threads[launch], np.where(previous >= 0, threads[previous], threads[launch])], axis=1)
+    for thread, other in np.unique(pair[launch >= 0], axis=0).tolist():
+        mine = (launch >= 0) & (pair[:, 0] == thread) & (pair[:, 1] == other)
         until = np.minimum(pairs.exposed_to[mine], calls.start_ns[launch[mine]])
-        waited = covered(on_thread(calls, int(thread), waiting), pairs.exposed_from[mine], until)
+        waits = on_thread(calls, thread, waiting)
+        if other != thread:
+            waits = join(waits, subtract(on_thread(calls, other, waiting), busy(trace, thread)))
+        waited = covered(waits, pairs.exposed_from[mine], until)
         blocked[mine] = 2 * waited >= pairs.exposed_to[mine] - pairs.exposed_from[mine]
     return blocked
 
@@ -243,7 +282,7 @@ def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
         ended = np.append(ends, 0)[last]
         queued[mine] = (
             (last >= 0)
-            & (begin - ended <= HANDOVER_NS)
+            & (begin - ended <= QUEUE_NS)
             & (issued[mine] <= ended)
             & (covered(timeline.compute, issued[mine], begin) > 0)
         )
@@ -259,7 +298,7 @@ def _compute_waits_for_copy(
     source = np.full(len(ops) + 1, -1, np.int64)
     confidence = np.full(len(ops) + 1, EXACT, np.int8)
     rows = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
-    near = ops.start_ns[rows.held] - rows.source_end_ns <= HANDOVER_NS
+    near = ops.start_ns[rows.held] - rows.source_end_ns <= handover_ns(rows.confidence)
     source[rows.held[near]] = rows.source[near]
     confidence[rows.held[near]] = rows.confidence[near]
     waited = source[following]

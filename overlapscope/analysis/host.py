@@ -10,7 +10,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.periods import is_step
-from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, union
+from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, join, union
 from overlapscope.trace import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
@@ -27,7 +27,7 @@ class Blocking:
     row: I64
     allocation: Bool
     staging: Bool
-    """Pageable copies and page-locking: the driver works on host memory."""
+    """Uploads from pageable memory and page-locking: the driver works on host memory."""
 
 
 def find_blocking(trace: Trace) -> Blocking:
@@ -49,10 +49,12 @@ def find_blocking(trace: Trace) -> Blocking:
     host_side = np.where(ops.kind[copies] == Kind.H2D, ops.source_kind[copies], ops.target_kind[copies])
     waited = (host_side == Memory.UNKNOWN) & (calls.end_ns[launch] >= ops.end_ns[copies])
     pageable = np.zeros(len(calls), np.bool_)
-    pageable[launch[host_side == Memory.PAGEABLE]] = True
-    blocking_copy[launch[waited]] = True
+    upload = ops.kind[copies] == Kind.H2D
+    pageable[launch[(host_side == Memory.PAGEABLE) & upload]] = True
+    # A download into pageable memory returns when the GPU has done all before it: a wait like any other.
+    blocking_copy[launch[waited | (host_side == Memory.PAGEABLE) & ~upload]] = True
     pageable &= blocking_copy | call_kinds.copies_async(calls)
-    pins = call_kinds.pins(calls) & (around(pinning(trace), calls.thread, calls.start_ns) >= 0)
+    pins = call_kinds.pins(calls)
     rows = np.flatnonzero(sync | allocation | blocking_copy | pageable)
     staging = (pageable | pins)[rows]
     return Blocking(rows.astype(np.int64), allocation[rows] & ~staging, staging)
@@ -114,6 +116,11 @@ def on_thread(table: HostEvents, thread: int, rows: Index | None = None) -> Inte
     chosen = np.arange(len(table)) if rows is None else rows
     mine = chosen[table.thread[chosen] == thread]
     return union(table.start_ns[mine], table.end_ns[mine])
+
+
+def busy(trace: Trace, thread: int) -> Intervals:
+    """When a thread was inside a CPU op or a runtime call."""
+    return join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
 
 
 def ops_around(trace: Trace, thread: I64, at: I64) -> list[str | None]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from overlapscope.analysis.causes import IDLE_CAUSES, IdleCause
 from overlapscope.analysis.host import Blocking, lines_around, ops_around
-from overlapscope.analysis.idle import IdleTime
+from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.results import HostStall
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64

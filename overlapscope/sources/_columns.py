@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -76,6 +78,34 @@ class Numbered(dict[str, int]):
         return number
 
 
+@dataclass(slots=True)
+class Share:
+    """The columns of one stretch of a file, numbered by the process that read it.
+
+    The strings and streams are those it had not met in an earlier stretch, in the order of their numbers.
+    """
+
+    names: list[str]
+    categories: list[str]
+    large_streams: list[int]
+    repaired: int
+    markers: list[tuple[str, int]]
+    rows: int
+    parts: list[tuple[I32, I32, I64, I64, I64]]
+    calls: list[tuple[Index, I64]]
+    ops: list[tuple[Index, I64]]
+    syncs: list[tuple[Index, I64]]
+
+
+class Renumbering:
+    """What the numbers of one process' shares stand for in the columns that its shares are added to."""
+
+    def __init__(self) -> None:
+        self.names: list[int] = []
+        self.categories: list[int] = []
+        self.large_streams: list[int] = []
+
+
 class Columns:
     """All complete events read so far, as parallel columns in the order of the file."""
 
@@ -93,6 +123,7 @@ class Columns:
         self.op_parts: list[tuple[Index, I64]] = []
         self.sync_parts: list[tuple[Index, I64]] = []
         self._table_of: list[Table] = []
+        self._shared = (0, 0, 0)
 
     def add(self, batch: Batch) -> None:
         """Takes over a batch of events."""
@@ -115,6 +146,50 @@ class Columns:
         self._add_ops(rows, np.flatnonzero(table == Table.GPU))
         self._add_syncs(rows, np.flatnonzero(table == Table.SYNC))
         self._rows += count
+
+    def share(self) -> Share:
+        """Hands over the columns collected since the last share; strings keep their numbers."""
+        names, categories, streams = self._shared
+        self._shared = len(self.names), len(self.categories), len(self._large_streams)
+        share = Share(
+            names=list(islice(self.names, names, None)),
+            categories=list(islice(self.categories, categories, None)),
+            large_streams=list(islice(self._large_streams, streams, None)),
+            repaired=self.repaired,
+            markers=self.markers,
+            rows=self._rows,
+            parts=self.parts,
+            calls=self.call_parts,
+            ops=self.op_parts,
+            syncs=self.sync_parts,
+        )
+        self.repaired = self._rows = 0
+        self.markers, self.parts, self.call_parts, self.op_parts, self.sync_parts = [], [], [], [], []
+        return share
+
+    def add_share(self, share: Share, numbers: Renumbering) -> None:
+        """Adds what another process read, as if its events had been added here.
+
+        `numbers` goes with the process, whose shares must come in the order in which it made them.
+        """
+        numbers.names.extend(map(self.names.__getitem__, share.names))
+        numbers.categories.extend(map(self.categories.__getitem__, share.categories))
+        numbers.large_streams.extend(map(self._large_stream, share.large_streams))
+        name_of = np.array(numbers.names, dtype=np.int32)
+        category_of = np.array(numbers.categories, dtype=np.int32)
+        stream_of = np.array(numbers.large_streams, dtype=np.int64)
+        for category, name, start, dur, thread in share.parts:
+            self.parts.append((category_of[category], name_of[name], start, dur, thread))
+        self.call_parts.extend((at + self._rows, values) for at, values in share.calls)
+        for shared, parts, streams in ((share.ops, self.op_parts, (1,)), (share.syncs, self.sync_parts, (2, 5))):
+            for at, values in shared:
+                for column in streams:
+                    large = np.flatnonzero(values[:, column] >= _FIRST_LARGE_STREAM)
+                    values[large, column] = stream_of[values[large, column] - _FIRST_LARGE_STREAM]
+                parts.append((at + self._rows, values))
+        self.repaired += share.repaired
+        self.markers.extend(share.markers)
+        self._rows += share.rows
 
     def tables(self) -> I32:
         """The table of each category number."""
@@ -181,9 +256,11 @@ class Columns:
         for i in np.flatnonzero(streams >= _FIRST_LARGE_STREAM).tolist():
             # Some backends print a queue's address. It does not fit the column, so it gets a number of its
             # own.
-            stream = int(streams[i])
-            streams[i] = self._large_streams.setdefault(stream, _FIRST_LARGE_STREAM + len(self._large_streams))
+            streams[i] = self._large_stream(int(streams[i]))
         return streams
+
+    def _large_stream(self, stream: int) -> int:
+        return self._large_streams.setdefault(stream, _FIRST_LARGE_STREAM + len(self._large_streams))
 
 
 def _sync_kind(args: OpArgs, name: str) -> Sync:

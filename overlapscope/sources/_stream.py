@@ -85,9 +85,15 @@ class EventStream:
 
     def __init__(self, file: SourceFile) -> None:
         self._path: Path = file.path
-        self._file = file
+        self.file = file
         self._blocks: Iterator[bytes] = iter(file)
-        self._exact = False
+        self._rest = b""
+        """Bytes at hand that are not decoded yet; they begin where an event begins."""
+        self._least = 0
+        """Bytes that must be at hand before decoding is tried again."""
+        self._read_any = False
+        self.exact = False
+        """Starts are read from their text, as they are too large for a double to hold."""
         self._ended = False
         """The events array's closing bracket has been seen."""
         self.metadata: dict[str, Any] = {}
@@ -99,37 +105,57 @@ class EventStream:
 
         Raises UnreadableTrace where there is no events array or nothing in it can be read.
         """
-        rest = self._find_array()
-        read_any = False
-        least = 0
+        self._rest = self._find_array()
         for block in self._blocks:
-            rest = b"".join((rest, block)) if rest else block
-            if len(rest) < least:
-                continue
-            before = len(rest)
-            batch = self._decode(rest, final=False)
-            read_any |= batch.count > 0
-            yield batch
-            rest = self._rest
+            batch = self._take(block)
+            if batch is not None:
+                yield batch
             if self._ended:
                 break
-            if len(rest) > MAX_PENDING_BYTES:
-                raise UnreadableTrace(
-                    f"{self._path}: an event is longer than {MAX_PENDING_BYTES >> 20} MiB, so this is no trace; "
-                    "record it again."
-                )
-            # An event longer than a block: look again only when there is much more of it.
-            least = 2 * len(rest) if len(rest) == before else 0
         if not self._ended:
-            batch = self._decode(rest, final=True)
-            read_any |= batch.count > 0
+            batch = self._decode(self._rest, final=True)
+            self._read_any |= batch.count > 0
             yield batch
         self._finish()
         losses = self.losses
-        if not read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
+        if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
             raise UnreadableTrace(
                 f"{self._path}: none of the events in it can be read; it is damaged beyond repair, record it again."
             )
+
+    def _take(self, block: bytes) -> Batch | None:
+        """Decodes what can be decoded with one more block; None where that is not worth trying yet."""
+        pending = b"".join((self._rest, block)) if self._rest else block
+        if len(pending) < self._least:
+            self._rest = pending
+            return None
+        batch = self._decode(pending, final=False)
+        self._read_any |= batch.count > 0
+        if not self._ended and len(self._rest) > MAX_PENDING_BYTES:
+            raise UnreadableTrace(
+                f"{self._path}: an event is longer than {MAX_PENDING_BYTES >> 20} MiB, so this is no trace; "
+                "record it again."
+            )
+        # An event longer than a block: look again only when there is much more of it.
+        self._least = 2 * len(self._rest) if len(self._rest) == len(pending) else 0
+        return batch
+
+    # -- in stretches, for several processes
+
+    @property
+    def held(self) -> int | None:
+        """Bytes read but not decoded, where they and the place in the file are all there is to know of the state.
+
+        None where more is: damage was met, or the end of the array, or an event longer than a block.
+        """
+        clean = not self._ended and not self._least and self.losses == Losses()
+        return len(self._rest) if clean else None
+
+    def resume(self, at: int, held: int) -> None:
+        """Goes on as if the file had been read up to `at`, some event in it, and `held` bytes were left to decode."""
+        self._rest = b"".join(self.file.stretch(at - held, at))
+        self.file.skip_to(at)
+        self._read_any = True
 
     # -- before the events
 
@@ -191,10 +217,8 @@ class EventStream:
         )
 
     def _no_events(self, head: bytes) -> UnreadableTrace:
-        if self._file.broken is not None:
-            return UnreadableTrace(
-                f"{self._path}: {self._file.broken} before its first event; copy or record it again."
-            )
+        if self.file.broken is not None:
+            return UnreadableTrace(f"{self._path}: {self.file.broken} before its first event; copy or record it again.")
         try:
             msgspec.json.decode(head)
         except UNDECODABLE:
@@ -241,11 +265,11 @@ class EventStream:
         """
         array = b"".join((b"[", memoryview(pending)[:end], b"]"))
         try:
-            if not self._exact:
+            if not self.exact:
                 batch = _fast_batch(fast_events.decode(array))
                 if batch is not None:
                     return "valid", batch
-                self._exact = True
+                self.exact = True
             return "valid", _exact_batch(exact_events.decode(array))
         except msgspec.ValidationError:
             pass
@@ -295,9 +319,9 @@ class EventStream:
 
     def _finish(self) -> None:
         losses = self.losses
-        if self._file.broken is not None:
+        if self.file.broken is not None:
             losses.truncated = True
-            losses.remember([f"truncated: {self._file.broken}"])
+            losses.remember([f"truncated: {self.file.broken}"])
         if not self._ended:
             losses.truncated = True
             return

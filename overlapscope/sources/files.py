@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,9 +48,12 @@ class SourceFile:
         self.path = path
         self.limit_bytes = limit_bytes
         self.packed_bytes_read = 0
-        """Bytes read from disk so far, for a progress bar."""
+        """Bytes read from disk so far; of a plain file, the place in it."""
         self.broken: str | None = None
         """Why the packed stream ended before its end; None where it did not."""
+        self._unpacked_bytes = 0
+        self._skip_to: int | None = None
+        self._descriptor = -1
         try:
             self.packed_bytes = path.stat().st_size
             with path.open("rb") as file:
@@ -64,10 +68,9 @@ class SourceFile:
 
     def __iter__(self) -> Iterator[bytes]:
         """Blocks of at most about BLOCK_BYTES. Raises UnreadableTrace past the limit."""
-        total = 0
         for block in self._blocks():
-            total += len(block)
-            if total > self.limit_bytes:
+            self._unpacked_bytes += len(block)
+            if self._unpacked_bytes > self.limit_bytes:
                 raise UnreadableTrace(
                     f"{self.path}: holds more than {_size(self.limit_bytes)} when unpacked; "
                     f"raise --max-size if the trace really is that large."
@@ -82,10 +85,39 @@ class SourceFile:
                 elif self._head.startswith(_ZSTD):
                     yield from self._zstd(file)
                 else:
-                    while block := self._read(file):
-                        yield block
+                    yield from self._plain(file)
         except OSError as error:
             raise self._unreadable(error) from None
+
+    @property
+    def plain(self) -> bool:
+        """Not packed, so that any place in it can be read at once."""
+        return not self._head.startswith((_GZIP, _ZSTD))
+
+    def stretch(self, begin: int, end: int) -> Iterator[bytes]:
+        """Blocks of a plain file between two places in it, once its first block has been read.
+
+        Any process may ask for any stretch: that does not count as reading the file, nor move the place in it.
+        """
+        try:
+            while begin < end and (block := os.pread(self._descriptor, min(BLOCK_BYTES, end - begin), begin)):
+                begin += len(block)
+                yield block
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def skip_to(self, place: int) -> None:
+        """Takes a plain file as read up to `place`, further on than it has been read."""
+        self._unpacked_bytes += place - self.packed_bytes_read
+        self._skip_to = self.packed_bytes_read = place
+
+    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
+        self._descriptor = file.fileno()
+        while block := self._read(file):
+            yield block
+            if self._skip_to is not None:
+                file.seek(self._skip_to)
+                self._skip_to = None
 
     def _read(self, file: BinaryIO) -> bytes:
         data = file.read(BLOCK_BYTES)

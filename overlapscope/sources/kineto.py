@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.sources._columns import Columns, Table
+from overlapscope.sources._crew import Crew
 from overlapscope.sources._metadata import device_names, integer, versions
 from overlapscope.sources._progress import ReadingBar
 from overlapscope.sources._stream import EventStream, Losses
@@ -23,12 +24,13 @@ _RANK_IN_NAME = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LARGEST_BASE_NS = 1 << 62
 
 
-def read(path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: bool = True) -> Trace:
+def read(path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: bool = True, crew: Crew | None = None) -> Trace:
     """The Trace in a file of JSON, gzipped JSON or zstd-packed JSON; the packing is told from its first
     bytes.
 
     `limit_bytes` bounds the unpacked size. `progress` shows a bar on stderr if that is a terminal and reading
     takes over a second. Times are `baseTimeNanoseconds` + `ts`, exact to the nanosecond.
+    `crew` says when processes help and how; the Trace is the same in every case.
 
     Raises UnreadableTrace where there is no trace to be had. What is merely damaged is read as far as it
     goes, and `Trace.damage` says what that cost.
@@ -36,10 +38,14 @@ def read(path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: bool = T
     file = SourceFile(Path(path), limit_bytes=limit_bytes)
     stream = EventStream(file)
     columns = Columns()
+    crew = crew or Crew()
     with ReadingBar(str(path), file.packed_bytes, enabled=progress) as bar:
         for batch in stream.batches():
             columns.add(batch)
             bar.at(file.packed_bytes_read)
+            if crew is not None:
+                crew.help(stream, columns, bar.at)
+                crew = None
     return _assemble(str(path), columns, stream)
 
 
