@@ -121,6 +121,15 @@ def expand(first: Index, last: Index) -> tuple[Index, Index]:
     return row, first[row] + offset
 
 
+def cut(starts: I64, ends: I64, windows: Intervals) -> tuple[Index, I64, I64]:
+    """The parts of each interval inside the windows: `(row of the interval, start, end)`, in order."""
+    first = np.searchsorted(windows.ends, starts, side="right")
+    row, which = expand(first, np.searchsorted(windows.starts, ends, side="left"))
+    begin, stop = np.maximum(starts[row], windows.starts[which]), np.minimum(ends[row], windows.ends[which])
+    kept = stop > begin
+    return row[kept], begin[kept], stop[kept]
+
+
 def partition(start: int, end: int, layers: Sequence[Intervals]) -> tuple[I64, I64]:
     """Cut `[start, end)` wherever a layer changes; label each piece with the first layer that covers it.
 

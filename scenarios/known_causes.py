@@ -19,7 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 MIB = 1 << 20
-Step = Callable[[], object]
+Step = Callable[[], Any]
 
 ACTIVE_STEPS = 4
 WARMUP_STEPS = 3
@@ -276,7 +276,7 @@ def item_every_step() -> Step:
         with record_function("backward"):
             loss.backward()
         with record_function("read loss"):
-            return loss.item()
+            return float(loss.item())
 
     return step
 

@@ -8,6 +8,7 @@ written, to test them on something they had not been written for.
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from known_causes import SlowSamples, Step, on_gpu, pinned, record_all, work
@@ -164,7 +165,7 @@ def two_threads() -> Step:
     def noisy() -> None:
         with torch.cuda.stream(streams[1]):
             for _ in range(20):
-                parts[1]()[0, 0].item()  # type: ignore[index]
+                parts[1]()[0, 0].item()
 
     def step() -> None:
         threads = [threading.Thread(target=target) for target in (quiet, noisy)]
@@ -226,7 +227,7 @@ PROGRAMS = {
         model_on_two_devices,
     )
 }
-RECORDED_OTHERWISE = {
+RECORDED_OTHERWISE: dict[str, tuple[str, dict[str, Any]]] = {
     "small_transformer_everything": (
         "small_transformer",
         {"with_stack": True, "record_shapes": True, "profile_memory": True, "with_modules": True},

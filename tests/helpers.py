@@ -103,12 +103,8 @@ def make_trace(
     ids = [name_id(op.name) for op in mine]
     sync_ids = [name_id("Stream Wait Event")] * len(waits)
 
-    def host(events: Iterable[Host]) -> tuple[list[Host], list[int]]:
-        ordered = sorted(events, key=lambda e: (e.start, -e.end))
-        return ordered, [name_id(e.name) for e in ordered]
-
-    tables = {
-        key: host(events)
+    groups = {
+        key: sorted(events, key=lambda e: (e.start, -e.end))
         for key, events in (
             ("cpu_ops", cpu_ops),
             ("annotations", annotations),
@@ -116,7 +112,18 @@ def make_trace(
             ("overheads", overheads),
         )
     }
+    group_ids = {key: [name_id(e.name) for e in events] for key, events in groups.items()}
     table = tuple(names)
+    tables = {
+        key: HostEvents(
+            table,
+            column(e.start for e in events),
+            column(e.end for e in events),
+            column(group_ids[key], np.int32),
+            column(e.thread for e in events),
+        )
+        for key, events in groups.items()
+    }
     return Trace(
         source=rest.pop("source", "made-up.json"),
         names=table,
@@ -156,15 +163,9 @@ def make_trace(
             column(w.record_correlation for w in waits if w.recorded),
         ),
         device_names={},
-        **{
-            key: HostEvents(
-                table,
-                column(e.start for e in events),
-                column(e.end for e in events),
-                column(event_ids, np.int32),
-                column(e.thread for e in events),
-            )
-            for key, (events, event_ids) in tables.items()
-        },
+        cpu_ops=tables["cpu_ops"],
+        annotations=tables["annotations"],
+        python_frames=tables["python_frames"],
+        overheads=tables["overheads"],
         **rest,
     )

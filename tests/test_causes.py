@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,7 @@ def test_legacy_default_stream_orders_everything_unless_work_ran_beside_it() -> 
     assert device_of(make_trace(ops)).exposed_copy_by_cause["same-stream"] == 0
 
 
-def gap_after(blocker: Host | None, *, launch: int, gap: tuple[int, int], **tables: list[Host]) -> dict[str, int]:
+def gap_after(blocker: Host | None, *, launch: int, gap: tuple[int, int], **tables: Any) -> dict[str, int]:
     first = compute(gap[0] - 2 * MS, gap[0])
     second = Op(Kind.COMPUTE, gap[1], gap[1] + MS, launch=(launch - 5 * US, launch))
     calls = [] if blocker is None else [blocker]
@@ -315,6 +316,125 @@ def test_clocks_that_disagree_make_host_causes_unknown() -> None:
     analysis = analyze_trace(make_trace(ops))
     assert only(analysis.result.devices[0].idle_by_cause) == {"unknown": 2 * MS}
     assert {c.id for c in analysis.result.trust.checks if c.status == "fail"} == {"clock-skew"}
+
+
+def moved(trace: Trace, ns: int) -> Trace:
+    """The same recording with the device's clock ahead of the host's."""
+    ops = trace.gpu_ops
+    return replace(trace, gpu_ops=replace(ops, start_ns=ops.start_ns + ns, end_ns=ops.end_ns + ns))
+
+
+@pytest.mark.parametrize("skew", [-9 * US, 9 * US, 12 * US, 30 * US])
+@pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "idle" in known])
+def test_skewed_clocks_change_no_cause(name: str, skew: int) -> None:
+    """Host and device clocks are matched to some 10 us only."""
+    truth = TRUTH[name]["idle"]
+    for device in analyze_trace(moved(load(DATA / f"{name}.json.gz"), skew)).result.devices:
+        assert share(device.idle_by_cause, truth["cause"]) >= min(truth["least_share"], 0.95) - 0.15
+
+
+@pytest.mark.parametrize("streams", [(13, 13, 13), (13, 14, 13)])
+@pytest.mark.parametrize("waited", [True, False])
+def test_a_late_batch_of_several_tensors_is_late_as_a_whole(streams: tuple[int, ...], waited: bool) -> None:
+    """The second and third wait for the first on the engine, but no compute ran meanwhile."""
+    sent = [(5 * MS + (20 + 5 * i) * US, 5 * MS + (22 + 5 * i) * US) for i in range(3)]
+    begins = [5 * MS + 30 * US, 7 * MS, 9 * MS]
+    ops = [compute(0, 5 * MS)]
+    ops += [
+        copy(begin, begin + 2 * MS - 2 * US, launch=launch, stream=stream)
+        for begin, launch, stream in zip(begins, sent, streams, strict=True)
+    ]
+    ops.append(compute(11 * MS, 20 * MS, launch=(5 * MS + 60 * US, 5 * MS + 65 * US)))
+    calls = [
+        Host("cudaStreamSynchronize", MS, 5 * MS + 8 * US),
+        Host("cudaEventRecord", 5 * MS + 40 * US, 5 * MS + 41 * US),
+    ]
+    waits = [Wait(5 * MS + 50 * US, 7)] if waited else []
+    assert set(only(device_of(make_trace(ops, calls=calls, waits=waits)).exposed_copy_by_cause)) == {"late-issue"}
+
+
+def test_a_copy_beside_sparse_compute_came_in_time() -> None:
+    """Compute runs before, during and after the copy; what is exposed are the gaps between late launches."""
+    ops = [compute(t * 20 * US, t * 20 * US + 10 * US) for t in range(500)]
+    ops.append(copy(2 * MS, 7 * MS))
+    device = device_of(make_trace(ops))
+    assert device.exposed_copy_by_cause["late-issue"] <= 20 * US
+    assert device.exposed_copy_by_cause["unknown"] >= 2.4 * MS
+
+
+@pytest.mark.parametrize("call", ["cudaMemcpyAsync", "cudaMemcpy"])
+def test_reading_back_into_pageable_memory_is_a_wait(call: str) -> None:
+    """`.item()` until torch 2.5: the copy call itself blocks until the GPU is done."""
+    ops = [
+        compute(0, 10 * MS),
+        copy(10 * MS + US, 10 * MS + 3 * US, stream=7, launch=(10 * US, 10 * MS + 10 * US), call=call)._replace(
+            kind=Kind.D2H, source=Memory.DEVICE, target=Memory.PAGEABLE
+        ),
+        compute(11 * MS, 20 * MS),
+    ]
+    idle = device_of(make_trace(ops)).idle_by_cause
+    assert idle["host-sync"] >= 0.98 * MS
+
+
+def test_an_event_wait_lasts_until_its_source_ends_however_slow_the_handover() -> None:
+    ops = [
+        compute(0, MS),
+        Op(Kind.COMPUTE, 0, 6 * MS, stream=9, device=1, launch=(-10 * US, -5 * US)),
+        compute(6 * MS + 25 * US, 8 * MS, launch=(60 * US, 65 * US)),
+    ]
+    calls = [Host("cudaEventRecord", 50 * US, 51 * US)]
+    first, _ = analyze_trace(make_trace(ops, calls=calls, waits=[Wait(55 * US, 7)])).result.devices
+    assert only(first.idle_by_cause) == {"event-wait": 5 * MS + 25 * US}
+
+
+def test_work_of_the_launching_thread_is_not_blamed_on_another_threads_wait() -> None:
+    """A serving thread tokenizes through the whole gap; another one had synchronised before."""
+    ops = [
+        compute(0, 10 * MS, thread=1),
+        Op(Kind.COMPUTE, 30 * MS, 31 * MS, launch=(30 * MS - 10 * US, 30 * MS - 5 * US), thread=2),
+    ]
+    calls = [Host("cudaStreamSynchronize", MS, 10 * MS + 5 * US, thread=1)]
+    tokenize = Host("tokenize", 5 * MS, 30 * MS - 20 * US, thread=2)
+    idle = device_of(make_trace(ops, calls=calls, cpu_ops=[tokenize])).idle_by_cause
+    assert idle["host-compute"] >= 19.9 * MS
+
+
+def test_a_long_cpu_op_behind_a_synchronize_is_work() -> None:
+    """An offloaded optimizer: the host must compute before it can launch again."""
+    blocker = Host("cudaStreamSynchronize", 2 * MS, 30 * MS + 8 * US)
+    adam = Host("CPUAdam", 30 * MS + 10 * US, 50 * MS - 20 * US)
+    found = gap_after(blocker, launch=50 * MS - 5 * US, gap=(30 * MS, 50 * MS), cpu_ops=[adam])
+    assert found["host-compute"] >= 19.9 * MS
+
+
+def test_time_inside_a_launch_call_is_not_launching_fast() -> None:
+    """A first launch that loads its module for 20 ms."""
+    ops = [compute(0, MS), Op(Kind.COMPUTE, 21 * MS, 22 * MS, launch=(MS, 21 * MS - 5 * US))]
+    assert device_of(make_trace(ops)).idle_by_cause["host-compute"] >= 19.9 * MS
+
+
+def test_an_event_wait_through_a_copy_is_one() -> None:
+    """The upload waits for the download of the same buffer, which waits for compute."""
+    ops = [
+        compute(0, 5 * MS),
+        copy(5 * MS + 3 * US, 7 * MS, stream=14, launch=(20 * US, 25 * US))._replace(kind=Kind.D2H),
+        copy(7 * MS + 3 * US, 9 * MS, stream=13, launch=(40 * US, 45 * US)),
+        compute(9 * MS + 3 * US, 20 * MS, launch=(60 * US, 65 * US)),
+    ]
+    calls = [Host("cudaEventRecord", at * US, (at + 1) * US) for at in (12, 30, 50)]
+    device = device_of(make_trace(ops, calls=calls, waits=[Wait(15 * US, 14), Wait(32 * US, 13), Wait(52 * US, 7)]))
+    assert set(only(device.exposed_copy_by_cause)) == {"event-wait"}
+
+
+def test_ops_that_never_have_a_correlation_make_no_lead_in() -> None:
+    ops = [compute(0, 5 * MS), copy(5 * MS, 7 * MS, launch=None), compute(7 * MS, 9 * MS)]
+    assert device_of(make_trace(ops)).lead_in_ns == 0
+
+
+def test_a_copy_of_no_length_counts_at_the_edge_of_the_window() -> None:
+    ops = [copy(0, 0, size=100), compute(0, MS), copy(MS, MS, size=100)]
+    (group,) = device_of(make_trace(ops)).copies
+    assert (group.count, group.bytes, group.time_ns) == (2, 200, 0)
 
 
 def test_the_page_of_diagnoses_is_up_to_date() -> None:

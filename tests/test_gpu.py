@@ -1,4 +1,4 @@
-"""On a real GPU: the programs of `scenarios/known_causes.py`, recorded here and now, must be found guilty of the same."""
+"""On a real GPU: the programs of `scenarios/known_causes.py`, recorded here and now, must show the same causes."""
 
 from __future__ import annotations
 

@@ -60,6 +60,18 @@ def test_covered_is_the_length_inside_each_window(a: list[tuple[int, int]], wind
     assert found.tolist() == [len(members(a) & set(range(*w))) for w in windows]
 
 
+@given(many, many)
+def test_cut_gives_the_parts_inside_the_windows(spans: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
+    starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    found = zip(*(column.tolist() for column in iv.cut(starts, ends, made(windows))), strict=True)
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for row, start, end in found:
+        assert start < end
+        parts.setdefault(row, []).append((start, end))
+    for row, span in enumerate(spans):
+        assert members(parts.get(row, [])) == members([span]) & members(windows)
+
+
 @given(many, st.lists(instants))
 def test_contains(a: list[tuple[int, int]], at: list[int]) -> None:
     assert iv.contains(made(a), np.array(at, np.int64)).tolist() == [t in members(a) for t in at]

@@ -138,10 +138,7 @@ def test_two_files_of_one_rank_are_both_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(DATA.rglob("*.json.gz")), ids=lambda p: p.stem)
 def test_no_percentage_exceeds_a_hundred(path: Path) -> None:
     for device in analysed(path).result.devices:
-        for figures in (device, *device.steps, *device.ranges):
-            for value in (
-                figures.overlap.efficiency_pct,
-                figures.overlap.hidden_copy_pct,
-                figures.overlap.comm_compute_pct,
-            ):
+        periods = (*device.steps, *device.ranges)
+        for overlap in (device.overlap, *(period.overlap for period in periods)):
+            for value in (overlap.efficiency_pct, overlap.hidden_copy_pct, overlap.comm_compute_pct):
                 assert value is None or 0 <= value <= 100 + sys.float_info.epsilon

@@ -461,7 +461,8 @@ def test_a_trace_without_gpu_activity_is_no_error(tmp_path: Path) -> None:
 
 
 def test_an_empty_list_of_events_is_an_empty_trace(tmp_path: Path) -> None:
-    for content in ({"traceEvents": []}, {"traceEvents": [], "traceName": "x"}, []):
+    contents: list[Any] = [{"traceEvents": []}, {"traceEvents": [], "traceName": "x"}, []]
+    for content in contents:
         trace = read(tmp_path, content)
         assert (len(trace.gpu_ops), trace.damage) == (0, type(trace.damage)())
 

@@ -8,23 +8,27 @@ import numpy as np
 
 from overlapscope.analysis.results import CopyGroup
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, covered, intersect, total, union
+from overlapscope.intervals import Intervals, covered, intersect, total, union
 from overlapscope.trace import Kind, Memory
 
 
-def group_copies(timeline: Timeline, starts: I64, ends: I64) -> tuple[CopyGroup, ...]:
+def group_copies(timeline: Timeline, windows: Intervals) -> tuple[CopyGroup, ...]:
     """The copies that run inside the given disjoint windows, longest group first.
 
     Times are cut at the windows' edges; counts, bytes and bandwidth are of whole copies.
     """
     ops = timeline.ops
     copies = np.flatnonzero((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H))
-    inside = np.zeros(len(copies), np.bool_)
-    for start, end in zip(starts, ends, strict=True):
-        inside |= (ops.start_ns[copies] < end) & (ops.end_ns[copies] > start)
+    # The first window that ends behind the copy's start has begun before its end. A copy of no length counts at
+    # either edge of a window.
+    begin, stop = ops.start_ns[copies], ops.end_ns[copies]
+    nearest = np.searchsorted(windows.ends, begin, side="right")
+    following = np.append(windows.starts, np.iinfo(np.int64).max)
+    empty = begin == stop
+    inside = (following[nearest] < stop) | empty & (following[nearest] <= begin)
+    inside |= empty & (np.append(windows.ends, -1)[np.searchsorted(windows.ends, begin, side="left")] == begin)
     copies = copies[inside]
     keys = np.stack([ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies]], axis=1)
-    windows = union(starts, ends)
     groups = []
     for key in np.unique(keys, axis=0):
         rows = copies[(keys == key).all(axis=1)]

@@ -68,6 +68,7 @@ def analyze_device(
     if not len(starts):
         return None
 
+    windows = Intervals(starts, ends)
     narrowed = step is not None or range is not None
     if narrowed:
         steps, ranges = steps.inside(starts, ends), ranges.inside(starts, ends)
@@ -86,18 +87,18 @@ def analyze_device(
             engines=whole.engines,
             overlap=whole.overlap,
             streams=stream_use(timeline, starts, ends),
-            copies=group_copies(timeline, starts, ends),
+            copies=group_copies(timeline, windows),
             exposed_copy_by_cause=whole.exposed_copy_by_cause,
             idle_by_cause=whole.idle_by_cause,
             evidence=(
-                *copy_evidence(trace, timeline, exposed, starts, ends),
-                *idle_evidence(trace, idle, starts, ends),
+                *copy_evidence(trace, timeline, exposed, windows),
+                *idle_evidence(trace, idle, windows),
             ),
-            host_stalls=find_stalls(trace, timeline, blocking, idle, starts, ends),
+            host_stalls=find_stalls(trace, timeline, blocking, idle, windows),
             steps=figures.each(trace, steps),
             ranges=figures.each(trace, ranges),
         ),
-        windows=Intervals(starts, ends),
+        windows=windows,
         timeline=timeline,
         exposed=exposed,
         idle=idle,

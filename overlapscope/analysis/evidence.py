@@ -16,7 +16,7 @@ from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.results import Evidence, Window
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64
+from overlapscope.intervals import Intervals, cut
 from overlapscope.trace import Memory, Trace
 
 MOST = 40
@@ -52,9 +52,9 @@ Column = NDArray[np.signedinteger[Any]]
 Pieces = TypeVar("Pieces", ExposedCopies, IdleTime)
 
 
-def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, starts: I64, ends: I64) -> list[Evidence]:
+def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, windows: Intervals) -> list[Evidence]:
     """Exposed copies inside the given windows by cause and by what issued them."""
-    exposed = _inside(exposed, starts, ends)
+    exposed = _inside(exposed, windows)
     ops, calls, copy = timeline.ops, trace.runtime_calls, exposed.copy
     launch = ops.launch[copy]
     known = launch >= 0
@@ -77,9 +77,9 @@ def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, star
     return _ranked(trace, "exposed-copy", exposed, columns, [str(c) for c in COPY_CAUSES], detail)
 
 
-def idle_evidence(trace: Trace, idle: IdleTime, starts: I64, ends: I64) -> list[Evidence]:
+def idle_evidence(trace: Trace, idle: IdleTime, windows: Intervals) -> list[Evidence]:
     """Idle time inside the given windows by cause and by what the host was doing."""
-    idle = _inside(idle, starts, ends)
+    idle = _inside(idle, windows)
     columns: dict[str, Column] = {
         "cause": idle.cause,
         "call": np.append(trace.runtime_calls.name_id, -1)[idle.call],
@@ -93,16 +93,11 @@ def idle_evidence(trace: Trace, idle: IdleTime, starts: I64, ends: I64) -> list[
     return _ranked(trace, "idle", idle, columns, [str(c) for c in IDLE_CAUSES], detail)
 
 
-def _inside(pieces: Pieces, starts: I64, ends: I64) -> Pieces:
-    """The pieces that begin or end inside the windows, cut at their edges."""
-    parts = []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        rows = np.flatnonzero((pieces.end_ns > start) & (pieces.start_ns < end))
-        columns = {f.name: getattr(pieces, f.name)[rows] for f in fields(pieces)}
-        columns["start_ns"] = np.maximum(columns["start_ns"], start)
-        columns["end_ns"] = np.minimum(columns["end_ns"], end)
-        parts.append(columns)
-    return replace(pieces, **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+def _inside(pieces: Pieces, windows: Intervals) -> Pieces:
+    """The parts of the pieces inside the windows."""
+    row, start, end = cut(pieces.start_ns, pieces.end_ns, windows)
+    columns = {f.name: getattr(pieces, f.name)[row] for f in fields(pieces)}
+    return replace(pieces, **(columns | {"start_ns": start, "end_ns": end}))
 
 
 def _ranked(

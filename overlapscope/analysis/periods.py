@@ -63,6 +63,12 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
     rows = np.flatnonzero(~is_step(notes))
     main = _Launches(trace, timeline, timeline.main_stream)
     begins, found = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
+    # Other threads may launch for a range (autograd does), or for themselves: its own thread's first op decides.
+    for thread in np.unique(notes.thread[rows]):
+        mine = np.flatnonzero(notes.thread[rows] == thread)
+        own = _Launches(trace, timeline, timeline.main_stream, int(thread))
+        first, launched = own.first_from(notes.start_ns[rows[mine]], notes.end_ns[rows[mine]])
+        begins[mine] = np.where(launched, first, begins[mine])
     ends = main.first_after(notes.end_ns[rows], timeline.end_ns)
     other = np.flatnonzero(~found)
     everything = _Launches(trace, timeline, None)
@@ -80,11 +86,13 @@ def _judged(timeline: Timeline, row: I64, start: I64, end: I64) -> Periods:
 
 
 class _Launches:
-    """The ops of one stream, or of all, in launch order."""
+    """The ops of one stream, or of all, launched by one thread, or by any, in launch order."""
 
-    def __init__(self, trace: Trace, timeline: Timeline, stream: int | None) -> None:
+    def __init__(self, trace: Trace, timeline: Timeline, stream: int | None, thread: int | None = None) -> None:
         ops = timeline.ops
         mine = np.flatnonzero(((ops.stream == stream) | (stream is None)) & (ops.launch >= 0))
+        if thread is not None:
+            mine = mine[trace.runtime_calls.thread[ops.launch[mine]] == thread]
         at = trace.runtime_calls.start_ns[ops.launch[mine]]
         order = np.lexsort((ops.start_ns[mine], at))
         self.launched_ns: I64 = at[order]

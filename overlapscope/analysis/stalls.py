@@ -9,14 +9,14 @@ from overlapscope.analysis.host import Blocking, lines_around, ops_around
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.results import HostStall
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64
+from overlapscope.intervals import Intervals, cut
 from overlapscope.trace import Trace
 
 _BLOCKED = [IDLE_CAUSES.index(c) for c in (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)]
 
 
 def find_stalls(
-    trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime, starts: I64, ends: I64
+    trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime, windows: Intervals
 ) -> tuple[HostStall, ...]:
     """Blocking calls that run inside the windows, grouped by call, op, thread and line, costliest first.
 
@@ -25,15 +25,15 @@ def find_stalls(
     """
     calls = trace.runtime_calls
     caused = np.zeros(len(calls), np.int64)
-    for start, end in zip(starts, ends, strict=True):
-        length = np.minimum(idle.end_ns, end) - np.maximum(idle.start_ns, start)
-        blamed = (length > 0) & np.isin(idle.cause, _BLOCKED) & (idle.call >= 0)
-        np.add.at(caused, idle.call[blamed], length[blamed])
+    row, start, end = cut(idle.start_ns, idle.end_ns, windows)
+    blamed = np.isin(idle.cause[row], _BLOCKED) & (idle.call[row] >= 0)
+    np.add.at(caused, idle.call[row[blamed]], (end - start)[blamed])
     elsewhere = _of_other_devices(trace, timeline)
-    inside = np.zeros(len(blocking.row), np.bool_)
-    for start, end in zip(starts, ends, strict=True):
-        inside |= (calls.start_ns[blocking.row] < end) & (calls.end_ns[blocking.row] > start)
-    rows = blocking.row[(inside & ~elsewhere[blocking.row]) | (caused[blocking.row] > 0)]
+    mine = blocking.row
+    # The first window that ends behind the call's start has begun before its end.
+    nearest = np.searchsorted(windows.ends, calls.start_ns[mine], side="right")
+    inside = np.append(windows.starts, np.iinfo(np.int64).max)[nearest] < calls.end_ns[mine]
+    rows = mine[(inside & ~elsewhere[mine]) | (caused[mine] > 0)]
 
     ops = ops_around(trace, calls.thread[rows], calls.start_ns[rows])
     lines = lines_around(trace, calls.thread[rows], calls.start_ns[rows])

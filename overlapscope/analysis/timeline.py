@@ -15,6 +15,7 @@ from overlapscope.intervals import (
     intersect,
     join,
     subtract,
+    total,
     union,
 )
 from overlapscope.trace import GpuOps, Kind, RuntimeCalls, Trace
@@ -86,11 +87,13 @@ def _when(ops: GpuOps, kind: Kind) -> Intervals:
 
 def _main_stream(ops: GpuOps) -> int:
     """The stream with the most compute; where nothing computes, the busiest; the lower id of equals."""
-    lengths = ops.end_ns - ops.start_ns
     compute = ops.kind == Kind.COMPUTE
-    streams, row = np.unique(ops.stream, return_inverse=True)
-    work = np.zeros(len(streams), np.int64)
-    np.add.at(work, row, np.where(compute, lengths, 0) if compute.any() else lengths)
+    counts = compute if (ops.end_ns > ops.start_ns)[compute].any() else np.ones(len(ops), np.bool_)
+    streams = np.unique(ops.stream)
+    work = []
+    for stream in streams:
+        mine = counts & (ops.stream == stream)
+        work.append(total(union(ops.start_ns[mine], ops.end_ns[mine])))
     return int(streams[int(np.argmax(work))])
 
 
@@ -99,18 +102,19 @@ def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
 
     Correlations are handed out in launch order, so an op without a recorded launch was launched earlier
     exactly if its correlation is below every recorded one; a gap in the records further on has a higher one.
-    An op without correlation counts where no op of a recorded launch precedes it on its stream.
+    An op without correlation says nothing of its launch; it counts where it begins before any op of a recorded
+    launch does.
     """
     launched = ops.launch >= 0
     if not launched.any():
         return None
     orphans = np.flatnonzero(~launched)
     known = calls.correlation[calls.correlation > 0]
-    before = (ops.correlation[orphans] > 0) & (ops.correlation[orphans] < (known.min() if len(known) else 0))
-    for stream in np.unique(ops.stream[orphans]):
-        first = ops.start_ns[launched & (ops.stream == stream)]
-        nameless = (ops.stream[orphans] == stream) & (ops.correlation[orphans] <= 0)
-        before |= nameless & (ops.start_ns[orphans] < (first.min() if len(first) else np.iinfo(np.int64).max))
+    earliest = known.min() if len(known) else 0
+    nameless = ops.correlation[orphans] <= 0
+    before = np.where(
+        nameless, ops.start_ns[orphans] < ops.start_ns[launched].min(), ops.correlation[orphans] < earliest
+    )
     return max(start, int(ops.end_ns[orphans[before]].max(initial=start)))
 
 

@@ -40,6 +40,7 @@ def find_all(analyses: Iterable[TraceAnalysis], *, scope: str = "window") -> tup
             example=draft.example,
         )
         for analysis in analyses
+        if analysis.result.trust.verdict != "unusable"
         for device in analysis.devices
         for found in [claims(analysis, device)]
         for rule in rules

@@ -33,7 +33,7 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import around, lines_around, ops_around, pinning
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
-from overlapscope.intervals import EMPTY, I64, Bool, Intervals, clip, covered, expand, join, union
+from overlapscope.intervals import EMPTY, I64, Bool, Intervals, clip, covered, cut, join, union
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace import Kind, Memory, Trace
 
@@ -212,15 +212,6 @@ def judged_windows(device: DeviceAnalysis) -> Intervals:
     return clip(device.windows, device.timeline.judged_from_ns, device.timeline.end_ns)
 
 
-def inside(start: I64, end: I64, windows: Intervals) -> tuple[I64, I64, I64]:
-    """The intervals cut to the windows: `(row, start, end)` of each part."""
-    first = np.searchsorted(windows.ends, start, side="right")
-    row, which = expand(first, np.searchsorted(windows.starts, end, side="left"))
-    begin, stop = np.maximum(start[row], windows.starts[which]), np.minimum(end[row], windows.ends[which])
-    kept = stop > begin
-    return row[kept], begin[kept], stop[kept]
-
-
 def copies_in(timeline: Timeline, windows: Intervals) -> I64:
     """Rows of the copies that run at any moment of the windows."""
     ops = timeline.ops
@@ -296,7 +287,7 @@ def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
 
 def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> Pieces:
     exposed, ops, calls = device.exposed, device.timeline.ops, trace.runtime_calls
-    row, start, end = inside(exposed.start_ns, exposed.end_ns, windows)
+    row, start, end = cut(exposed.start_ns, exposed.end_ns, windows)
     cause, copy = exposed.cause[row].astype(np.int64), exposed.copy[row]
     rule = np.array([_NUMBER.get(_BY_COPY_CAUSE.get(c, ""), _NONE) for c in COPY_CAUSES])[cause]
     call = ops.launch[copy]
@@ -321,7 +312,7 @@ def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, wait
 
 def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> Pieces:
     idle, ops, calls = device.idle, device.timeline.ops, trace.runtime_calls
-    row, start, end = inside(idle.start_ns, idle.end_ns, windows)
+    row, start, end = cut(idle.start_ns, idle.end_ns, windows)
     cause, call, thread = idle.cause[row].astype(np.int64), idle.call[row], idle.thread[row]
     host = idle.host_ns[row] + start - idle.start_ns[row]
     rule = np.array([_NUMBER.get(_BY_IDLE_CAUSE.get(c, ""), _NONE) for c in IDLE_CAUSES])[cause]
@@ -356,7 +347,7 @@ def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, 
     found = {}
     for stream in np.unique(ops.stream[ops.kind == kind]):
         mine = (ops.kind == kind) & (ops.stream == stream)
-        _, start, end = inside(ops.start_ns[mine], ops.end_ns[mine], windows)
+        _, start, end = cut(ops.start_ns[mine], ops.end_ns[mine], windows)
         if len(start):
             found[int(stream)] = join(EMPTY, union(start, end))
     return found

@@ -10,8 +10,8 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
-from overlapscope.intervals import covered
-from overlapscope.rules._claims import Claims, inside
+from overlapscope.intervals import covered, cut
+from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, name, share
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind
@@ -23,7 +23,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         return
     timeline, ops = device.timeline, device.timeline.ops
     rows = np.flatnonzero(ops.kind == Kind.COMM)
-    row, start, end = inside(ops.start_ns[rows], ops.end_ns[rows], found.windows)
+    row, start, end = cut(ops.start_ns[rows], ops.end_ns[rows], found.windows)
     each = covered(timeline.exposed_comm, start, end)
     by_name: Counter[str] = Counter()
     for op, time_ns in zip(rows[row].tolist(), each.tolist(), strict=True):

@@ -8,7 +8,8 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import Claims, inside
+from overlapscope.intervals import cut
+from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, spread
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind
@@ -20,7 +21,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         return
     ops = device.timeline.ops
     compute = np.flatnonzero(ops.kind == Kind.COMPUTE)
-    row, _, _ = inside(ops.start_ns[compute], ops.end_ns[compute], found.windows)
+    row, _, _ = cut(ops.start_ns[compute], ops.end_ns[compute], found.windows)
     kernels = compute[np.unique(row)]
     lengths = ops.end_ns[kernels] - ops.start_ns[kernels]
     typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""

@@ -8,8 +8,8 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.intervals import I64, Intervals, covered, intersect
-from overlapscope.rules._claims import Claims, copies_in, inside, streams_of
+from overlapscope.intervals import I64, Intervals, covered, cut, intersect
+from overlapscope.rules._claims import Claims, copies_in, streams_of
 from overlapscope.rules._text import counted, duration, first, listed, share, streams
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind
@@ -64,7 +64,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
 def _periods(windows: Intervals, step_starts: I64) -> tuple[I64, I64]:
     """The windows cut where steps begin: supply and demand were weighed between these."""
     cuts = np.unique(np.concatenate([windows.starts, windows.ends, step_starts[1:]]))
-    _, starts, ends = inside(cuts[:-1], cuts[1:], windows)
+    _, starts, ends = cut(cuts[:-1], cuts[1:], windows)
     return starts, ends
 
 

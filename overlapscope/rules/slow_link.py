@@ -11,8 +11,8 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool, covered
-from overlapscope.rules._claims import Claims, copies_in, inside
+from overlapscope.intervals import I64, Bool, covered, cut
+from overlapscope.rules._claims import Claims, copies_in
 from overlapscope.rules._text import counted, duration, share, size
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind, Memory
@@ -44,7 +44,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     timeline = device.timeline
     ops = timeline.ops
     for slow in _slow_classes(timeline, copies_in(timeline, found.windows)):
-        row, start, end = inside(ops.start_ns[slow.rows], ops.end_ns[slow.rows], found.windows)
+        row, start, end = cut(ops.start_ns[slow.rows], ops.end_ns[slow.rows], found.windows)
         exposed = np.zeros(len(slow.rows), np.int64)
         np.add.at(exposed, row, covered(timeline.exposed_copy, start, end))
         each = np.minimum(slow.excess_ns, exposed)

@@ -10,8 +10,8 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.analysis.results import Window
-from overlapscope.intervals import I64, total
-from overlapscope.rules._claims import Claims, inside, streams_of
+from overlapscope.intervals import I64, cut, total
+from overlapscope.rules._claims import Claims, streams_of
 from overlapscope.rules._text import counted, duration, listed, share
 from overlapscope.rules.finding import Draft, Rule
 from overlapscope.trace import Kind
@@ -89,7 +89,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
 def _kernels(device: DeviceAnalysis, found: Claims, streams: list[int]) -> I64:
     ops = device.timeline.ops
     rows = np.flatnonzero((ops.kind == Kind.COMPUTE) & np.isin(ops.stream, streams))
-    row, _, _ = inside(ops.start_ns[rows], ops.end_ns[rows], found.windows)
+    row, _, _ = cut(ops.start_ns[rows], ops.end_ns[rows], found.windows)
     return rows[np.unique(row)]
 
 
@@ -107,7 +107,7 @@ def _gain(device: DeviceAnalysis, found: Claims, rows: I64) -> int:
     np.minimum.at(shortest, group, length)
     np.maximum.at(longest, group, length)
     alike = (longest <= STRETCHED * shortest)[group]
-    row, start, end = inside(ops.start_ns[rows], ops.end_ns[rows], found.windows)
+    row, start, end = cut(ops.start_ns[rows], ops.end_ns[rows], found.windows)
     alone = np.where(alike[row], np.minimum(shortest[group][row], end - start), end - start)
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
     covered_ns = int(np.maximum(end - np.maximum(start, reach), 0).sum())

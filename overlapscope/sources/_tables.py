@@ -10,6 +10,8 @@ from overlapscope import op_names
 from overlapscope.sources._columns import Columns, Table
 from overlapscope.trace import I8, I64, GpuOps, HostEvents, Index, RuntimeCalls, Syncs
 
+_ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
+
 
 class Finished:
     """Whole columns: one row for each complete event."""
@@ -28,13 +30,13 @@ class Finished:
         self._calls = _parts(columns.call_parts, ())
         self._ops = _parts(columns.op_parts, (4,))
         self._syncs = _parts(columns.sync_parts, (7,))
-        self._steps()
+        self._annotations()
 
-    def _steps(self) -> None:
-        """Before torch 1.11 steps were recorded as operators; they are annotations all the same."""
-        step = np.array([name.startswith("ProfilerStep#") for name in self.names], dtype=np.bool_)
-        if step.any():
-            self._table[(self._table == Table.CPU) & step[self._name]] = Table.ANNOTATION
+    def _annotations(self) -> None:
+        """Before torch 1.11 `record_function` ranges were recorded as operators. PyTorch's own are told by name."""
+        own = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
+        if own.any():
+            self._table[(self._table == Table.CPU) & own[self._name]] = Table.ANNOTATION
 
     def name(self, row: int) -> str:
         return str(self.names[self._name[row]])
