@@ -137,10 +137,9 @@ def _attribute_pair(
     passed = np.cumsum(chargeable) - chargeable
     first = np.searchsorted(gap, np.arange(len(late.launch)), side="left")
     passed -= passed[np.minimum(first, len(passed) - 1)][gap] if len(passed) else 0
-    charged = np.clip(budget[gap] - passed, 0, chargeable)
-
-    inside_call = _call_around(trace, blocking.row, [thread, other], start)
     before = _last_wait(trace, keeping, [thread, other], called)[gap]
+    charged = np.where(before >= 0, np.clip(budget[gap] - passed, 0, chargeable), 0)
+    inside_call = _call_around(trace, blocking.row, [thread, other], start)
     staged = np.isin(before, blocking.row[blocking.staging])
     charge = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
     launch, shift = late.launch[gap], late.shift_ns[gap]
