@@ -26,8 +26,8 @@ shares were set with the first results in view, below what the unavoidable rest 
 
 `mixed_workloads` were recorded after the causes had been written, to test them on something they were not written for.
 Two things were found wrong on them and mended since: idle time of one device waiting for another was `unknown`, and a
-loader's alternating steps were taken for a warm-up. A review with made-up and mutated traces found more, among them late
-batches of several tensors and clocks that differ by 12 us; `tests/test_causes.py` holds each.
+loader's alternating steps were taken for a warm-up. A review with made-up and mutated traces found more, among them
+late batches of several tensors and clocks that differ by 12 us; `tests/test_causes.py` holds each.
 
 `pytest -m gpu` records the programs of `known_causes` anew on the GPU at hand and asks for the same causes: on an H200
 (torch 2.11, CUDA 13.0, November 2026) all 24 passed.

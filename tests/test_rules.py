@@ -13,7 +13,8 @@ from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.rules import _page, all_rules, find_all
 from overlapscope.rules._claims import claims, judged_windows
 from overlapscope.rules._text import counted, duration, listed, name, size
-from overlapscope.rules.finding import Finding, Rule
+from overlapscope.rules.finding import Finding
+from overlapscope.rules.rule import Rule
 from overlapscope.sources import load
 from overlapscope.trace import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, make_trace

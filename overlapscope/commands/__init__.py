@@ -97,16 +97,16 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, Subcommand | None]:
         if name != asked:
             parsers.add_parser(name, help=summary)
             continue
-        command = importlib.import_module(f"{__name__}.{name}").Command()
-        assert command is not None
+        loaded: Subcommand = importlib.import_module(f"{__name__}.{name}").Command()
+        command = loaded
         own = parsers.add_parser(
             name,
             help=summary,
-            description=_dedent(type(command).__doc__),
+            description=_dedent(type(loaded).__doc__),
             formatter_class=formatter,
             allow_abbrev=False,
         )
-        command.prepare_parser(own)
+        loaded.prepare_parser(own)
     return parser, command
 
 

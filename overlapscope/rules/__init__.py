@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.results import Device
 from overlapscope.rules._claims import claims
-from overlapscope.rules.finding import FLOOR, Finding, Rule
+from overlapscope.rules.finding import FLOOR, Finding
+from overlapscope.rules.rule import Rule
 
-_SUPPORT = {"finding", "_claims", "_page", "_text"}
+_SUPPORT = {"finding", "rule", "_claims", "_page", "_text"}
 
 
 def all_rules() -> tuple[Rule, ...]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from overlapscope.rules import all_rules
-from overlapscope.rules.finding import Rule
+from overlapscope.rules.rule import Rule
 
 _HEAD = """# Rules
 

@@ -13,7 +13,8 @@ from overlapscope.analysis.results import Window
 from overlapscope.intervals import covered, cut
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, name, share
-from overlapscope.rules.finding import Draft, Rule
+from overlapscope.rules.finding import Draft
+from overlapscope.rules.rule import Rule
 from overlapscope.trace import Kind
 
 

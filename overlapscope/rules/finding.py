@@ -1,19 +1,13 @@
-"""What a rule finds, and what a rule is."""
+"""What a rule finds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
-
-if TYPE_CHECKING:
-    from overlapscope.rules._claims import Claims
 
 Severity = Literal["error", "warning", "info"]
 
@@ -67,26 +61,3 @@ class Draft:
     example: Window | None = None
     severity: Severity | None = None
     """Where it differs from the rule's own."""
-
-
-Check = Callable[[TraceAnalysis, DeviceAnalysis, "Claims"], Iterable[Draft]]
-"""What a rule makes of one device, given what time it answers for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule with its explanation, which `overlapscope explain` prints."""
-
-    id: str
-    severity: Severity
-    summary: str
-    """One line for `overlapscope rules`."""
-    meaning: str
-    """What it means and why it costs time."""
-    computation: str
-    """How it is computed, cost included."""
-    wrong: str
-    """A minimal program that has it."""
-    right: str
-    """The same program without it."""
-    check: Check

@@ -10,7 +10,8 @@ from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, spread
-from overlapscope.rules.finding import Draft, Rule
+from overlapscope.rules.finding import Draft
+from overlapscope.rules.rule import Rule
 
 
 class _Reason(NamedTuple):

@@ -11,7 +11,8 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.intervals import I64, Intervals, covered, cut, intersect
 from overlapscope.rules._claims import Claims, copies_in, streams_of
 from overlapscope.rules._text import counted, duration, first, listed, share, streams
-from overlapscope.rules.finding import Draft, Rule
+from overlapscope.rules.finding import Draft
+from overlapscope.rules.rule import Rule
 from overlapscope.trace import Kind
 
 AT_ONCE = 0.1

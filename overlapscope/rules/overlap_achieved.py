@@ -8,7 +8,8 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, share
-from overlapscope.rules.finding import Draft, Rule
+from overlapscope.rules.finding import Draft
+from overlapscope.rules.rule import Rule
 
 GOOD_PCT = 90.0
 

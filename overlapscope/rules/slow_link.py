@@ -14,7 +14,8 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool, covered, cut
 from overlapscope.rules._claims import Claims, copies_in
 from overlapscope.rules._text import counted, duration, share, size
-from overlapscope.rules.finding import Draft, Rule
+from overlapscope.rules.finding import Draft
+from overlapscope.rules.rule import Rule
 from overlapscope.trace import Kind, Memory
 
 LARGE_BYTES = 1 << 20

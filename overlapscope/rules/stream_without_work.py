@@ -11,7 +11,8 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.intervals import covered
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration
-from overlapscope.rules.finding import Draft, Rule
+from overlapscope.rules.finding import Draft
+from overlapscope.rules.rule import Rule
 from overlapscope.trace import Sync
 
 NOTHING = 0.001

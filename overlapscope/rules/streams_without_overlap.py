@@ -13,7 +13,8 @@ from overlapscope.analysis.results import Window
 from overlapscope.intervals import I64, cut, total
 from overlapscope.rules._claims import Claims, streams_of
 from overlapscope.rules._text import counted, duration, listed, share
-from overlapscope.rules.finding import Draft, Rule
+from overlapscope.rules.finding import Draft
+from overlapscope.rules.rule import Rule
 from overlapscope.trace import Kind
 
 SUBSTANTIAL = 0.1
