@@ -212,6 +212,98 @@ def model_on_two_devices() -> Step:
     return step
 
 
+def amp_training() -> Step:
+    """Mixed precision with a GradScaler, which reads back whether gradients overflowed: the host waits each step."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cuda")
+    source = torch.randn(8192, 1024, pin_memory=True)
+
+    def step() -> None:
+        batch = source.to("cuda", non_blocking=True)
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(batch).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    return step
+
+
+def checkpoint_blocking() -> Step:
+    """`.cpu()` of all weights after each step: downloads into pageable memory while the GPU does nothing else."""
+    weights = [torch.randn(2048, 2048, device="cuda") for _ in range(8)]
+    compute = work(count=1)
+
+    def step() -> list[torch.Tensor]:
+        compute()
+        return [weight.cpu() for weight in weights]
+
+    return step
+
+
+def masked_indexing() -> Step:
+    """`x[mask]` needs the number of hits on the host: a synchronize inside `aten::nonzero`, after 5 ms of compute."""
+    values, compute = torch.randn(1 << 22, device="cuda"), work(count=2)
+
+    def step() -> torch.Tensor:
+        compute()
+        return values[values > 0].sum()
+
+    return step
+
+
+def compiled_model() -> Step:
+    """A compiled model of small layers: fewer launches, by Triton through the driver; still bound by them."""
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 512, batch_first=True, dropout=0.0)
+    model = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).cuda().eval()
+    compiled, batch = torch.compile(model), torch.randn(8, 64, 256, device="cuda")
+
+    def step() -> torch.Tensor:
+        with torch.no_grad():
+            result: torch.Tensor = compiled(batch)
+        return result
+
+    return step
+
+
+def cpu_offloaded_optimizer() -> Step:
+    """Gradients go to the host, Adam runs there, weights come back: the GPU waits for CPU work."""
+    weight = torch.randn(2048, 2048, device="cuda", requires_grad=True)
+    master = torch.nn.Parameter(torch.randn(2048, 2048))
+    master.grad = torch.empty(2048, 2048, pin_memory=True)
+    optimizer, compute = torch.optim.Adam([master]), work(count=1)
+
+    def step() -> None:
+        compute()
+        weight.square().sum().backward()
+        assert weight.grad is not None and master.grad is not None
+        master.grad.copy_(weight.grad, non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+        optimizer.step()
+        with torch.no_grad():
+            weight.copy_(master)
+        weight.grad = None
+
+    return step
+
+
+def uneven_prefetch() -> Step:
+    """Four tensors of a batch, sent when the last step's result has been read: late as a whole."""
+    sources = [pinned(32) for _ in range(4)]
+    targets, stream, compute = [on_gpu(32) for _ in sources], torch.cuda.Stream(), work(count=4)
+
+    def step() -> None:
+        with torch.cuda.stream(stream):
+            for source, target in zip(sources, targets, strict=True):
+                target.copy_(source, non_blocking=True)
+        torch.cuda.current_stream().wait_stream(stream)
+        targets[-1].mul_(1.0)
+        compute()[0, 0].item()
+
+    return step
+
+
 PROGRAMS = {
     function.__name__: function
     for function in (
@@ -225,6 +317,12 @@ PROGRAMS = {
         two_threads,
         small_transformer,
         model_on_two_devices,
+        amp_training,
+        checkpoint_blocking,
+        masked_indexing,
+        compiled_model,
+        cpu_offloaded_optimizer,
+        uneven_prefetch,
     )
 }
 RECORDED_OTHERWISE: dict[str, tuple[str, dict[str, Any]]] = {

@@ -203,7 +203,7 @@ def test_markdown_report(capsys: pytest.CaptureFixture[str]) -> None:
 def test_several_ranks_begin_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", DDP]) == 0
     head, _, rest = capsys.readouterr().out.partition("\n\n")
-    assert [line.split()[0] for line in head.splitlines()] == ["trace", "rank0.json.gz", "rank1.json.gz"]
+    assert [line.split()[0] for line in head.splitlines()] == ["trace", "rank0", "rank1"]
     assert "rank0.json.gz, rank 0" in rest and "rank1.json.gz, rank 1" in rest
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -53,6 +54,9 @@ class Table:
     note: str = ""
 
 
+_ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
+
+
 def text(title: str, *, flexible: bool = False) -> Column:
     """A column of words."""
     return Column(title, number=False, flexible=flexible)
@@ -67,7 +71,8 @@ def summary(page: Page) -> Table:
     rows = []
     for section in sections:
         device, trace = section.device, section.trace
-        row = [source_name(page, trace)]
+        # All are traces: the ending says nothing, and without it the names fit.
+        row = [_ENDING.sub("", source_name(page, trace))]
         row += [str(trace.rank) if trace.rank is not None else NOTHING] if ranked else []
         row += [str(device.device) if device else NOTHING] if by_device else []
         if device is None:
