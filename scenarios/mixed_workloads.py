@@ -213,7 +213,8 @@ def model_on_two_devices() -> Step:
 
 
 def amp_training() -> Step:
-    """Mixed precision with a GradScaler, which reads back whether gradients overflowed: the host waits each step."""
+    """Mixed precision with a GradScaler, which reads back whether gradients overflowed. The host is the slower one
+    here: it never waits long for that, and the GPU is `launch-bound`."""
     model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
     optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cuda")
     source = torch.randn(8192, 1024, pin_memory=True)

@@ -285,6 +285,33 @@ def test_a_short_wait_is_charged_no_more_than_it_held_the_host() -> None:
     assert set(found) == {"host-compute"}
 
 
+def test_the_lead_a_wait_cost_is_gone_for_all_launches_behind_it() -> None:
+    """After a synchronize of 5 ms the host launches small kernels one by one: without it they would have queued."""
+    ops = [compute(0, 5 * MS)]
+    for number in range(20):
+        begin = 5 * MS + (40 + 30 * number) * US
+        ops.append(compute(begin, begin + 10 * US))
+    calls = [Host("cudaStreamSynchronize", 50 * US, 5 * MS + 8 * US)]
+    assert set(only(device_of(make_trace(ops, calls=calls)).idle_by_cause)) == {"host-sync"}
+    short = [Host("cudaStreamSynchronize", 5 * MS - 100 * US, 5 * MS + 8 * US)]
+    idle = only(device_of(make_trace(ops, calls=short)).idle_by_cause)
+    assert 80 * US <= idle["host-sync"] <= 120 * US
+    assert set(idle) == {"host-sync", "launch-bound"}
+
+
+def test_each_wait_pays_for_its_own_lead_the_latest_first() -> None:
+    ops = [compute(0, 5 * MS), compute(5 * MS + 300 * US, 6 * MS)]
+    calls = [
+        Host("cudaEventSynchronize", 50 * US, 2 * MS),
+        Host("cudaStreamSynchronize", 5 * MS - 100 * US, 5 * MS),
+    ]
+    stalls = device_of(make_trace(ops, calls=calls)).host_stalls
+    assert {s.call: s.idle_caused_ns for s in stalls} == {
+        "cudaStreamSynchronize": 100 * US,
+        "cudaEventSynchronize": 200 * US,
+    }
+
+
 def test_a_poll_is_no_wait() -> None:
     blocker = Host("cudaEventQuery", 2 * MS, 10 * MS + 8 * US)
     found = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))

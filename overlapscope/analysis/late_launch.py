@@ -3,14 +3,14 @@
 The host is looked up on the thread that launched the op that ended the gap, and where that thread shows nothing of its
 own, on the one that launched the op before it: autograd launches from a thread of its own. Most specific first: the
 profiler, pinning and pageable staging, allocation, other blocking calls, a DataLoader's next, long CPU ops that launch
-nothing, then the rest. Of the rest, as much is charged to a blocking call before it as that call had kept the host
+nothing, then the rest. The rest is charged to blocking calls before it, up to as long as those had kept the host
 waiting while the GPU still worked: that much earlier the host could have been here. What then remains is launch-bound
 where launches follow one another closely, else host-compute.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -21,11 +21,13 @@ from overlapscope.analysis.host import Blocking, around, busy, on_thread, pinnin
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import (
     I64,
+    Bool,
     Index,
     Intervals,
     contains,
-    covered,
+    cut,
     expand,
+    intersect,
     join,
     outermost,
     subtract,
@@ -38,7 +40,10 @@ LAUNCH_PACE_NS = 200_000
 layer costs some 10 to 100 us, with the profiler's stacks up to twice that."""
 
 
-LONG_OP_NS = 1_000_000
+_SHORTEST_WAIT_NS = 20_000
+"""A shorter blocking call found what it waited for done, or next to done."""
+
+LONG_OP_NS = 100_000
 """A CPU op at least this long that launches nothing is work of its own, whatever the host waited for before."""
 
 
@@ -76,84 +81,172 @@ _AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleC
 
 
 def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, launches: I64, late: Late) -> IdleTime:
+    """The causes of idle time that ended with a late launch. `late` is in the order of time."""
     calls = trace.runtime_calls
     thread = calls.thread[late.launch]
     other = np.where(late.previous >= 0, np.append(calls.thread, -1)[late.previous], thread)
     slow = _slow_stretches(trace, launches)
     loading = _data_loading(trace)
-    parts = []
-    for pair in np.unique(np.stack([thread, other], axis=1), axis=0):
+    # Waits are counted from one late launch to the next; a copy that blocks is a launch and a wait.
+    since = np.maximum(np.append(timeline.start_ns, calls.start_ns[late.launch])[:-1], timeline.judged_from_ns)
+    until = np.minimum(late.start_ns, calls.start_ns[late.launch])
+    keeping = _outermost_waits(trace, blocking)
+    parts, waits = [], []
+    for pair in np.unique(np.stack([thread, other], axis=1), axis=0).tolist():
         rows = np.flatnonzero((thread == pair[0]) & (other == pair[1]))
-        mine = Late(*(getattr(late, f)[rows] for f in late.__slots__))
-        parts.append(_attribute_pair(trace, timeline, blocking, slow, loading, mine, *pair.tolist()))
-    return joined(parts)
+        mine = Late(*(getattr(late, f.name)[rows] for f in fields(late)))
+        doing = _Doing(trace, *pair)
+        part = _label(trace, blocking, slow, loading, mine, doing)
+        parts.append(replace(part, gap=rows[part.gap]))
+        kept = subtract(doing.intervals(calls, keeping), timeline.idle)
+        theirs = keeping[np.isin(calls.thread[keeping], pair)]
+        window = intersect(kept, union(since[rows], until[rows]))
+        which, start, end = cut(calls.start_ns[theirs], calls.end_ns[theirs], window)
+        gap = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
+        waits.append(np.stack([gap, start, end - start, theirs[which]]))
+    if not parts:
+        return joined([])
+    columns = [np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(_Labelled)]
+    order = np.lexsort((columns[1], columns[0]))
+    pieces = _Labelled(*(column[order] for column in columns))
+    waited = np.concatenate(waits, axis=1)
+    return _charge(trace, blocking, late, pieces, waited[:, np.lexsort((waited[1], waited[0]))])
 
 
-def _attribute_pair(
-    trace: Trace,
-    timeline: Timeline,
-    blocking: Blocking,
-    slow: Intervals,
-    loading: HostEvents,
-    late: Late,
-    thread: int,
-    other: int,
-) -> IdleTime:
-    """Late launches from one thread, the ones before them from the same or another."""
-    calls = trace.runtime_calls
-    active = busy(trace, thread) if other != thread else None
+@dataclass(frozen=True, slots=True, eq=False)
+class _Labelled:
+    """Pieces of late host time, each with what the host was inside."""
 
-    def doing(table: HostEvents, rows: Index | None = None) -> Intervals:
-        own = on_thread(table, thread, rows)
-        return own if active is None else join(own, subtract(on_thread(table, other, rows), active))
+    gap: I64
+    """Row of `Late`."""
+    start_ns: I64
+    end_ns: I64
+    cause: I64
+    call: I64
+    """The blocking call around it; -1 if there is none."""
+    chargeable: Bool
+    """The host was inside nothing in particular."""
 
-    keeping = blocking.row[~blocking.allocation]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Doing:
+    """A launching thread, and the thread that launched before it where the first shows nothing of its own."""
+
+    trace: Trace
+    thread: int
+    other: int
+
+    def intervals(self, table: HostEvents, rows: Index | None = None) -> Intervals:
+        """When they were inside the given events (all if None)."""
+        own = on_thread(table, self.thread, rows)
+        if self.other == self.thread:
+            return own
+        return join(own, subtract(on_thread(table, self.other, rows), busy(self.trace, self.thread)))
+
+
+def _label(
+    trace: Trace, blocking: Blocking, slow: Intervals, loading: HostEvents, late: Late, doing: _Doing
+) -> _Labelled:
+    calls, inside = trace.runtime_calls, doing.intervals
     layers = (
-        (IdleCause.PROFILER_OVERHEAD, doing(trace.overheads)),
-        (IdleCause.HOST_STAGING, join(doing(calls, blocking.row[blocking.staging]), doing(pinning(trace)))),
-        (IdleCause.ALLOCATION, doing(calls, blocking.row[blocking.allocation])),
-        (IdleCause.HOST_SYNC, doing(calls, blocking.row[~blocking.allocation & ~blocking.staging])),
-        (IdleCause.DATA_LOADING, doing(loading)),
+        (IdleCause.PROFILER_OVERHEAD, inside(trace.overheads)),
+        (IdleCause.HOST_STAGING, join(inside(calls, blocking.row[blocking.staging]), inside(pinning(trace)))),
+        (IdleCause.ALLOCATION, inside(calls, blocking.row[blocking.allocation])),
+        (IdleCause.HOST_SYNC, inside(calls, blocking.row[~blocking.allocation & ~blocking.staging])),
+        (IdleCause.DATA_LOADING, inside(loading)),
         (IdleCause.PROFILER_OVERHEAD, _overhead_elsewhere(trace)),
-        (IdleCause.HOST_COMPUTE, doing(trace.cpu_ops, _long_ops(trace))),
+        (IdleCause.HOST_COMPUTE, inside(trace.cpu_ops, _long_ops(trace))),
     )
     gap, start, end = _cut(late, [slow, *(layer for _, layer in layers)])
-    rest = np.ones(len(start), np.bool_)
+    chargeable = np.ones(len(start), np.bool_)
     cause = np.where(contains(slow, start), RANK[IdleCause.HOST_COMPUTE], RANK[IdleCause.LAUNCH_BOUND])
     for name, layer in reversed(layers):
-        inside = contains(layer, start)
-        cause[inside] = RANK[name]
-        rest &= ~inside
+        hit = contains(layer, start)
+        cause[hit] = RANK[name]
+        chargeable &= ~hit
+    call = _call_around(trace, blocking.row, [doing.thread, doing.other], start)
+    return _Labelled(gap, start, end, cause, np.where(np.isin(cause, _AT_CALL), call, -1), chargeable)
 
-    # Charge the rest to the calls that had kept the host waiting while the device still worked. A copy that blocked
-    # is a launch itself; its wait counts.
-    called = calls.start_ns[late.launch]
-    blocked_by = np.isin(late.previous, keeping)
-    since = np.where(blocked_by, calls.start_ns[late.previous], calls.end_ns[late.previous])
-    since = np.where(late.previous >= 0, since, timeline.start_ns)
-    kept = subtract(doing(calls, keeping), timeline.idle)
-    budget = covered(kept, since, np.minimum(late.start_ns, called))
-    chargeable = np.where(rest, end - start, 0)
-    passed = np.cumsum(chargeable) - chargeable
-    first = np.searchsorted(gap, np.arange(len(late.launch)), side="left")
-    passed -= passed[np.minimum(first, len(passed) - 1)][gap] if len(passed) else 0
-    before = _last_wait(trace, keeping, [thread, other], called)[gap]
-    charged = np.where(before >= 0, np.clip(budget[gap] - passed, 0, chargeable), 0)
-    inside_call = _call_around(trace, blocking.row, [thread, other], start)
+
+def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
+    """Calls that made the host wait for long enough to matter, without those made inside another."""
+    calls = trace.runtime_calls
+    rows = blocking.row[~blocking.allocation]
+    rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
+    kept = []
+    for thread in np.unique(calls.thread[rows]):
+        mine = rows[calls.thread[rows] == thread]
+        enclosing = outermost(calls.start_ns[mine], calls.end_ns[mine], calls.start_ns[mine])
+        kept.append(mine[enclosing == np.arange(len(mine))])
+    return np.sort(np.concatenate(kept)) if kept else rows
+
+
+def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, waits: I64) -> IdleTime:
+    """Charge host time in which the host was inside nothing in particular to the waits before it.
+
+    A wait set the host back by as long as it lasted while the device worked. Without it the host would have been
+    ahead by that much, and idle time behind it would be gone until the lead is used up. So each wait adds to a lead,
+    and idle time takes from it, from the latest wait first.
+
+    `waits`: rows of late launch, host start, time waited and call, one column for each wait, in the order of time.
+    """
+    count = len(late.launch)
+    length = np.where(pieces.chargeable, pieces.end_ns - pieces.start_ns, 0)
+    wanted = np.bincount(pieces.gap, weights=length, minlength=count).astype(np.int64)
+    waited = np.bincount(waits[0], weights=waits[2], minlength=count).astype(np.int64)
+    balance = np.cumsum(waited - wanted)
+    lead = balance - np.minimum(np.minimum.accumulate(balance), 0)
+    granted = waited + np.append(0, lead[:-1]) - lead
+
+    first = np.searchsorted(pieces.gap, np.arange(count), side="left")
+    passed = np.cumsum(length) - length
+    passed -= np.append(passed, 0)[first][pieces.gap]
+    charged = np.clip(granted[pieces.gap] - passed, 0, length)
+
+    # Both the charged pieces and the waits they are charged to, laid end to end, are cut where either changes.
+    call, amount = _debtors(waits, granted)
+    to_call, to_piece = np.cumsum(amount), np.cumsum(charged)
+    edges = np.unique(np.concatenate([[0], to_call, to_piece]))
+    piece = np.searchsorted(to_piece, edges[:-1], side="right")
+    before = call[np.searchsorted(to_call, edges[:-1], side="right")] if len(call) else edges[:0]
+    start = pieces.start_ns[piece] + edges[:-1] - (to_piece - charged)[piece]
     staged = np.isin(before, blocking.row[blocking.staging])
     charge = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
-    launch, shift = late.launch[gap], late.shift_ns[gap]
-    own = np.where(np.isin(cause, _AT_CALL), inside_call, -1)
-    own[cause == RANK[IdleCause.LAUNCH_BOUND]] = launch[cause == RANK[IdleCause.LAUNCH_BOUND]]
-    middle = start + charged
-    threads = calls.thread[launch]
-    sure = np.full(len(start), EXACT, np.int64)
+
+    own = np.where(pieces.cause == RANK[IdleCause.LAUNCH_BOUND], late.launch[pieces.gap], pieces.call)
+
+    def moved(row: I64, start: I64, end: I64, cause: I64, call: I64) -> IdleTime:
+        launch, shift = late.launch[pieces.gap[row]], late.shift_ns[pieces.gap[row]]
+        sure = np.full(len(row), EXACT, np.int64)
+        return table(start + shift, end + shift, cause, call, start, trace.runtime_calls.thread[launch], sure)
+
+    every = np.arange(len(length))
     return joined(
         [
-            table(start + shift, middle + shift, charge, before, start, threads, sure),
-            table(middle + shift, end + shift, cause, own, middle, threads, sure),
+            moved(piece, start, start + np.diff(edges), charge, before),
+            moved(every, pieces.start_ns + charged, pieces.end_ns, pieces.cause, own),
         ]
     )
+
+
+def _debtors(waits: I64, granted: I64) -> tuple[I64, I64]:
+    """Whose lead each granted charge uses up, latest wait first: `(call, amount)` in the order of the charges."""
+    open_waits: list[list[int]] = []
+    charges: list[tuple[int, int]] = []
+    added = np.searchsorted(waits[0], np.arange(len(granted) + 1), side="left").tolist()
+    for row in np.union1d(waits[0], np.flatnonzero(granted)).tolist():
+        open_waits += [[call, time] for time, call in waits[2:, added[row] : added[row + 1]].T.tolist()]
+        owed = int(granted[row])
+        while owed:
+            call, left = open_waits[-1]
+            part = min(left, owed)
+            charges.append((call, part))
+            owed -= part
+            open_waits[-1][1] -= part
+            if not open_waits[-1][1]:
+                open_waits.pop()
+    columns = np.array(charges, np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
 
 
 def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
@@ -224,15 +317,6 @@ def _call_around(trace: Trace, rows: I64, threads: list[int], at: I64) -> I64:
         here = outermost(calls.start_ns[mine], calls.end_ns[mine], at)
         found = np.where(found < 0, np.append(mine, -1)[here], found)
     return found
-
-
-def _last_wait(trace: Trace, rows: I64, threads: list[int], at: I64) -> I64:
-    """The blocking call (among `rows`) on one of the threads that returned last before each instant."""
-    calls = trace.runtime_calls
-    rows = rows[np.isin(calls.thread[rows], threads)]
-    rows = rows[np.argsort(calls.end_ns[rows], kind="stable")]
-    last = np.searchsorted(calls.end_ns[rows], at, side="right") - 1
-    return np.where(last >= 0, np.append(rows, -1)[last], -1)
 
 
 def table(start: I64, end: I64, cause: I64, call: I64, host: I64, thread: I64, sure: I64) -> IdleTime:
