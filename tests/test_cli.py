@@ -337,3 +337,13 @@ def test_ops_that_take_no_time_are_no_gpu_activity(tmp_path: Path, capsys: pytes
     for format in ("terminal", "markdown", "json"):
         assert main(["analyze", path, "--format", format]) == 0
         assert "no GPU activity" in capsys.readouterr().out
+
+
+def test_a_report_of_a_file_whose_name_is_no_text_can_be_written_in_python(tmp_path: Path) -> None:
+    import overlapscope as ov
+    from overlapscope.report import from_json, to_json
+
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.json.gz"))
+    path.write_bytes(Path(PIPELINE).read_bytes())
+    report = ov.analyze(ov.load(path))
+    assert from_json(to_json(report)) == report

@@ -413,6 +413,7 @@ def test_first_releases_of_kineto_are_read(tmp_path: Path) -> None:
     events = [
         event("Operator", "aten::mm", start, 90, pid=5, tid=5),
         event("Operator", "ProfilerStep#1", start, 99, pid=5, tid=5),
+        event("Operator", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 2, pid=5, tid=5),
         event("Runtime", "cudaLaunchKernel", start + 3, 5, pid=5, tid=5, args={"cbid": 211, "correlation": 8}),
         event(
             "Kernel",
@@ -430,7 +431,10 @@ def test_first_releases_of_kineto_are_read(tmp_path: Path) -> None:
     assert trace.gpu_ops.stream.tolist() == [7, 7, 7]
     assert trace.gpu_ops.launch.tolist() == [0, -1, -1]
     assert trace.gpu_ops.start_ns[0] == (start + 20) * 1000
-    assert trace.annotations.name(0) == "ProfilerStep#1"
+    assert [trace.annotations.name(row).partition("#")[0] for row in range(2)] == [
+        "ProfilerStep",
+        "enumerate(DataLoader)",
+    ]
     assert len(trace.cpu_ops) == 1
 
 

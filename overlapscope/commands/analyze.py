@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from dataclasses import replace
@@ -85,7 +84,7 @@ def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:
     from overlapscope.sources import LIMIT_BYTES, expand, load
 
     limit = LIMIT_BYTES if args.max_size is None else args.max_size
-    traces = [_printable(load(path, limit_bytes=limit)) for path in expand(args.traces)]
+    traces = [load(path, limit_bytes=limit) for path in expand(args.traces)]
     step = _step(args.step)
     _check_device(traces, args.device)
     _check_name(traces, step, args.range)
@@ -106,12 +105,6 @@ def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:
     for source in left_out:
         print(f"{clean(source)}: left out, nothing ran on the GPU for {clean(what)}.", file=sys.stderr)
     return analyses, step or args.range or "window"
-
-
-def _printable(trace: Trace) -> Trace:
-    """A file name need not be valid text, but what is in a report must be."""
-    source = os.fsencode(trace.source).decode("utf-8", "backslashreplace")
-    return trace if source == trace.source else replace(trace, source=source)
 
 
 def _step(asked: str | None) -> str | None:

@@ -6,6 +6,7 @@ The file is read once, in blocks: memory holds the columns and one block, not th
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = integer(distributed.get("rank"))
     return Trace(
-        source=source,
+        # A file name need not be valid text, but what is in a report must be.
+        source=os.fsencode(source).decode("utf-8", "backslashreplace"),
         names=finished.names,
         gpu_ops=finished.gpu_ops(base_ns, runtime_calls),
         runtime_calls=runtime_calls,
