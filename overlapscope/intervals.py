@@ -130,20 +130,6 @@ def cut(starts: I64, ends: I64, windows: Intervals) -> tuple[Index, I64, I64]:
     return row[kept], begin[kept], stop[kept]
 
 
-def partition(start: int, end: int, layers: Sequence[Intervals]) -> tuple[I64, I64]:
-    """Cut `[start, end)` wherever a layer changes; label each piece with the first layer that covers it.
-
-    Returns `(edges, labels)`: `len(edges) == len(labels) + 1`, `edges[0] == start`, `edges[-1] == end`;
-    label `len(layers)` means that no layer covers the piece.
-    """
-    cuts = [np.clip(side, start, end) for layer in layers for side in layer]
-    edges = np.unique(np.concatenate([_i64([start, end]), *cuts]))
-    labels = np.full(len(edges) - 1, len(layers), np.int64)
-    for number in reversed(range(len(layers))):
-        labels[contains(layers[number], edges[:-1])] = number
-    return edges, labels
-
-
 class Nesting:
     """Intervals that nest (a call stack), prepared to be asked for the innermost one around an instant.
 

@@ -10,6 +10,7 @@ Strings are stored once in `names`; a `name_id` column indexes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
@@ -74,6 +75,15 @@ class Table:
         name: str = self.names[int(self.name_id[row])]
         return name
 
+    def named(self, judge: Callable[[str], bool]) -> Bool:
+        """Which rows' names pass; each distinct name is judged once."""
+        passes = np.zeros(len(self.names), np.bool_)
+        passes[self.name_id] = True
+        for name_id in np.flatnonzero(passes).tolist():
+            passes[name_id] = judge(self.names[name_id])
+        rows: Bool = passes[self.name_id]
+        return rows
+
     def take(self, rows: Index | Bool) -> Self:
         """The table of the given rows (an index array or a boolean mask)."""
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "names"}
@@ -116,6 +126,17 @@ class GpuOps(Table):
     """Bytes moved; -1 where not a memory operation or not recorded."""
     source_kind: I8 = field(metadata={"labels": Memory})
     target_kind: I8 = field(metadata={"labels": Memory})
+
+    @property
+    def is_copy(self) -> Bool:
+        """Which ops are copies between host and device."""
+        copies: Bool = (self.kind == Kind.H2D) | (self.kind == Kind.D2H)
+        return copies
+
+    @property
+    def host_memory(self) -> I8:
+        """Where the host's side of each copy lives; of other ops, their target."""
+        return np.where(self.kind == Kind.H2D, self.source_kind, self.target_kind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -77,19 +77,6 @@ def test_contains(a: list[tuple[int, int]], at: list[int]) -> None:
     assert iv.contains(made(a), np.array(at, np.int64)).tolist() == [t in members(a) for t in at]
 
 
-@given(instants, st.integers(1, 20), st.lists(many, max_size=4))
-def test_partition_labels_every_instant_with_the_first_layer(
-    start: int, length: int, layers: list[list[tuple[int, int]]]
-) -> None:
-    edges, labels = iv.partition(start, start + length, [made(layer) for layer in layers])
-    assert edges[0] == start
-    assert edges[-1] == start + length
-    for t in range(start, start + length):
-        piece = int(np.searchsorted(edges, t, side="right")) - 1
-        expected = next((i for i, layer in enumerate(layers) if t in members(layer)), len(layers))
-        assert labels[piece] == expected
-
-
 def nested(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Those of the intervals that cross none kept before: a call stack."""
     kept: list[tuple[int, int]] = []

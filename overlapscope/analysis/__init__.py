@@ -32,7 +32,7 @@ def analyze_trace(
     checks = judge_file(trace)
     # Where the clocks cannot be compared, causes are found as if no launch had been recorded.
     comparable = trace
-    if not clocks_agree(trace):
+    if not clocks_agree(checks):
         unlaunched = replace(trace.gpu_ops, launch=np.full(len(trace.gpu_ops), -1, np.int64))
         comparable = replace(trace, gpu_ops=unlaunched)
     blocking = find_blocking(comparable)
@@ -42,7 +42,7 @@ def analyze_trace(
             analysis = analyze_device(trace, comparable, one, blocking, step=step, range=range)
             if analysis is not None:
                 devices.append(analysis)
-                checks += judge_device(trace, analysis.timeline)
+                checks += judge_device(trace, analysis.timeline, analysis.steps)
     if not devices:
         for asked, what in ((step, "step"), (range, "range"), (device, "device")):
             if asked is not None:

@@ -6,8 +6,6 @@ the driver's allocation locks) and the HIP API's equivalents, whose names differ
 
 import re
 
-import numpy as np
-
 from overlapscope.trace import Bool, RuntimeCalls
 
 _SYNC = re.compile(
@@ -28,7 +26,6 @@ _PINNING = re.compile(
 )
 _WAIT_EVENT = re.compile(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent")
 _RECORD_EVENT = re.compile(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?")
-_QUERY_EVENT = re.compile(r"(cuda|hip)EventQuery|cuEventQuery")
 # The same entry point under per-thread default streams, a versioned symbol, or ROCm's stream-per-thread mode.
 _SUFFIX = r"(_v\d+|_ptsz|_ptds|_spt)*"
 
@@ -36,11 +33,7 @@ _SUFFIX = r"(_v\d+|_ptsz|_ptds|_spt)*"
 def named(calls: RuntimeCalls, pattern: re.Pattern[str]) -> Bool:
     """Calls whose whole name matches, under any of its symbol suffixes."""
     whole = re.compile(f"(?:{pattern.pattern}){_SUFFIX}")
-    hit = np.zeros(len(calls.names), np.bool_)
-    hit[calls.name_id] = True
-    for name_id in np.flatnonzero(hit):
-        hit[name_id] = whole.fullmatch(calls.names[name_id]) is not None
-    return hit[calls.name_id]
+    return calls.named(lambda name: whole.fullmatch(name) is not None)
 
 
 def synchronises(calls: RuntimeCalls) -> Bool:
@@ -76,8 +69,3 @@ def waits_event(calls: RuntimeCalls) -> Bool:
 def records_event(calls: RuntimeCalls) -> Bool:
     """Calls that record an event on a stream."""
     return named(calls, _RECORD_EVENT)
-
-
-def queries_event(calls: RuntimeCalls) -> Bool:
-    """Polls, which Kineto records as if they were waits."""
-    return named(calls, _QUERY_EVENT)

@@ -18,7 +18,7 @@ def group_copies(timeline: Timeline, windows: Intervals) -> tuple[CopyGroup, ...
     Times are cut at the windows' edges; counts, bytes and bandwidth are of whole copies.
     """
     ops = timeline.ops
-    copies = np.flatnonzero((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H))
+    copies = np.flatnonzero(ops.is_copy)
     # The first window that ends behind the copy's start has begun before its end. A copy of no length counts at
     # either edge of a window.
     begin, stop = ops.start_ns[copies], ops.end_ns[copies]

@@ -34,6 +34,7 @@ class DeviceAnalysis:
     exposed: ExposedCopies
     idle: IdleTime
     steps: Periods
+    """All steps, also where the result is narrowed."""
     edges: Edges
 
 
@@ -70,8 +71,7 @@ def analyze_device(
 
     windows = Intervals(starts, ends)
     narrowed = step is not None or range is not None
-    if narrowed:
-        steps, ranges = steps.inside(starts, ends), ranges.inside(starts, ends)
+    shown = (steps.inside(starts, ends), ranges.inside(starts, ends)) if narrowed else (steps, ranges)
     lead_in = None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns
     figures = _Figures(timeline, exposed, idle)
     whole = figures.together(starts, ends)
@@ -95,8 +95,8 @@ def analyze_device(
                 *idle_evidence(trace, idle, windows),
             ),
             host_stalls=find_stalls(trace, timeline, blocking, idle, windows),
-            steps=figures.each(trace, steps),
-            ranges=figures.each(trace, ranges),
+            steps=figures.each(trace, shown[0]),
+            ranges=figures.each(trace, shown[1]),
         ),
         windows=windows,
         timeline=timeline,

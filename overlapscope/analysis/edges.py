@@ -51,8 +51,6 @@ class Edges:
     """Row of `Timeline.ops`; -1 for an op of another device."""
     source_end_ns: I64
     confidence: I8
-    wait_call: I64
-    """Row in `Trace.runtime_calls` of the wait; -1 where it was not recorded."""
 
     def take(self, rows: I64 | Bool) -> Edges:
         return Edges(*(getattr(self, f.name)[rows] for f in fields(self)))
@@ -61,7 +59,6 @@ class Edges:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waits:
     at_ns: I64
-    call: I64
     lane: I64
     source_lane: I64
     """-1 where the trace does not say on which stream the event was recorded."""
@@ -85,7 +82,7 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     waits = _find_waits(trace, lane, in_order)
     if not len(waits.at_ns) or len(by_lane) < 2:
         nothing = np.empty(0, np.int64)
-        return Edges(nothing, nothing, nothing, nothing.astype(np.int8), nothing)
+        return Edges(nothing, nothing, nothing, nothing.astype(np.int8))
 
     launch_ns = np.zeros(len(ops), np.int64)
     launch_ns[launched] = at
@@ -125,7 +122,7 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     place = np.full(len(ops), -1, np.int64)
     here = np.flatnonzero(ops.device == timeline.device)
     place[here] = np.arange(len(here))
-    return Edges(place[held[found]], place[source[found]], source_end[found], confidence[found], waits.call[found])
+    return Edges(place[held[found]], place[source[found]], source_end[found], confidence[found])
 
 
 def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
@@ -164,7 +161,7 @@ def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
         match, joined = _by_correlation(calls.correlation, records, record)
         stated = joined & (source_lane >= 0)
         recorded_ns = np.where(stated, np.append(calls.start_ns, 0)[match], recorded_ns)
-    return _Waits(at, rows.astype(np.int64), waiting, source_lane, recorded_ns, stated, adjacent)
+    return _Waits(at, waiting, source_lane, recorded_ns, stated, adjacent)
 
 
 def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> tuple[I64, Bool]:

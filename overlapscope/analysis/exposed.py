@@ -13,9 +13,9 @@ import numpy as np
 from overlapscope.analysis.causes import COPY_RANK as RANK
 from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover_ns
-from overlapscope.analysis.host import Blocking, busy, on_thread
+from overlapscope.analysis.host import Blocking, companion_of, inside_with
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool, Index, contains, covered, expand, intersect, join, subtract, total, union
+from overlapscope.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
 from overlapscope.trace import I8, Kind, Memory, Trace
 
 PROMPT_NS = 50_000
@@ -63,7 +63,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     before the first step counted to it (its copies run before the compute that begins it).
     """
     t, ops = timeline, timeline.ops
-    copies = np.flatnonzero((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H))
+    copies = np.flatnonzero(ops.is_copy)
     judged = t.judged_from_ns
     bounds = np.unique(np.concatenate([[t.start_ns, judged, t.end_ns], periods[1:]])).astype(np.int64)
     start, end = _pieces(timeline, np.concatenate([bounds, ops.start_ns[copies], ops.end_ns[copies]]))
@@ -112,22 +112,21 @@ def _rank_pairs(
     bounds: I64,
     period: I64,
 ) -> tuple[I64, I8]:
-    ops, calls, copy = timeline.ops, trace.runtime_calls, pairs.copy
-    launched = ops.launch[copy] >= 0
-    issued = np.where(launched, np.append(calls.end_ns, 0)[ops.launch[copy]], np.iinfo(np.int64).max)
-    host_side = np.where(ops.kind[copy] == Kind.H2D, ops.source_kind[copy], ops.target_kind[copy])
+    ops, copy = timeline.ops, pairs.copy
+    issue = _issue(trace, timeline)
+    issued = issue[copy]
     following = _next_compute(timeline, pairs.exposed_from)
-    held, held_confidence = _held_by_compute(trace, timeline, edges)
-    waited_for, waited_confidence, queued = _compute_waits_for_copy(trace, timeline, edges, pairs, following)
+    held, held_confidence = _held_by_compute(timeline, edges, issue)
+    waited_for, waited_confidence, queued = _compute_waits_for_copy(timeline, edges, issue, pairs, following)
     # From its issue to its start no compute ran that it could have run beside.
     began = ops.start_ns[copy]
-    late = launched & ((began - issued <= PROMPT_NS) | (covered(timeline.compute, issued, began) == 0))
+    late = (issued < _NEVER) & ((began - issued <= PROMPT_NS) | (covered(timeline.compute, issued, began) == 0))
     # Where compute runs before and after within the copy, the copy came in time; the launches of compute did not.
     late &= (pairs.exposed_from == began) | (pairs.exposed_to == ops.end_ns[copy])
     missed = covered(timeline.compute, issued, pairs.exposed_from) > 0
 
     found: list[tuple[CopyCause, Bool]] = [
-        (CopyCause.PAGEABLE_MEMORY, host_side == Memory.PAGEABLE),
+        (CopyCause.PAGEABLE_MEMORY, ops.host_memory[copy] == Memory.PAGEABLE),
         (CopyCause.SAME_STREAM, _on_compute_stream(trace, timeline, edges, pairs, bounds, period)),
         (CopyCause.EVENT_WAIT, held[copy]),
         (CopyCause.HOST_SYNC, _host_was_blocked(trace, timeline, blocking, pairs, following)),
@@ -143,6 +142,15 @@ def _rank_pairs(
     waits = rank == RANK[CopyCause.EVENT_WAIT]
     by_edge = np.where(held[copy], held_confidence[copy], waited_confidence)
     return rank, np.where(waits, by_edge, EXACT).astype(np.int8)
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def _issue(trace: Trace, timeline: Timeline) -> I64:
+    """When each op's launch call returned; `_NEVER` where it was not recorded."""
+    launch = timeline.ops.launch
+    return np.where(launch >= 0, np.append(trace.runtime_calls.end_ns, 0)[launch], _NEVER)
 
 
 def _next_compute(timeline: Timeline, at: I64) -> I64:
@@ -192,34 +200,32 @@ def _orders_all(trace: Trace, timeline: Timeline, edges: Edges, stream: int) -> 
     others = union(ops.start_ns[~mine], ops.end_ns[~mine])
     if not len(own.starts) or not len(others.starts) or total(intersect(own, others)):
         return False
-    for one, side in ((mine, others), (~mine, own)):
-        rows = np.flatnonzero(one & (ops.launch >= 0))
-        last = np.searchsorted(side.ends, ops.start_ns[rows], side="right") - 1
-        ended = np.append(side.ends, 0)[last]
+    for here, busy, excluded in ((mine, own, others), (~mine, others, own)):
+        rows = np.flatnonzero(here & (ops.launch >= 0))
+        last = np.searchsorted(excluded.ends, ops.start_ns[rows], side="right") - 1
+        ended = np.append(excluded.ends, 0)[last]
         queued = (last >= 0) & (calls.end_ns[ops.launch[rows]] < ended - SURE_HANDOVER_NS)
         # It was the first of its side to run after the other had ended.
-        before = np.searchsorted((own if side is others else others).starts, ended, side="left")
-        first = np.append((own if side is others else others).starts, -1)[before] == ops.start_ns[rows]
+        first = np.append(busy.starts, -1)[np.searchsorted(busy.starts, ended, side="left")] == ops.start_ns[rows]
         if (queued & first & (ops.start_ns[rows] - ended <= SURE_HANDOVER_NS)).any():
             return True
     return False
 
 
-def _held_by_compute(trace: Trace, timeline: Timeline, edges: Edges) -> tuple[Bool, I8]:
+def _held_by_compute(timeline: Timeline, edges: Edges, issued: I64) -> tuple[Bool, I8]:
     """Copies that were issued before some compute ended, and began when it had: an event wait held them.
 
     So was a copy that waited by event for such a copy, or directly follows one on its stream, if it had been issued
     before that compute ended too.
     """
-    ops, calls = timeline.ops, trace.runtime_calls
-    issued = np.where(ops.launch >= 0, np.append(calls.end_ns, 0)[ops.launch], np.iinfo(np.int64).max)
+    ops = timeline.ops
     kernel = (ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)
-    copying = (ops.kind == Kind.H2D) | (ops.kind == Kind.D2H)
+    copying = ops.is_copy
     near = ops.start_ns[edges.held] - edges.source_end_ns <= handover_ns(edges.confidence)
     # An op may have waited for several; the one that ended last held it.
     waits = edges.take(np.flatnonzero(near & (edges.source >= 0)))
     waits = waits.take(np.argsort(waits.source_end_ns, kind="stable"))
-    follower, leader = _directly_following(timeline, copying)
+    follower, leader = _directly_following(timeline)
     until = np.full(len(ops), -1, np.int64)
     confidence = np.full(len(ops), EXACT, np.int8)
     for _ in range(_LONGEST_CHAIN):
@@ -236,9 +242,9 @@ def _held_by_compute(trace: Trace, timeline: Timeline, edges: Edges) -> tuple[Bo
     return until >= 0, confidence
 
 
-def _directly_following(timeline: Timeline, copying: Bool) -> tuple[Index, Index]:
+def _directly_following(timeline: Timeline) -> tuple[Index, Index]:
     """Copies that begin when the copy before them on their stream ends, each with that copy."""
-    ops = timeline.ops
+    ops, copying = timeline.ops, timeline.ops.is_copy
     order = np.lexsort((np.arange(len(ops)), ops.stream))
     before, after = order[:-1], order[1:]
     follows = (ops.stream[after] == ops.stream[before]) & copying[after] & copying[before]
@@ -253,16 +259,12 @@ def _host_was_blocked(trace: Trace, timeline: Timeline, blocking: Blocking, pair
     launch = np.where(following >= 0, ops.launch[following], -1)
     blocked = np.zeros(len(following), np.bool_)
     waiting = blocking.row[~blocking.allocation]
-    launches = np.unique(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
-    previous = np.append(launches, -1)[np.searchsorted(launches, launch) - 1]
-    threads = np.append(calls.thread, -1)
-    pair = np.stack([threads[launch], np.where(previous >= 0, threads[previous], threads[launch])], axis=1)
-    for thread, other in np.unique(pair[launch >= 0], axis=0).tolist():
-        mine = (launch >= 0) & (pair[:, 0] == thread) & (pair[:, 1] == other)
+    rows = np.flatnonzero(launch >= 0)
+    pair = np.stack([calls.thread[launch[rows]], companion_of(trace, launch[rows])], axis=1)
+    for thread, companion in np.unique(pair, axis=0).tolist():
+        mine = rows[(pair[:, 0] == thread) & (pair[:, 1] == companion)]
         until = np.minimum(pairs.exposed_to[mine], calls.start_ns[launch[mine]])
-        waits = on_thread(calls, thread, waiting)
-        if other != thread:
-            waits = join(waits, subtract(on_thread(calls, other, waiting), busy(trace, thread)))
+        waits = inside_with(trace, thread, companion, calls, waiting)
         waited = covered(waits, pairs.exposed_from[mine], until)
         blocked[mine] = 2 * waited >= pairs.exposed_to[mine] - pairs.exposed_from[mine]
     return blocked
@@ -290,11 +292,11 @@ def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
 
 
 def _compute_waits_for_copy(
-    trace: Trace, timeline: Timeline, edges: Edges, pairs: _Pairs, following: I64
+    timeline: Timeline, edges: Edges, issued: I64, pairs: _Pairs, following: I64
 ) -> tuple[Bool, I8, Bool]:
     """Whether the next compute was launched in time but waited by event for this copy, with the confidence;
     and whether it waited for another one that was queued behind this copy."""
-    ops, calls = timeline.ops, trace.runtime_calls
+    ops = timeline.ops
     source = np.full(len(ops) + 1, -1, np.int64)
     confidence = np.full(len(ops) + 1, EXACT, np.int8)
     rows = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
@@ -302,15 +304,11 @@ def _compute_waits_for_copy(
     source[rows.held[near]] = rows.source[near]
     confidence[rows.held[near]] = rows.confidence[near]
     waited = source[following]
-    launch = np.where(following >= 0, ops.launch[following], -1)
-    in_time = (launch >= 0) & (np.append(calls.end_ns, 0)[launch] <= pairs.exposed_to)
-    in_time &= waited >= 0
+    in_time = (waited >= 0) & (np.append(issued, _NEVER)[following] <= pairs.exposed_to)
     for_this = in_time & (ops.stream[waited] == ops.stream[pairs.copy])
     for_this &= ops.end_ns[waited] >= ops.end_ns[pairs.copy]
-    behind_launch = np.append(calls.end_ns, 0)[ops.launch[waited]]
     behind = in_time & (waited != pairs.copy) & (ops.kind[waited] == ops.kind[pairs.copy])
-    behind &= (ops.start_ns[waited] >= ops.end_ns[pairs.copy]) & (ops.launch[waited] >= 0)
-    behind &= behind_launch <= ops.end_ns[pairs.copy]
+    behind &= (ops.start_ns[waited] >= ops.end_ns[pairs.copy]) & (issued[waited] <= ops.end_ns[pairs.copy])
     return for_this, confidence[following], behind
 
 

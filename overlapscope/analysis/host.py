@@ -10,7 +10,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.periods import is_step
-from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, join, union
+from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, join, subtract, union
 from overlapscope.trace import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
@@ -44,9 +44,8 @@ def find_blocking(trace: Trace) -> Blocking:
         sync[own] = False
     allocation = call_kinds.allocates(calls)
     blocking_copy = call_kinds.copies_blocking(calls)
-    copies = np.flatnonzero((ops.launch >= 0) & ((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H)))
-    launch = ops.launch[copies]
-    host_side = np.where(ops.kind[copies] == Kind.H2D, ops.source_kind[copies], ops.target_kind[copies])
+    copies = np.flatnonzero((ops.launch >= 0) & ops.is_copy)
+    launch, host_side = ops.launch[copies], ops.host_memory[copies]
     waited = (host_side == Memory.UNKNOWN) & (calls.end_ns[launch] >= ops.end_ns[copies])
     pageable = np.zeros(len(calls), np.bool_)
     upload = ops.kind[copies] == Kind.H2D
@@ -82,8 +81,7 @@ def _profilers_own_sync(trace: Trace, sync: Bool) -> int:
 
 def pinning(trace: Trace) -> HostEvents:
     """The CPU ops that page-lock memory: `pin_memory` allocates it and copies into it."""
-    wanted = [i for i, name in enumerate(trace.names) if name in ("aten::pin_memory", "aten::_pin_memory")]
-    return trace.cpu_ops.take(np.isin(trace.cpu_ops.name_id, wanted))
+    return trace.cpu_ops.take(trace.cpu_ops.named(lambda name: name in ("aten::pin_memory", "aten::_pin_memory")))
 
 
 def around(table: HostEvents, thread: I64, at: I64) -> I64:
@@ -118,9 +116,24 @@ def on_thread(table: HostEvents, thread: int, rows: Index | None = None) -> Inte
     return union(table.start_ns[mine], table.end_ns[mine])
 
 
-def busy(trace: Trace, thread: int) -> Intervals:
-    """When a thread was inside a CPU op or a runtime call."""
-    return join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
+def companion_of(trace: Trace, launch: I64) -> I64:
+    """The thread that made the launch before each given one (rows of `Trace.runtime_calls`); its own for the first.
+
+    Autograd launches from a thread of its own, so what kept a launch may be on the one before it.
+    """
+    launches = np.unique(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
+    position = np.searchsorted(launches, launch)
+    return trace.runtime_calls.thread[np.where(position > 0, np.append(launches, -1)[position - 1], launch)]
+
+
+def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents, rows: Index | None = None) -> Intervals:
+    """When a launching thread was inside any of the given events (all if None), or its companion was while the thread
+    itself showed nothing of its own."""
+    own = on_thread(table, thread, rows)
+    if companion == thread:
+        return own
+    busy = join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
+    return join(own, subtract(on_thread(table, companion, rows), busy))
 
 
 def ops_around(trace: Trace, thread: I64, at: I64) -> list[str | None]:
@@ -164,10 +177,10 @@ def line_text(trace: Trace, name_id: int) -> str | None:
 def _own_frames(frames: HostEvents) -> HostEvents:
     """The frames of the user's own code: neither PyTorch's nor another library's."""
     if frames not in _OWN_FRAMES:
-        own = np.zeros(len(frames.names), np.bool_)
-        own[frames.name_id] = True
-        for name_id in np.flatnonzero(own):
-            match = _PYTHON_LINE.fullmatch(frames.names[name_id])
-            own[name_id] = match is not None and _LIBRARY.search(match["file"]) is None
-        _OWN_FRAMES[frames] = frames.take(own[frames.name_id])
+        _OWN_FRAMES[frames] = frames.take(frames.named(_is_own))
     return _OWN_FRAMES[frames]
+
+
+def _is_own(frame: str) -> bool:
+    match = _PYTHON_LINE.fullmatch(frame)
+    return match is not None and _LIBRARY.search(match["file"]) is None

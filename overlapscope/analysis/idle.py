@@ -47,15 +47,13 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     issued = np.where(in_time, end, np.clip(returned, start, end))
     launches = np.unique(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
     shift = np.where(in_time, latency, 0)
-    position = np.searchsorted(launches, launch)
-    previous = np.where(known & (position > 0), np.append(launches, -1)[position - 1], -1)
     late = np.flatnonzero(known & (issued > start))
     host = attribute_host(
         trace,
         timeline,
         blocking,
         launches,
-        Late((start - shift)[late], (issued - shift)[late], shift[late], launch[late], previous[late]),
+        Late((start - shift)[late], (issued - shift)[late], shift[late], launch[late]),
     )
 
     # Until what it waited for had ended the op could not begin; the rest is handover or latency.

@@ -17,7 +17,7 @@ import numpy as np
 from overlapscope.analysis.causes import IDLE_RANK as RANK
 from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT
-from overlapscope.analysis.host import Blocking, around, busy, on_thread, pinning
+from overlapscope.analysis.host import Blocking, around, companion_of, inside_with, pinning
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import (
     I64,
@@ -73,33 +73,49 @@ class Late:
     shift_ns: I64
     """Added to a host instant it gives the device's."""
     launch: I64
-    previous: I64
-    """The launch before it, of any thread; -1 where there is none."""
 
 
 _AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleCause.HOST_SYNC])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Host:
+    """What a host thread can be inside, gathered once for all threads."""
+
+    trace: Trace
+    blocking: Blocking
+    slow: Intervals
+    loading: HostEvents
+    pins: HostEvents
+    long_ops: Index
+    """Rows of `Trace.cpu_ops`."""
+    overhead_elsewhere: Intervals
+
+
 def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, launches: I64, late: Late) -> IdleTime:
     """The causes of idle time that ended with a late launch. `late` is in the order of time."""
     calls = trace.runtime_calls
-    thread = calls.thread[late.launch]
-    other = np.where(late.previous >= 0, np.append(calls.thread, -1)[late.previous], thread)
-    slow = _slow_stretches(trace, launches)
-    loading = _data_loading(trace)
+    host = _Host(
+        trace,
+        blocking,
+        _slow_stretches(trace, launches),
+        _data_loading(trace),
+        pinning(trace),
+        _long_ops(trace),
+        _overhead_elsewhere(trace),
+    )
     # Waits are counted from one late launch to the next; a copy that blocks is a launch and a wait.
     since = np.maximum(np.append(timeline.start_ns, calls.start_ns[late.launch])[:-1], timeline.judged_from_ns)
     until = np.minimum(late.start_ns, calls.start_ns[late.launch])
     keeping = _outermost_waits(trace, blocking)
+    pairs = np.stack([calls.thread[late.launch], companion_of(trace, late.launch)], axis=1)
     parts, waits = [], []
-    for pair in np.unique(np.stack([thread, other], axis=1), axis=0).tolist():
-        rows = np.flatnonzero((thread == pair[0]) & (other == pair[1]))
-        mine = Late(*(getattr(late, f.name)[rows] for f in fields(late)))
-        doing = _Doing(trace, *pair)
-        part = _label(trace, blocking, slow, loading, mine, doing)
+    for thread, companion in np.unique(pairs, axis=0).tolist():
+        rows = np.flatnonzero((pairs[:, 0] == thread) & (pairs[:, 1] == companion))
+        part = _label(host, Late(*(getattr(late, f.name)[rows] for f in fields(late))), thread, companion)
         parts.append(replace(part, gap=rows[part.gap]))
-        kept = subtract(doing.intervals(calls, keeping), timeline.idle)
-        theirs = keeping[np.isin(calls.thread[keeping], pair)]
+        kept = subtract(inside_with(trace, thread, companion, calls, keeping), timeline.idle)
+        theirs = keeping[np.isin(calls.thread[keeping], (thread, companion))]
         window = intersect(kept, union(since[rows], until[rows]))
         which, start, end = cut(calls.start_ns[theirs], calls.end_ns[theirs], window)
         gap = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
@@ -128,43 +144,29 @@ class _Labelled:
     """The host was inside nothing in particular."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Doing:
-    """A launching thread, and the thread that launched before it where the first shows nothing of its own."""
+def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
+    blocking, calls = host.blocking, host.trace.runtime_calls
 
-    trace: Trace
-    thread: int
-    other: int
+    def inside(table: HostEvents, rows: Index | None = None) -> Intervals:
+        return inside_with(host.trace, thread, companion, table, rows)
 
-    def intervals(self, table: HostEvents, rows: Index | None = None) -> Intervals:
-        """When they were inside the given events (all if None)."""
-        own = on_thread(table, self.thread, rows)
-        if self.other == self.thread:
-            return own
-        return join(own, subtract(on_thread(table, self.other, rows), busy(self.trace, self.thread)))
-
-
-def _label(
-    trace: Trace, blocking: Blocking, slow: Intervals, loading: HostEvents, late: Late, doing: _Doing
-) -> _Labelled:
-    calls, inside = trace.runtime_calls, doing.intervals
     layers = (
-        (IdleCause.PROFILER_OVERHEAD, inside(trace.overheads)),
-        (IdleCause.HOST_STAGING, join(inside(calls, blocking.row[blocking.staging]), inside(pinning(trace)))),
+        (IdleCause.PROFILER_OVERHEAD, inside(host.trace.overheads)),
+        (IdleCause.HOST_STAGING, join(inside(calls, blocking.row[blocking.staging]), inside(host.pins))),
         (IdleCause.ALLOCATION, inside(calls, blocking.row[blocking.allocation])),
         (IdleCause.HOST_SYNC, inside(calls, blocking.row[~blocking.allocation & ~blocking.staging])),
-        (IdleCause.DATA_LOADING, inside(loading)),
-        (IdleCause.PROFILER_OVERHEAD, _overhead_elsewhere(trace)),
-        (IdleCause.HOST_COMPUTE, inside(trace.cpu_ops, _long_ops(trace))),
+        (IdleCause.DATA_LOADING, inside(host.loading)),
+        (IdleCause.PROFILER_OVERHEAD, host.overhead_elsewhere),
+        (IdleCause.HOST_COMPUTE, inside(host.trace.cpu_ops, host.long_ops)),
     )
-    gap, start, end = _cut(late, [slow, *(layer for _, layer in layers)])
+    gap, start, end = _cut(late, [host.slow, *(layer for _, layer in layers)])
     chargeable = np.ones(len(start), np.bool_)
-    cause = np.where(contains(slow, start), RANK[IdleCause.HOST_COMPUTE], RANK[IdleCause.LAUNCH_BOUND])
+    cause = np.where(contains(host.slow, start), RANK[IdleCause.HOST_COMPUTE], RANK[IdleCause.LAUNCH_BOUND])
     for name, layer in reversed(layers):
         hit = contains(layer, start)
         cause[hit] = RANK[name]
         chargeable &= ~hit
-    call = _call_around(trace, blocking.row, [doing.thread, doing.other], start)
+    call = _call_around(host.trace, blocking.row, [thread, companion], start)
     return _Labelled(gap, start, end, cause, np.where(np.isin(cause, _AT_CALL), call, -1), chargeable)
 
 
@@ -295,10 +297,7 @@ def _long_ops(trace: Trace) -> Index:
 def _data_loading(trace: Trace) -> HostEvents:
     """When a thread was inside a DataLoader's next: PyTorch annotates it (torch/utils/data/dataloader.py)."""
     notes = trace.annotations
-    wanted = [
-        i for i, name in enumerate(notes.names) if name.startswith("enumerate(DataLoader)#") and "__next__" in name
-    ]
-    return notes.take(np.isin(notes.name_id, wanted))
+    return notes.take(notes.named(lambda name: name.startswith("enumerate(DataLoader)#") and "__next__" in name))
 
 
 def _overhead_elsewhere(trace: Trace) -> Intervals:

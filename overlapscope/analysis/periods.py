@@ -31,11 +31,7 @@ class Periods:
 
 def is_step(annotations: HostEvents) -> Bool:
     """Which annotations are profiler steps."""
-    hit = np.zeros(len(annotations.names), np.bool_)
-    hit[annotations.name_id] = True
-    for name_id in np.flatnonzero(hit):
-        hit[name_id] = _STEP.fullmatch(annotations.names[name_id]) is not None
-    return hit[annotations.name_id]
+    return annotations.named(lambda name: _STEP.fullmatch(name) is not None)
 
 
 def find_steps(trace: Trace, timeline: Timeline) -> Periods:

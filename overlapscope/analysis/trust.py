@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.periods import find_steps, is_step
+from overlapscope.analysis.periods import Periods, is_step
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, covered, total, union
@@ -37,14 +37,14 @@ def judge_file(trace: Trace) -> list[Check]:
     return [_complete(trace), _readable(trace), _times(trace), _activity(trace), _clock(trace), _dropped(trace)]
 
 
-def judge_device(trace: Trace, timeline: Timeline) -> list[Check]:
+def judge_device(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     """Checks of one device."""
     return [
         _launches(timeline),
         _lead_in(timeline),
         _order(timeline),
         _sync_events(trace),
-        *_steps(trace, timeline),
+        *_steps(trace, timeline, steps),
         _profiler(trace, timeline),
     ]
 
@@ -62,9 +62,9 @@ def verdict(checks: Iterable[Check]) -> Trust:
     return Trust(verdict="trusted" if statuses == {"ok"} else "degraded", checks=tuple(worst.values()))
 
 
-def clocks_agree(trace: Trace) -> bool:
-    """Whether host and device times can be compared."""
-    return _clock(trace).status != "fail"
+def clocks_agree(checks: Iterable[Check]) -> bool:
+    """Whether host and device times can be compared, by the checks of the file."""
+    return not any(check.id == "clock-skew" and check.status == "fail" for check in checks)
 
 
 def _complete(trace: Trace) -> Check:
@@ -244,11 +244,10 @@ def _sync_events(trace: Trace) -> Check:
     return Check(id="sync-events", status="ok", detail="No event wait had to be rebuilt.")
 
 
-def _steps(trace: Trace, timeline: Timeline) -> list[Check]:
+def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     notes = trace.annotations.take(is_step(trace.annotations))
     if not len(notes):
         return [Check(id="steps", status="ok", detail="No steps recorded: figures are of the whole window.")]
-    steps = find_steps(trace, timeline)
     numbers = sorted(int(notes.name(row).rpartition("#")[2]) for row in range(len(notes)))
     absent = len(notes) - len(steps.row)
     skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))
@@ -257,7 +256,7 @@ def _steps(trace: Trace, timeline: Timeline) -> list[Check]:
         present = Check(id="steps", status="warn", detail=f"Steps are missing: {what}.")
     else:
         present = Check(id="steps", status="ok", detail=f"{len(notes)} step(s), none missing.")
-    return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline)]
+    return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
 
 
 def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
@@ -271,12 +270,11 @@ def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
     return Check(id="warm-up", status="ok", detail="The first step is like the others.")
 
 
-def _ahead(trace: Trace, timeline: Timeline) -> Check:
+def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
     """Side streams working on another step than the main stream, by more than a prefetch of one."""
     ops, notes = timeline.ops, trace.annotations
     rows = np.flatnonzero(is_step(notes))
     rows = rows[np.argsort(notes.start_ns[rows], kind="stable")]
-    steps = find_steps(trace, timeline)
     side = np.flatnonzero((ops.launch >= 0) & (ops.stream != timeline.main_stream))
     launched = trace.runtime_calls.start_ns[ops.launch[side]]
     belongs = np.searchsorted(notes.start_ns[rows], launched, side="right") - 1

@@ -215,7 +215,7 @@ def judged_windows(device: DeviceAnalysis) -> Intervals:
 def copies_in(timeline: Timeline, windows: Intervals) -> I64:
     """Rows of the copies that run at any moment of the windows."""
     ops = timeline.ops
-    rows = np.flatnonzero((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H))
+    rows = np.flatnonzero(ops.is_copy)
     ran = covered(windows, ops.start_ns[rows], ops.end_ns[rows]) > 0
     return rows[ran]
 
@@ -239,17 +239,14 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
     Reading a value back into ordinary memory (`.item()`, `.cpu()`) is no such wait: the program needs it there.
     """
     ops, calls = timeline.ops, trace.runtime_calls
-    rows = np.flatnonzero((ops.launch >= 0) & ((ops.kind == Kind.H2D) | (ops.kind == Kind.D2H)))
+    rows = np.flatnonzero((ops.launch >= 0) & ops.is_copy)
     launch = ops.launch[rows]
     owner = np.full(len(calls), -1, np.int64)
     blocks = call_kinds.copies_blocking(calls)[launch] if len(calls) else np.zeros(0, np.bool_)
     owner[launch[blocks]] = rows[blocks]
 
-    wanted = np.array([name == "aten::copy_" for name in trace.names], np.bool_)
-    copying = np.flatnonzero(wanted[trace.cpu_ops.name_id]) if len(trace.cpu_ops) else np.zeros(0, np.int64)
-    if len(copying):
-        is_copying = np.zeros(len(trace.cpu_ops), np.bool_)
-        is_copying[copying] = True
+    is_copying = trace.cpu_ops.named(lambda name: name == "aten::copy_")
+    if is_copying.any():
         syncs = np.flatnonzero(call_kinds.synchronises(calls))
         order = np.argsort(calls.start_ns[launch], kind="stable")
         op_of_copy = around(trace.cpu_ops, calls.thread[launch], calls.start_ns[launch])[order]
@@ -262,7 +259,7 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
 
     owned = owner >= 0
     upload = ops.kind[owner] == Kind.H2D
-    host_side = np.where(upload, ops.source_kind[owner], ops.target_kind[owner])
+    host_side = ops.host_memory[owner]
     pageable = owned & upload & (host_side == Memory.PAGEABLE)
     pinned = owned & ((host_side == Memory.PINNED) | upload & (host_side == Memory.UNKNOWN))
     copy = np.zeros(len(ops), np.bool_)

@@ -98,7 +98,7 @@ def _slow_classes(timeline: Timeline, rows: I64) -> Iterator[_Slow]:
     enough = np.bincount(group) >= FEWEST
     slow = enough[group] & (rate < SLOW * best[group])
     excess = length[rows] - (ops.bytes[rows] / best[group]).astype(np.int64)
-    host_side = np.where(ops.kind[rows] == Kind.H2D, ops.source_kind[rows], ops.target_kind[rows])
+    host_side = ops.host_memory[rows]
     for kind in (Kind.H2D, Kind.D2H):
         mine = slow & (ops.kind[rows] == kind)
         if mine.any():
