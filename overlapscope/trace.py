@@ -170,6 +170,8 @@ class Syncs(Table):
     """Id of the event waited for; -1 where not recorded."""
     source_stream: I32
     """The stream the event was recorded on; -1 where not recorded (CUDA 13)."""
+    source_device: I32
+    """The device of that stream; -1 where not recorded."""
     record_correlation: I64
     """Correlation of the call that recorded the event; -1 where not recorded (CUDA 13)."""
 
@@ -224,6 +226,8 @@ class Trace:
     versions: dict[str, str] = field(default_factory=dict)
     """Versions the source states, e.g. `cuda_runtime`."""
     damage: Damage = field(default_factory=Damage)
+    warm_up_steps: int = 0
+    """How many of the first steps were recorded only for the pipeline to fill, and must not be judged."""
 
     @property
     def devices(self) -> tuple[int, ...]:

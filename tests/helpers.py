@@ -160,6 +160,7 @@ def make_trace(
             column(1000 + place["wait", i] for i, w in enumerate(waits) if w.recorded),
             column(1 for w in waits if w.recorded),
             column((w.source_stream for w in waits if w.recorded), np.int64),
+            column((0 if w.source_stream >= 0 else -1 for w in waits if w.recorded), np.int64),
             column(w.record_correlation for w in waits if w.recorded),
         ),
         device_names={},

@@ -15,7 +15,7 @@ from overlapscope.analysis.evidence import copy_evidence, idle_evidence
 from overlapscope.analysis.exposed import ExposedCopies
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.late_launch import IdleTime
-from overlapscope.analysis.periods import Periods, find_ranges, find_steps
+from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
 from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.analysis.stalls import find_stalls
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
@@ -52,7 +52,7 @@ def analyze_device(
     Causes are always found on the whole recording, from `comparable`: the trace itself, or one without
     launches where its clocks disagree. None where the device has no such step or range.
     """
-    timeline = build(trace, device)
+    timeline = behind_warm_up(trace, build(trace, device))
     steps, ranges = find_steps(trace, timeline), find_ranges(trace, timeline)
     for_causes = (
         timeline if comparable is trace else replace(build(comparable, device), lead_in_end_ns=timeline.lead_in_end_ns)

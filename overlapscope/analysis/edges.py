@@ -137,10 +137,11 @@ def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
         match, joined = _by_correlation(syncs.correlation, recorded, calls.correlation[rows])
         device = np.where(joined, np.append(syncs.device, -1)[match], -1).astype(np.int64)
         source_stream = np.where(joined, np.append(syncs.source_stream, -1)[match], -1).astype(np.int64)
+        source_device = np.where(joined, np.append(syncs.source_device, -1)[match], -1).astype(np.int64)
         record = np.where(joined, np.append(syncs.record_correlation, -1)[match], -1)
         stream = np.where(joined, np.append(syncs.stream, -1)[match], -1).astype(np.int64)
         waiting = np.where(stream >= 0, device << 32 | (stream & 0xFFFFFFFF), -1)
-        source_lane = np.where(source_stream >= 0, device << 32 | (source_stream & 0xFFFFFFFF), -1)
+        source_lane = np.where(source_stream >= 0, source_device << 32 | (source_stream & 0xFFFFFFFF), -1)
     else:
         # Without sync events: the stream of what the same thread enqueues next.
         following = _next_of_thread(launched_at, calls.thread[ops.launch[in_order]], at, thread)

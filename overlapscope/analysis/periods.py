@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +32,27 @@ class Periods:
 def is_step(annotations: HostEvents) -> Bool:
     """Which annotations are profiler steps."""
     return annotations.named(lambda name: _STEP.fullmatch(name) is not None)
+
+
+def judged_steps(trace: Trace) -> I64:
+    """Rows in `Trace.annotations` of the steps that are to be judged: behind the recorder's warm-up, by start."""
+    return np.flatnonzero(is_step(trace.annotations))[trace.warm_up_steps :]
+
+
+def behind_warm_up(trace: Trace, timeline: Timeline) -> Timeline:
+    """The timeline with its lead-in extended over the recorder's warm-up steps, up to the first step to be judged.
+
+    The pipeline fills in them. Where no judged step launched anything, there is nothing else to judge.
+    """
+    if not trace.warm_up_steps or timeline.lead_in_end_ns is None:
+        return timeline
+    rows = judged_steps(trace)
+    begins, found = _Launches(trace, timeline, timeline.main_stream).first_from(
+        trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
+    )
+    if not found.any():
+        return timeline
+    return replace(timeline, lead_in_end_ns=max(timeline.lead_in_end_ns, int(begins[found].min())))
 
 
 def find_steps(trace: Trace, timeline: Timeline) -> Periods:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.periods import Periods, is_step
+from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, covered, total, union
@@ -41,7 +41,7 @@ def judge_device(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check
     """Checks of one device."""
     return [
         _launches(timeline),
-        _lead_in(timeline),
+        _lead_in(trace, timeline),
         _order(timeline),
         _sync_events(trace),
         *_steps(trace, timeline, steps),
@@ -192,7 +192,15 @@ def _launches(timeline: Timeline) -> Check:
     )
 
 
-def _lead_in(timeline: Timeline) -> Check:
+def _lead_in(trace: Trace, timeline: Timeline) -> Check:
+    ends_with_orphan = (timeline.ops.end_ns[timeline.ops.launch < 0] == timeline.lead_in_end_ns).any()
+    if trace.warm_up_steps and timeline.lead_in_end_ns is not None and not ends_with_orphan:
+        return Check(
+            id="lead-in",
+            status="ok",
+            detail=f"The first {trace.warm_up_steps} step(s) were recorded for the pipeline to fill; causes, steps "
+            "and findings leave them out.",
+        )
     if timeline.lead_in_end_ns is None or timeline.lead_in_end_ns == timeline.start_ns:
         return Check(id="lead-in", status="ok", detail="The device had caught up when the recording began.")
     length = timeline.lead_in_end_ns - timeline.start_ns
@@ -245,7 +253,7 @@ def _sync_events(trace: Trace) -> Check:
 
 
 def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
-    notes = trace.annotations.take(is_step(trace.annotations))
+    notes = trace.annotations.take(judged_steps(trace))
     if not len(notes):
         return [Check(id="steps", status="ok", detail="No steps recorded: figures are of the whole window.")]
     numbers = sorted(int(notes.name(row).rpartition("#")[2]) for row in range(len(notes)))

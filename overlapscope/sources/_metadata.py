@@ -6,6 +6,10 @@ import math
 import re
 from typing import Any
 
+from overlapscope.marks import METADATA, WARM_UP_STEPS
+
+_MOST_STEPS = 1 << 31
+
 _LOOSE = re.compile(
     rb'"(baseTimeNanoseconds|schemaVersion|cuda_runtime_version|cuda_driver_version|cupti_version|rank|world_size)"'
     rb'\s*:\s*"?(\d{1,19})'
@@ -43,6 +47,13 @@ def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str,
         if short and short != key and isinstance(value, int | str | float) and not isinstance(value, bool):
             versions[short] = str(value)
     return versions
+
+
+def warm_up_steps(metadata: dict[str, Any]) -> int:
+    """How many of the first steps the recorder marked as not to be judged."""
+    own = metadata.get(METADATA)
+    number = integer(own.get(WARM_UP_STEPS)) if isinstance(own, dict) else None
+    return number if number is not None and 0 < number < _MOST_STEPS else 0
 
 
 def integer(value: Any) -> int | None:

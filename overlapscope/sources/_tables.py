@@ -79,6 +79,8 @@ class Finished:
             correlation=_positive(values[:, 3]),
             event=np.maximum(values[:, 4], -1),
             source_stream=values[:, 5].astype(np.int32),
+            # Kineto names a stream without its device; it means the waiting one's.
+            source_device=np.where(values[:, 5] >= 0, values[:, 1], -1).astype(np.int32),
             record_correlation=_positive(values[:, 6]),
         )
 

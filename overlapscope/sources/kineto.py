@@ -11,9 +11,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from overlapscope.sources import _event_notes
 from overlapscope.sources._columns import Columns, Table
 from overlapscope.sources._crew import Crew
-from overlapscope.sources._metadata import device_names, integer, versions
+from overlapscope.sources._metadata import device_names, integer, versions, warm_up_steps
 from overlapscope.sources._progress import ReadingBar
 from overlapscope.sources._stream import EventStream, Losses
 from overlapscope.sources._tables import Finished
@@ -69,17 +70,18 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = integer(distributed.get("rank"))
+    cpu_ops, syncs = _event_notes.apply(finished.host(Table.CPU, base_ns), runtime_calls, finished.syncs(base_ns))
     return Trace(
         # A file name need not be valid text, but what is in a report must be.
         source=os.fsencode(source).decode("utf-8", "backslashreplace"),
         names=finished.names,
         gpu_ops=finished.gpu_ops(base_ns, runtime_calls),
         runtime_calls=runtime_calls,
-        cpu_ops=finished.host(Table.CPU, base_ns),
+        cpu_ops=cpu_ops,
         annotations=finished.host(Table.ANNOTATION, base_ns),
         python_frames=finished.host(Table.PYTHON, base_ns),
         overheads=finished.host(Table.OVERHEAD, base_ns),
-        syncs=finished.syncs(base_ns),
+        syncs=syncs,
         device_names=device_names(metadata.get("deviceProperties")),
         rank=rank if rank is not None else _rank_in_name(source),
         world_size=integer(distributed.get("world_size")),
@@ -87,6 +89,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         end_ns=end_ns + base_ns if stated else -1,
         versions=versions(metadata, distributed),
         damage=_damage(stream.losses, columns.repaired, int((~ok).sum()), _first_impossible(finished, work[~ok])),
+        warm_up_steps=warm_up_steps(metadata),
     )
 
 

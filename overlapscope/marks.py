@@ -1,0 +1,14 @@
+"""What the recorder writes into a trace for the reader: the one place where both sides' words stand."""
+
+METADATA = "overlapscope"
+"""Key of the recorder's own metadata, a JSON object, at a trace's top level."""
+
+WARM_UP_STEPS = "warm_up_steps"
+"""In it: how many of the first `ProfilerStep`s were recorded so that the pipeline fills, not to be judged."""
+
+EVENT_RECORD = "overlapscope::event_record#"
+"""`overlapscope::event_record#NUMBER@DEVICE.STREAM` encloses the call that recorded an event on that stream."""
+
+EVENT_WAIT = "overlapscope::event_wait#"
+"""`overlapscope::event_wait#NUMBER@DEVICE.STREAM` encloses the call by which that stream waits for what record
+NUMBER recorded; 0 where that was not seen."""

@@ -1,0 +1,98 @@
+"""Notes in the trace on which event a stream waits for, where Kineto no longer says so.
+
+From CUDA 13 on Kineto's record of an event wait names neither the stream on which the event was recorded nor the
+call that recorded it (kineto PR #1552). So while the profiler runs, `torch.cuda.Event.record` and `.wait`, through
+which `Stream.wait_stream`, `wait_event` and `record_event` go too, are wrapped in markers that say it. A marker
+is an op of the trace on the same thread and encloses the runtime call it speaks of, so that the two are joined
+without comparing clocks. `overlapscope.sources` reads them and takes them out of the CPU ops again.
+
+Waits that PyTorch issues from C++ (autograd between streams, NCCL's work) pass by here and stay rebuilt. Its GPU
+trace hooks would show them, but cannot be switched off again and cost 3.7 us for each allocation (H200, torch 2.11:
+5.2 us instead of 1.5 for an allocation and its release), more than the ops of a launch-bound program take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from typing import Any
+
+from overlapscope.marks import EVENT_RECORD, EVENT_WAIT
+
+_FIRST_CUDA_WITHOUT = 13
+
+
+class EventNotes:
+    """Marks events between `start` and `stop`; does nothing where the trace states what is waited for anyway."""
+
+    def __init__(self) -> None:
+        self._originals: tuple[Any, Any] | None = None
+
+    def start(self) -> None:
+        """Wrap the two methods."""
+        import torch
+
+        stream_id = _stream_ids() if _needed(torch.version.cuda) and self._originals is None else None
+        if stream_id is None:
+            return
+        event_class: Any = torch.cuda.Event
+        record, wait = event_class.record, event_class.wait
+        current_stream = torch.cuda.current_stream
+        marker = torch._C._profiler._RecordFunctionFast
+        numbers = itertools.count(1)
+        recorded: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+        def noted_record(event: Any, stream: Any = None) -> None:
+            stream = current_stream() if stream is None else stream
+            recorded[event] = number = next(numbers)
+            with marker(f"{EVENT_RECORD}{number}@{stream_id(stream)}"):
+                record(event, stream)
+
+        def noted_wait(event: Any, stream: Any = None) -> None:
+            stream = current_stream() if stream is None else stream
+            with marker(f"{EVENT_WAIT}{recorded.get(event, 0)}@{stream_id(stream)}"):
+                wait(event, stream)
+
+        self._originals = record, wait
+        event_class.record, event_class.wait = noted_record, noted_wait
+
+    def stop(self) -> None:
+        """Put the methods back."""
+        import torch
+
+        if self._originals is not None:
+            event_class: Any = torch.cuda.Event
+            event_class.record, event_class.wait = self._originals
+            self._originals = None
+
+
+def _needed(cuda_version: str | None) -> bool:
+    return cuda_version is not None and int(cuda_version.partition(".")[0]) >= _FIRST_CUDA_WITHOUT
+
+
+def _stream_ids() -> Any:
+    """A function that gives a stream's device and number as the trace has them, `0.7`; None without the driver.
+
+    The driver's stream id is the one CUPTI writes (seen on CUDA 13.0: 7, 13, 17, 21 in both). The reader checks
+    it against the waiting stream, which the trace does state.
+    """
+    import torch
+
+    try:
+        get_id = ctypes.CDLL("libcuda.so.1").cuStreamGetId
+    except (OSError, AttributeError):
+        return None
+    known: dict[tuple[int, int], str] = {}
+
+    def stream_id(stream: Any) -> str:
+        device, handle = stream.device_index, stream.cuda_stream
+        named = known.get((device, handle))
+        if named is None:
+            number = ctypes.c_ulonglong()
+            with torch.cuda.device(device):  # The default stream's handle is the same on every device.
+                failed = get_id(ctypes.c_void_p(handle), ctypes.byref(number))
+            named = known[device, handle] = f"{device}.{-1 if failed else number.value}"
+        return named
+
+    return stream_id
