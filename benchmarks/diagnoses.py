@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "diagnoses.md"
 HEAD = """# Diagnosis against truth
 
 Written by `python benchmarks/diagnoses.py` from the recordings in `traces/`; a test fails when it is stale. The truth
-follows from how each program is written (`scenarios/*.py`), not from what was found. Shares are of the device's
+follows from how each program is written (`tests/programs`), not from what was found. Shares are of the device's
 exposed copy time or idle time; a cause that is expected must explain at least the share in brackets. Where nothing is
 expected, several causes play together, or there is next to nothing to explain. The causes were stated before; the least
 shares were set with the first results in view, below what the unavoidable rest (launching, latency) leaves.

@@ -1,8 +1,7 @@
-"""On a real GPU: the programs of `scenarios/known_causes.py`, recorded here and now, must show the same causes."""
+"""On a real GPU: the programs of `tests/programs/known_causes.py`, recorded here and now, must show the same causes."""
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import torch
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.sources import load
+from tests.programs import known_causes
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scenarios"))
-import known_causes  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

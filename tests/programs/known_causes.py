@@ -1,10 +1,10 @@
 """Small programs, each written so that one cause explains its timeline, and recorders for them.
 
-Every function below prepares its tensors and returns one training-like step. `TRUTH` says what an
-analysis of the recording must find, and follows from how the program is written, not from what an
-analyser printed. Recorded with:
+Every function below prepares its tensors and returns one training-like step. `traces/truth.toml` says what
+an analysis of the recording must find, and follows from how the program is written, not from what an
+analyser printed. Recorded with torch.profiler itself, as people do without overlapscope's recorder:
 
-    python scenarios/known_causes.py OUTPUT_DIR [NAME...]
+    python -m tests.programs.known_causes OUTPUT_DIR [NAME...]
 
 The recordings in `traces/known_causes` were made this way; see `traces/README.md` for the hardware.
 """

@@ -1,6 +1,6 @@
 """Programs nearer to real ones, where several things happen at once. Each docstring says what must be found.
 
-    python scenarios/mixed_workloads.py OUTPUT_DIR [NAME...]
+    python -m tests.programs.mixed_workloads OUTPUT_DIR [NAME...]
 
 The recordings in `traces/mixed_workloads` were made this way. They were recorded after the causes had been
 written, to test them on something they had not been written for.
@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from known_causes import SlowSamples, Step, on_gpu, pinned, record_all, work
 from torch.profiler import ProfilerActivity, record_function
+
+from tests.programs.known_causes import SlowSamples, Step, on_gpu, pinned, record_all, work
 
 
 def late_by_half() -> Step:
