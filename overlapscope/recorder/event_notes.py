@@ -33,7 +33,7 @@ class EventNotes:
         """Wrap the two methods."""
         import torch
 
-        stream_id = _stream_ids() if _needed(torch.version.cuda) and self._originals is None else None
+        stream_id = _stream_ids(torch.version.cuda) if self._originals is None else None
         if stream_id is None:
             return
         event_class: Any = torch.cuda.Event
@@ -67,21 +67,23 @@ class EventNotes:
             self._originals = None
 
 
-def _needed(cuda_version: str | None) -> bool:
-    return cuda_version is not None and int(cuda_version.partition(".")[0]) >= _FIRST_CUDA_WITHOUT
+def _stream_ids(cuda_version: str | None) -> Any:
+    """A function that gives a stream's device and number as the trace has them, `0.7`; None where not needed, or
+    without CUPTI.
 
-
-def _stream_ids() -> Any:
-    """A function that gives a stream's device and number as the trace has them, `0.7`; None without the driver.
-
-    The driver's stream id is the one CUPTI writes (seen on CUDA 13.0: 7, 13, 17, 21 in both). The reader checks
-    it against the waiting stream, which the trace does state.
+    CUPTI is asked, whose numbers these are. (The driver's own, cuStreamGetId, agree at first but not for good: 18
+    for CUPTI's 17 in a process that had made and released streams.) The reader checks the waiting stream's number
+    against the one that the trace states.
     """
     import torch
 
+    major = int((cuda_version or "0").partition(".")[0])
+    if major < _FIRST_CUDA_WITHOUT:
+        return None
     try:
-        get_id = ctypes.CDLL("libcuda.so.1").cuStreamGetId
-    except (OSError, AttributeError):
+        cupti = ctypes.CDLL(f"libcupti.so.{major}")  # the one that torch has loaded
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
         return None
     known: dict[tuple[int, int], str] = {}
 
@@ -89,9 +91,11 @@ def _stream_ids() -> Any:
         device, handle = stream.device_index, stream.cuda_stream
         named = known.get((device, handle))
         if named is None:
-            number = ctypes.c_ulonglong()
+            number, context = ctypes.c_uint32(), ctypes.c_void_p()
             with torch.cuda.device(device):  # The default stream's handle is the same on every device.
-                failed = get_id(ctypes.c_void_p(handle), ctypes.byref(number))
+                failed = driver.cuCtxGetCurrent(ctypes.byref(context)) or cupti.cuptiGetStreamIdEx(
+                    context, ctypes.c_void_p(handle), ctypes.c_uint8(0), ctypes.byref(number)
+                )
             named = known[device, handle] = f"{device}.{-1 if failed else number.value}"
         return named
 
