@@ -11,10 +11,13 @@ from typing import Any
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
+from overlapscope.laboratory import store, truth
+from overlapscope.laboratory.results import Results
 from overlapscope.sources import load
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "diagnoses.md"
+LABORATORY = ROOT / "traces" / "laboratory"
 
 HEAD = """# Diagnosis against truth
 
@@ -38,15 +41,59 @@ one, `amp_training`, the expectation itself was wrong: its host is too slow ever
 """
 
 
+LABORATORY_HEAD = """
+## The laboratory
+
+The recordings of the experiments in `scenarios/`, at the published sizes, made with overlapscope's own recorder. What
+they must show stands in each scenario file, stated before any of them had been recorded; a rule in brackets must not
+fire. Figures are of the judged steps, without the recorder's warm-up. [What they measured](experiments.md) stands beside
+the published figures on a page of its own.
+
+"""
+
+
 def page() -> str:
     """The page, from all recordings."""
+    return f"{_recordings()}{LABORATORY_HEAD}{_laboratory(store.read(LABORATORY))}"
+
+
+def _laboratory(results: Results) -> str:
+    lines = ["| variant | copies exposed, GPU idle, share hidden: expected | found | findings expected | found |"]
+    lines.append("|---|---|---|---|---|")
+    agreed = stated = 0
+    for experiment in results.experiments:
+        for variant in experiment.variants:
+            for analysis in variant.analyses:
+                verdicts = truth.check(variant.truth, analysis, analysis.findings)
+                stated += len(verdicts)
+                agreed += sum(verdict.holds for verdict in verdicts)
+                times = [verdict for verdict in verdicts if "finding" not in verdict.subject]
+                rules = [verdict for verdict in verdicts if "finding" in verdict.subject]
+                rank = f", rank {analysis.rank}" if len(variant.analyses) > 1 else ""
+                cells = [
+                    f"{experiment.name}/{variant.name}{rank}",
+                    "<br>".join(f"{verdict.subject}: {verdict.expected}" for verdict in times),
+                    "<br>".join(f"{verdict.found}{_wrong(verdict)}" for verdict in times),
+                    ", ".join(v.expected if v.subject == "finding" else f"({v.expected})" for v in rules),
+                    f"{rules[0].found}{''.join(map(_wrong, rules))}" if rules else "",
+                ]
+                lines.append(f"| {' | '.join(cells)} |")
+    return f"What was expected was found in **{agreed} of {stated}** cases.\n\n" + "\n".join(lines) + "\n"
+
+
+def _wrong(verdict: truth.Verdict) -> str:
+    return "" if verdict.holds else f" **(not {verdict.expected})**"
+
+
+def _recordings() -> str:
     truth: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "traces" / "truth.toml").read_text())
     lines = [
         "| recording | exposed copy | expected | found | idle | expected | found |",
         "|---|---:|---|---|---:|---|---|",
     ]
     agreed = expected = 0
-    for path in sorted((ROOT / "traces").rglob("*.json.gz"), key=lambda p: (len(p.parts), str(p))):
+    paths = [path for path in (ROOT / "traces").rglob("*.json.gz") if LABORATORY not in path.parents]
+    for path in sorted(paths, key=lambda p: (len(p.parts), str(p))):
         name = path.relative_to(ROOT / "traces").as_posix().removesuffix(".json.gz")
         devices = analyze_trace(load(path, progress=False)).result.devices
         for device in devices:

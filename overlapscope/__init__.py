@@ -5,6 +5,10 @@ import overlapscope as ov
 trace = ov.load("trace.json.gz")
 report = ov.analyze(trace)
 report.devices[0].overlap.efficiency_pct
+
+with ov.record("trace.json.gz") as rec:  # ov.step() marks steps from anywhere
+    ...
+    rec.step()
 """
 
 from __future__ import annotations
@@ -13,15 +17,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from overlapscope.api import analyze, load
+    from overlapscope.recorder.current import step
+    from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
 
-__all__ = ["__version__", "analyze", "load"]
+__all__ = ["__version__", "analyze", "load", "record", "step"]
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    # The command line answers `--help` without numpy; the API is imported when first used.
-    if name in ("analyze", "load"):
-        from overlapscope import api
+_PLACES = {
+    "analyze": ("overlapscope.api", "analyze"),
+    "load": ("overlapscope.api", "load"),
+    "record": ("overlapscope.recorder.recording", "Recording"),
+    "step": ("overlapscope.recorder.current", "step"),
+}
+"""Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""
 
-        return getattr(api, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module, attribute = _PLACES[name]
+    value = globals()[name] = getattr(importlib.import_module(module), attribute)
+    return value

@@ -13,3 +13,11 @@ class UnreadableTrace(OverlapscopeError):
 
 class UsageError(OverlapscopeError):
     """A request makes no sense; the text says how to ask instead."""
+
+
+class MissingPackage(OverlapscopeError):
+    """A package that this needs is not installed; the text says what to install."""
+
+
+class RecordingFailed(OverlapscopeError):
+    """A recording could not be made or written; the text says why."""

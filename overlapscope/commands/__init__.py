@@ -19,11 +19,13 @@ from overlapscope import __version__
 from overlapscope.errors import OverlapscopeError, UsageError
 
 COMMANDS = {
+    "run": "run a script, record it, and say whether data moves while the GPU computes",
     "analyze": "say whether data moves while the GPU computes, and if not why",
     "rules": "list the rules that findings come from",
     "explain": "explain one rule, with an example",
     "schema": "print the JSON schema of a report",
     "samples": "print where the sample traces are",
+    "scenarios": "run experiments whose outcome is known, and compare",
 }
 """One line for each subcommand: the name of its module in this package, and its help."""
 
@@ -36,6 +38,10 @@ overlapscope reads traces of torch.profiler (export_chrome_trace)."""
 
 _EPILOG = """Exit codes: 0 done, 2 the input or the usage is wrong, 130 interrupted.
 `overlapscope COMMAND --help` explains a command."""
+
+
+class ProgramInterrupted(BaseException):
+    """Ctrl-C ended the program that was run, so it has to end this process as well."""
 
 
 class Subcommand(Protocol):
@@ -61,6 +67,10 @@ def main(args: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough; nothing must be flushed into the closed pipe at exit.
         _silence_stdout()
         return BROKEN_PIPE
+    except ProgramInterrupted:
+        # Left to Python, which dies by SIGINT then, as whoever started it expects. The traceback has been shown.
+        sys.excepthook = lambda *_: None
+        raise KeyboardInterrupt from None
     except KeyboardInterrupt:
         return INTERRUPTED
     return code

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE, did_you_mean
 from overlapscope.commands._output import add_output_arguments, check_output, write
+from overlapscope.commands._size import parse_size
 from overlapscope.errors import UsageError
 from overlapscope.views.words import clean
 
@@ -22,7 +22,6 @@ FORMATS = ("terminal", "json", "markdown")
 _FILE_WIDTH = 100
 """Width of a terminal report that is written to a file."""
 _NAMES_LISTED = 20
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
 class Command:
@@ -65,18 +64,6 @@ class Command:
         draw = _markdown if args.format == "markdown" else _terminal
         write(draw(page, analyses, to_file=args.output is not None), args.output, force=args.force)
         return DONE
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size such as `20GB`, `1.5 GiB` or `4096`; raises ArgumentTypeError."""
-    match = _SIZE.fullmatch(text)
-    size = 0
-    if match is not None:
-        base = 1024 if match[3] else 1000
-        size = int(float(match[1]) * base ** " kmgt".index(match[2].lower() or " "))
-    if size <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it like 20GB or 512MiB")
-    return size
 
 
 def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:

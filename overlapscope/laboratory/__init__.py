@@ -1,1 +1,26 @@
 """The laboratory: experiments that are measured, recorded and analysed, and held against published figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from overlapscope.laboratory.experiment import Experiment
+
+__all__ = ["main"]
+
+
+def main(experiment: Experiment) -> None:
+    """Run the experiment of a scenario file that is itself run as a script, and exit.
+
+    The same as `overlapscope scenarios run FILE`, with the script's arguments.
+    """
+    import sys
+
+    from overlapscope import commands
+
+    # By its file, which the process that runs the variants reads anew.
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is None:
+        raise RuntimeError(f"{experiment.name} is in no file; `main` is for scripts.")
+    sys.exit(commands.main(["scenarios", "run", file, *sys.argv[1:]]))

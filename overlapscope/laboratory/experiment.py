@@ -113,6 +113,8 @@ class Experiment:
     """Pairs of variants of which the first is the faster, as published."""
     gpus: int = 1
     """How many GPUs it needs, one process for each; 0 where it runs on the CPU alone."""
+    processes: int | None = None
+    """How many processes run it, as `torchrun` would start them, where that is not one for each GPU."""
     warmup_steps: int = 2
     """Iterations recorded but not judged."""
     recorded_steps: int = 3
@@ -121,3 +123,8 @@ class Experiment:
     """What the recording leaves out of the timed program, as half a sentence."""
     recorder: Mapping[str, Any] = field(default_factory=dict)
     """Further keyword arguments of `overlapscope.record`, such as `stacks`."""
+
+    @property
+    def ranks(self) -> int:
+        """How many processes run it side by side."""
+        return max(1, self.gpus) if self.processes is None else self.processes

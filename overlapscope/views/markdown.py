@@ -35,7 +35,7 @@ def _lines(page: Page) -> Iterator[str]:
     yield ""
     sections = list(page.sections())
     if len(sections) > 1:
-        yield from _table(tables.summary(page))
+        yield from table_lines(tables.summary(page))
     for section in sections:
         yield from _section(section)
     yield from _findings(page)
@@ -66,10 +66,11 @@ def _titled(table: Table) -> Iterator[str]:
     if table.rows:
         yield f"### {escape(table.title)}"
         yield ""
-        yield from _table(table)
+        yield from table_lines(table)
 
 
-def _table(table: Table) -> Iterator[str]:
+def table_lines(table: Table) -> Iterator[str]:
+    """A table, with an empty line behind it."""
     yield f"| {' | '.join(escape(column.title) for column in table.columns)} |"
     yield f"| {' | '.join('---:' if column.number else '---' for column in table.columns)} |"
     for row in table.rows:

@@ -46,6 +46,12 @@ def render(page: Page, *, width: int, encoding: str = "utf-8", color: str | None
     `color` is a colour system of rich ("standard", "256", "truecolor"); without one there is no control code.
     Characters that `encoding` lacks are replaced.
     """
+    glyphs = strips.UNICODE if _unicode(encoding) else strips.ASCII
+    return lay_out(_parts(page, width, glyphs), width=width, encoding=encoding, color=color)
+
+
+def lay_out(parts: Iterable[RenderableType], *, width: int, encoding: str = "utf-8", color: str | None = None) -> str:
+    """Anything of rich's as text; see `render`."""
     console = Console(
         file=StringIO(),
         width=width,
@@ -57,12 +63,13 @@ def render(page: Page, *, width: int, encoding: str = "utf-8", color: str | None
         emoji=False,
         legacy_windows=False,
     )
-    unicode = _encodable("░▒▓█▁▂▃▄▅▆▇─·…", encoding)
     with console.capture() as captured:
-        for part in _parts(page, width, strips.UNICODE if unicode else strips.ASCII):
+        for part in parts:
             console.print(part)
     text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
-    return text if unicode else text.translate(_FALLBACK).encode(encoding, "replace").decode(encoding)
+    if _unicode(encoding):
+        return text
+    return text.translate(_FALLBACK).encode(encoding, "replace").decode(encoding)
 
 
 def describe(stream: TextIO) -> tuple[int, str | None, str]:
@@ -72,9 +79,10 @@ def describe(stream: TextIO) -> tuple[int, str | None, str]:
     return console.width, color, getattr(stream, "encoding", None) or "utf-8"
 
 
-def _encodable(text: str, encoding: str) -> bool:
+def _unicode(encoding: str) -> bool:
+    """Whether an encoding has the characters that are drawn with."""
     try:
-        text.encode(encoding)
+        "░▒▓█▁▂▃▄▅▆▇─·…".encode(encoding)
     except (UnicodeEncodeError, LookupError):
         return False
     return True
@@ -83,7 +91,7 @@ def _encodable(text: str, encoding: str) -> bool:
 def _parts(page: Page, width: int, glyphs: strips.Glyphs) -> Iterator[RenderableType]:
     sections = list(page.sections())
     if len(sections) > 1:
-        yield _grid(tables.summary(page), width)
+        yield table_grid(tables.summary(page), width)
         yield ""
     for section in sections:
         verdict = judge(section)
@@ -91,7 +99,7 @@ def _parts(page: Page, width: int, glyphs: strips.Glyphs) -> Iterator[Renderable
         yield ""
         trust = tables.checks(section)
         if trust.rows:
-            yield _grid(trust, width, _STATUS)
+            yield table_grid(trust, width, _STATUS)
             yield ""
         if section.device is None or verdict.level == "unusable":
             continue
@@ -112,13 +120,14 @@ def _blocks(shown: Iterable[Table], width: int) -> Iterator[RenderableType]:
         table = pending.pop(0)
         if width >= BESIDE and pending and partners.get(table.title) == pending[0].title:
             pair = Grid.grid(padding=(0, 4, 0, 0))
-            pair.add_row(_grid(table, width), _grid(pending.pop(0), width))
+            pair.add_row(table_grid(table, width), table_grid(pending.pop(0), width))
             yield pair
         else:
-            yield _grid(table, width)
+            yield table_grid(table, width)
 
 
-def _grid(table: Table, width: int, styles: dict[str, str] | None = None) -> RenderableType:
+def table_grid(table: Table, width: int, styles: dict[str, str] | None = None) -> RenderableType:
+    """A table, cut to the width; cells found in `styles` get theirs."""
     grid = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
     widths = _widths(table, width)
     for column, limit in zip(table.columns, widths, strict=True):

@@ -1,0 +1,220 @@
+"""`overlapscope run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from overlapscope.commands import ProgramInterrupted
+from overlapscope.commands._output import check_output
+from overlapscope.commands._size import parse_size
+from overlapscope.errors import UsageError
+from overlapscope.recorder import devices, script
+from overlapscope.recorder._torch import require_torch
+from overlapscope.recorder.destination import prepare, rank_path
+from overlapscope.recorder.program import ProgramRecording
+from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES
+from overlapscope.views.words import clean, plural
+
+_LAUNCHERS = {
+    "torchrun": "torchrun",
+    "torch.distributed.run": "python -m torch.distributed.run",
+    "torch.distributed.launch": "python -m torch.distributed.launch",
+    "accelerate": "accelerate launch",
+    "accelerate.commands.launch": "accelerate launch",
+}
+"""Programs that start others, which are those to be recorded."""
+
+_ANALYZE = "import sys; sys.path.append(sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
+_ROOT = Path(__file__).parents[2]
+
+
+class Command:
+    """Run a Python script or module as Python would, record it with
+    torch.profiler, and say whether data moves while the GPU computes.
+
+    The script needs no change. A step ends when its optimizer has stepped, or
+    where the script says so: overlapscope.step() at the end of an iteration.
+    The first steps are left out (--wait), the next are recorded so that the
+    pipeline is full, but not judged (--warmup), then come those that count
+    (--active); after them the trace is written and the script goes on
+    unprofiled. A script without steps is recorded as a whole. A script with a
+    torch.profiler of its own keeps it, and its trace is analysed.
+
+    Under torchrun each rank writes a file into NAME.traces:
+    torchrun --nproc-per-node 8 -m overlapscope run train.py
+
+    Everything that overlapscope says goes to stderr. The exit code is the
+    script's; 2 if it could not be run.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.usage = (
+            "overlapscope run [options] SCRIPT [ARGUMENTS...]\n"
+            "       overlapscope run [options] -m MODULE [ARGUMENTS...]"
+        )
+        parser.add_argument("script", metavar="SCRIPT", help="script, directory or zip file with a __main__.py")
+        arguments = parser.add_argument(
+            "arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="its own arguments, options too"
+        )
+        arguments.required = False
+        parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
+        parser.add_argument("--wait", metavar="N", type=int, default=3, help="steps to leave out first (default: 3)")
+        parser.add_argument(
+            "--warmup", metavar="N", type=int, default=2, help="steps to record, but not judge, then (default: 2)"
+        )
+        parser.add_argument("--active", metavar="N", type=int, default=5, help="steps to judge (default: 5)")
+        parser.add_argument("--stacks", action="store_true", help="record Python lines (slows the host down)")
+        parser.add_argument("--shapes", action="store_true", help="record the shapes of inputs")
+        parser.add_argument("--memory", action="store_true", help="record allocations")
+        parser.add_argument(
+            "--check-hazards", action="store_true", help="look for data races between host and GPU, and between streams"
+        )
+        parser.add_argument(
+            "--max-size",
+            metavar="SIZE",
+            type=parse_size,
+            default=DEFAULT_MAX_SIZE_BYTES,
+            help="end the recording when its events take that much memory (default: 4GiB)",
+        )
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", type=Path, help="the trace (default: NAME.trace.json.gz, of the script)"
+        )
+        parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
+
+    def run(self, args: argparse.Namespace) -> NoReturn:
+        """Ends as the program does: by SystemExit or ProgramInterrupted."""
+        launcher = _LAUNCHERS.get(args.script if args.module else Path(args.script).name)
+        if launcher is not None:
+            raise UsageError(
+                f"{launcher} starts the processes that are to be recorded, so it comes first: "
+                f"{launcher} [options] -m overlapscope run SCRIPT."
+            )
+        run = _Run(args)
+        ending = (script.run_module if args.module else script.run_script)(args.script, args.arguments)
+        interrupted = ending.interrupted
+        try:
+            run.report()
+        except KeyboardInterrupt:
+            interrupted = True
+        if interrupted:
+            raise ProgramInterrupted
+        raise SystemExit(ending.exit_code)
+
+
+class _Run:
+    """The recording around the program, and what is said about it. To the person, not to the program: on stderr."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Finds out what can be found out before the program runs. Raises UsageError and MissingPackage."""
+        asked = args.output or Path(f"{_name(args.script, module=args.module)}.trace.json.gz")
+        self._recording = ProgramRecording(
+            asked.absolute(),
+            self._last_words,
+            wait=args.wait,
+            warmup=args.warmup,
+            active=args.active,
+            stacks=args.stacks,
+            shapes=args.shapes,
+            memory=args.memory,
+            max_size_bytes=args.max_size,
+            check_hazards=args.check_hazards,
+        )
+        self._max_size_bytes = args.max_size
+        self._check_hazards = args.check_hazards
+        self._shown = rank_path(asked, os.environ)
+        """The trace as a path from the directory that the person is in."""
+        self._rank = int(os.environ["RANK"]) if self._shown != asked else None
+        require_torch()
+        prepare(self._shown)
+        # A launcher that starts its processes again after a failure means to go on.
+        again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
+        check_output(self._shown, force=args.force or again)
+        self._process = os.getpid()
+        self._recording.begin_with_torch()
+
+    def report(self) -> None:
+        """End the recording, and say what became of it."""
+        if os.getpid() != self._process:
+            # A forked child has come to the program's end, too.
+            return
+        with suppress(Exception):
+            sys.stdout.flush()
+        if self._finish() and not self._rank:
+            self._analyze()
+            if self._rank is not None:
+                self._tell(f"this is rank 0; `overlapscope analyze {self._shown.parent}` shows all ranks.")
+
+    def _last_words(self) -> None:
+        if self._finish() and not self._rank:
+            self._tell(f"`overlapscope analyze {self._shown}` says what is in it.")
+
+    def _finish(self) -> bool:
+        """Whether there is a trace."""
+        recording = self._recording
+        written = recording.finish()
+        self._tell_hazards()
+        if recording.failure is not None:
+            self._tell(recording.failure)
+        if not self._rank:
+            for note in recording.notes:
+                if note != recording.failure:
+                    self._tell(note)
+            if written:
+                self._tell(f"wrote {self._shown}")
+            elif "torch" not in sys.modules:
+                self._tell("nothing was recorded: the program never imported torch.")
+            else:
+                self._tell("nothing was recorded.")
+        return written
+
+    def _tell_hazards(self) -> None:
+        if self._check_hazards and "torch" in sys.modules:
+            from overlapscope.recorder.hazards import describe
+
+            hazards = self._recording.hazards
+            self._tell(f"{plural(len(hazards), 'data race')} found." if hazards else "no data race was found.")
+            for hazard in hazards:
+                self._show(describe(hazard))
+
+    def _analyze(self) -> None:
+        if len(devices.activities(cuda=devices.cuda_is_up())) == 1:
+            self._tell("no GPU activity: the program used no GPU, so there is nothing to say about overlap.")
+        else:
+            # A trace may be larger than what it took in memory.
+            analyze_apart(self._recording.path, limit_bytes=3 * self._max_size_bytes)
+
+    def _tell(self, sentence: str) -> None:
+        who = "overlapscope" if self._rank is None else f"overlapscope (rank {self._rank})"
+        self._show(f"{who}: {clean(sentence)}")
+
+    def _show(self, text: str) -> None:
+        # The program may have put something else in the place of stderr, or closed it.
+        with suppress(Exception):
+            print(text, file=sys.__stderr__, flush=True)
+
+
+def analyze_apart(path: Path, *, limit_bytes: int) -> None:
+    """`overlapscope analyze` in a process of its own, with its output on stderr.
+
+    The program may have left anything in this one: threads, another directory, modules named like ours, little memory.
+    """
+    command = [sys.executable, "-P", "-c", _ANALYZE, str(_ROOT), "analyze", str(path), "--max-size", str(limit_bytes)]
+    with suppress(OSError, ValueError):
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, check=False)
+
+
+def _name(program: str, *, module: bool) -> str:
+    """What the trace is named after."""
+    if module:
+        return program.removesuffix(".__main__").rpartition(".")[2]
+    path = Path(os.path.abspath(program))
+    if path.name == "__main__.py":
+        path = path.parent
+    return path.name if path.is_dir() else path.stem
+

@@ -1,0 +1,212 @@
+"""`overlapscope scenarios`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlapscope.commands import DONE, did_you_mean
+from overlapscope.commands._output import write
+from overlapscope.errors import OverlapscopeError, UsageError
+
+if TYPE_CHECKING:
+    from overlapscope.laboratory.catalog import Entry
+    from overlapscope.laboratory.results import Machine
+
+FAILED = 1
+DIRECTORY = Path("overlapscope-laboratory")
+SCALES = ("small", "paper")
+
+
+class Command:
+    """Run experiments on copies, streams and CUDA graphs whose outcome is
+    known, record them, and set what the analysis says and what was measured
+    here beside what was published.
+
+    An experiment is a plain Python file; your own are named by their path.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+        def action(name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
+            described = f"{summary[:1].upper()}{summary[1:]}.{more}"
+            return actions.add_parser(
+                name, help=summary, description=described, formatter_class=parser.formatter_class, allow_abbrev=False
+            )
+
+        action("list", "list the experiments that come with overlapscope")
+        run = action("run", "measure, record and analyse experiments", " Exits with 1 if a variant failed.")
+        what = run.add_mutually_exclusive_group(required=True)
+        what.add_argument("names", nargs="*", default=[], metavar="NAME", help="experiment, or path of a scenario file")
+        what.add_argument("--all", action="store_true", help="all that come with overlapscope")
+        run.add_argument(
+            "--scale",
+            choices=SCALES,
+            default=SCALES[0],
+            help="small fits a card of 8 GB (default), paper is as published",
+        )
+        run.add_argument("--output", type=Path, default=DIRECTORY, metavar="DIR", help=f"default: {DIRECTORY}")
+        run.add_argument(
+            "--repeat", type=_count, default=0, metavar="N", help="time at least N iterations of a variant"
+        )
+        report = action("report", "compare results with what was published and what must be true")
+        report.add_argument(
+            "results", nargs="?", type=Path, metavar="DIR", help="default: your own, else those shipped"
+        )
+        report.add_argument("--output", type=Path, metavar="DIR", help="where to write report.md and report.html")
+
+    def run(self, args: argparse.Namespace) -> int:
+        match args.action:
+            case "list":
+                return _list()
+            case "run":
+                return _run(args)
+            case _:
+                return _report(args)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of iterations")
+    return int(text)
+
+
+# -- which ----------------------------------------------------------------------------------------
+
+
+def _list() -> int:
+    from overlapscope.laboratory import catalog
+    from overlapscope.views import laboratory_terminal as view
+    from overlapscope.views import terminal
+
+    entries, faults = _load(list(catalog.shipped().values()))
+    width, color, encoding = terminal.describe(sys.stdout)
+    print(view.listing([entry.experiment for entry in entries], width=width, color=color, encoding=encoding), end="")
+    return FAILED if faults else DONE
+
+
+def _paths(names: Sequence[str]) -> list[Path]:
+    """The files that names of shipped experiments, or paths, stand for, each once."""
+    from overlapscope.laboratory import catalog
+
+    known = catalog.shipped()
+    paths = []
+    for name in names:
+        if name.endswith(".py") or os.sep in name:
+            if not Path(name).is_file():
+                raise UsageError(f"{name}: there is no such file; name an experiment's .py file.")
+            paths.append(Path(name).resolve())
+        elif name in known:
+            paths.append(known[name])
+        else:
+            raise UsageError(
+                f"there is no experiment {name!r}{did_you_mean(name, known)}; `overlapscope scenarios list` shows "
+                "them, and a file of your own is named by its path."
+            )
+    return list(dict.fromkeys(paths))
+
+
+def _load(paths: Sequence[Path]) -> tuple[list[Entry], int]:
+    """The experiments of the files, and how many could not be loaded; raises the error where none could."""
+    from overlapscope.laboratory import catalog
+    from overlapscope.views.words import clean
+
+    entries: list[Entry] = []
+    faults: list[OverlapscopeError] = []
+    for path in paths:
+        try:
+            entries.append(catalog.load(path))
+        except OverlapscopeError as error:
+            faults.append(error)
+    if faults and not entries:
+        raise faults[0]
+    for fault in faults:
+        print(f"overlapscope: {clean(str(fault))}", file=sys.stderr)
+    catalog.check_distinct(entries)
+    return entries, len(faults)
+
+
+# -- run ------------------------------------------------------------------------------------------
+
+
+def _run(args: argparse.Namespace) -> int:
+    from overlapscope.laboratory import catalog, runner, store
+    from overlapscope.laboratory.results import FILE
+    from overlapscope.recorder._torch import require_torch
+    from overlapscope.views.laboratory_progress import Progress
+
+    require_torch()
+    entries, faults = _load(list(catalog.shipped().values()) if args.all else _paths(args.names))
+    directory: Path = args.output.resolve()
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"{args.output}: is no directory; choose another.")
+    store.read(directory)
+    with Progress() as progress:
+        progress.note("measuring this machine")
+        machine = runner.describe_machine()
+        _check_gpus(entries, machine)
+        try:
+            done = runner.run(entries, runner.Plan(directory, args.scale, args.repeat), machine, progress)
+        finally:
+            if (directory / FILE).exists():
+                progress.say(
+                    f"Results are in {directory}; `overlapscope scenarios report {args.output}` compares them."
+                )
+    return FAILED if faults or any(result.status == "failed" for result in done) else DONE
+
+
+def _check_gpus(entries: Sequence[Entry], machine: Machine) -> None:
+    if not machine.gpus and all(entry.experiment.gpus > 0 for entry in entries):
+        raise UsageError(
+            "there is no CUDA device that PyTorch can use, and every experiment chosen needs one; "
+            "`overlapscope scenarios report` shows results that were recorded on one."
+        )
+
+
+# -- report ---------------------------------------------------------------------------------------
+
+
+def _report(args: argparse.Namespace) -> int:
+    from overlapscope.laboratory import store
+    from overlapscope.laboratory.comparison import compare
+    from overlapscope.laboratory.results import FILE
+    from overlapscope.views import laboratory_markdown, laboratory_terminal, terminal
+
+    directory, shipped = _results_directory(args.results)
+    results = store.read(directory)
+    if not results.experiments:
+        raise UsageError(f"{directory}: there is no {FILE} here; `overlapscope scenarios run` makes one.")
+    output = args.output or (None if shipped else directory)
+    if output is not None and not output.is_dir():
+        raise UsageError(f"{output}: there is no such directory; create it first.")
+    comparisons = compare(results)
+    width, color, encoding = terminal.describe(sys.stdout)
+    drawn = laboratory_terminal.render(comparisons, width=width, color=color, encoding=encoding)
+    write(drawn.encode(encoding, "replace"), None)
+    if output is not None:
+        write(laboratory_markdown.render(comparisons).encode(), output / "report.md", force=True)
+        if find_spec("plotly") is None:
+            print("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.", file=sys.stderr)
+        else:
+            from overlapscope.views import laboratory_html
+
+            write(laboratory_html.render(comparisons).encode(), output / "report.html", force=True)
+    return DONE
+
+
+def _results_directory(asked: Path | None) -> tuple[Path, bool]:
+    """Where the results are, and whether they are those that come with overlapscope."""
+    from overlapscope.laboratory.results import FILE
+    from overlapscope.samples import sample_traces
+
+    if asked is not None:
+        return asked, False
+    if (DIRECTORY / FILE).is_file():
+        return DIRECTORY, False
+    return sample_traces() / "laboratory", True

@@ -1,0 +1,110 @@
+"""Which experiments there are: those that come with overlapscope, and files of the user's own."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from overlapscope.errors import UsageError
+from overlapscope.laboratory.experiment import Experiment
+
+_HERE = Path(__file__).parent
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An experiment and the file it is in."""
+
+    experiment: Experiment
+    path: Path
+
+
+def shipped() -> dict[str, Path]:
+    """The scenario files that come with overlapscope, by name: inside an installed package, or of a checkout."""
+    for directory in (_HERE.parent / "scenarios", _HERE.parents[1] / "scenarios"):
+        found = {path.stem: path for path in sorted(directory.glob("*.py")) if _is_scenario(path)}
+        if found:
+            return found
+    return {}
+
+
+def _is_scenario(path: Path) -> bool:
+    """Whether a file defines an `EXPERIMENT`, found out without running it; one that cannot be read might."""
+    try:
+        body = ast.parse(path.read_bytes(), str(path)).body
+    except (SyntaxError, ValueError):
+        return True
+    targets = [
+        target
+        for node in body
+        for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
+    ]
+    return any(isinstance(target, ast.Name) and target.id == "EXPERIMENT" for target in targets)
+
+
+def load(path: Path) -> Entry:
+    """Run a scenario file and take its experiment.
+
+    Raises UsageError where it cannot be run or what it defines is no sound experiment, with the file's name.
+    """
+    # Under its own name, as Python would import it from its directory: worker processes that a program starts
+    # find it so. A name that is taken keeps its module.
+    name = path.stem if path.stem not in sys.modules else f"overlapscope_scenario_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path}: is no Python file; name an experiment's .py file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("torch", "tensordict"):
+            raise UsageError(
+                f"{path.name}: needs {missing}, which is not installed: pip install 'overlapscope[record]'."
+            ) from None
+        raise UsageError(f"{path}: needs the module {error.name}, which is not installed.") from None
+    except Exception as error:
+        raise UsageError(f"{path}: cannot be run ({type(error).__name__}: {error}).") from error
+    experiment = getattr(module, "EXPERIMENT", None)
+    if not isinstance(experiment, Experiment):
+        raise UsageError(f"{path}: defines no EXPERIMENT; docs/laboratory.md shows how a scenario file looks.")
+    fault = _fault(experiment)
+    if fault:
+        raise UsageError(f"{path}: {fault}.")
+    return Entry(experiment, path)
+
+
+def _fault(experiment: Experiment) -> str | None:
+    """What is wrong with an experiment's definition."""
+    names = [variant.name for variant in experiment.variants]
+    for name in (experiment.name, *names):
+        if not _NAME.fullmatch(name):
+            return f"{name!r} cannot name a file; use letters, digits and _ . + -"
+    if not names:
+        return f"experiment {experiment.name} has no variants"
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        return f"experiment {experiment.name} has two variants called {twice[0]!r}"
+    for name in (name for pair in experiment.faster for name in pair):
+        if name not in names:
+            return f"`faster` speaks of {name!r}, which is no variant of {experiment.name}"
+    return None
+
+
+def check_distinct(entries: Sequence[Entry]) -> None:
+    """Raise UsageError where two files hold an experiment of one name: their results would overwrite each other."""
+    first: dict[str, Entry] = {}
+    for entry in entries:
+        other = first.setdefault(entry.experiment.name, entry)
+        if other is not entry:
+            raise UsageError(
+                f"{other.path} and {entry.path} both define {entry.experiment.name!r}; rename one of them."
+            )

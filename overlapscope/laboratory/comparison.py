@@ -1,0 +1,190 @@
+"""Results against what was declared and published: every claim, and whether it holds here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from overlapscope.laboratory import truth
+from overlapscope.laboratory.experiment import Truth, WrongResults
+from overlapscope.laboratory.results import Analysis, ExperimentResult, Results, VariantResult
+
+Kind = Literal["order", "results", "diagnosis"]
+WALL = "wall_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One thing that is said to be so."""
+
+    experiment: str
+    kind: Kind
+    """`order`: which variant is faster; `results`: right or wrong; `diagnosis`: what the analysis must find."""
+    text: str
+    """What is claimed, as a sentence without its full stop."""
+    found: str
+    """What was seen here."""
+    holds: bool | None
+    """None where it cannot be told; `found` says why."""
+    published: bool | None = None
+    """Whether the published figures say the same; None where they say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of one variant: ours and the published one, and each as a multiple of the first variant's."""
+
+    name: str
+    ours: float | None
+    published: float | None
+    ours_ratio: float | None
+    published_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One experiment, compared."""
+
+    result: ExperimentResult
+    claims: tuple[Claim, ...]
+    figures: dict[str, tuple[Figure, ...]]
+    """For each variant: the wall time, then all others that it has here or published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many claims hold."""
+
+    hold: int
+    fail: int
+    unknown: int
+
+
+def compare(results: Results) -> tuple[Comparison, ...]:
+    """Compare each experiment."""
+    return tuple(
+        Comparison(
+            result=experiment,
+            claims=(*_orders(experiment), *_results(experiment), *_diagnoses(experiment)),
+            figures=_figures(experiment),
+        )
+        for experiment in results.experiments
+    )
+
+
+def tally(claims: tuple[Claim, ...]) -> Tally:
+    """Count them."""
+    held = [claim.holds for claim in claims]
+    return Tally(hold=held.count(True), fail=held.count(False), unknown=held.count(None))
+
+
+_ENDED = {"ok": "was not timed", "failed": "failed", "skipped": "was skipped"}
+
+
+def _orders(experiment: ExperimentResult) -> Iterator[Claim]:
+    by_name = {variant.name: variant for variant in experiment.variants}
+    for names in experiment.faster:
+        pair = [by_name[name] for name in names if name in by_name]
+        text = f"{names[0]} is faster than {names[1]}"
+        if len(pair) < 2:
+            yield Claim(experiment.name, "order", text, "there is no such variant", None)
+            continue
+        published = [variant.published[WALL] for variant in pair if WALL in variant.published]
+        said = published[0] < published[1] if len(published) == 2 else None
+        first, second = (variant.wall_ms for variant in pair)
+        if first is None or second is None:
+            reason = "; ".join(
+                f"{variant.name} {_ENDED[variant.status]}" for variant in pair if variant.wall_ms is None
+            )
+            yield Claim(experiment.name, "order", text, reason, None, said)
+            continue
+        found = f"{first.median:.4g} against {second.median:.4g} ms"
+        if abs(first.median - second.median) < max(first.iqr, second.iqr):
+            found += ", which is within their spread"
+        yield Claim(experiment.name, "order", text, found, first.median < second.median, said)
+
+
+def _results(experiment: ExperimentResult) -> Iterator[Claim]:
+    for variant in experiment.variants:
+        if variant.wrong_expected is None:
+            continue
+        some = variant.wrong_expected == "some"
+        text = f"{variant.name} {'can compute wrong results' if some else 'computes no wrong result'}"
+        counted = variant.wrong_results
+        if counted is None:
+            reason = "it counted none" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
+            yield Claim(experiment.name, "results", text, reason, None)
+        else:
+            yield Claim(experiment.name, "results", text, _counted(counted), (counted.wrong > 0) == some)
+
+
+def _counted(results: WrongResults) -> str:
+    return f"{results.wrong} of {results.tries} were wrong"
+
+
+def _diagnoses(experiment: ExperimentResult) -> Iterator[Claim]:
+    for variant in experiment.variants:
+        if variant.analyses:
+            several = len(variant.analyses) > 1
+            for analysis in variant.analyses:
+                name = f"{variant.name}{f' ({place(analysis)})' if several else ''}"
+                for verdict in truth.check(variant.truth, analysis, analysis.findings):
+                    text = f"{name}: {_PHRASE[verdict.subject]} {verdict.expected}"
+                    yield Claim(experiment.name, "diagnosis", text, verdict.found, verdict.holds)
+        else:
+            reason = "nothing ran on a GPU" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
+            for text in _stated(variant.truth):
+                yield Claim(experiment.name, "diagnosis", f"{variant.name}: {text}", reason, None)
+
+
+_PHRASE: dict[truth.Subject, str] = {
+    "exposed copy": "copies are exposed by",
+    "idle": "the GPU is idle by",
+    "hidden copy": "the share of copies that is hidden is",
+    "finding": "there is the finding",
+    "no finding": "there is no finding",
+}
+
+
+def _stated(stated: Truth) -> Iterator[str]:
+    if stated.exposed_copy is not None:
+        yield f"{_PHRASE['exposed copy']} {stated.exposed_copy}"
+    if stated.idle is not None:
+        yield f"{_PHRASE['idle']} {stated.idle}"
+    if stated.hidden_copy_pct is not None:
+        yield f"{_PHRASE['hidden copy']} {stated.hidden_copy_pct[0]:g} to {stated.hidden_copy_pct[1]:g} %"
+    yield from (f"{_PHRASE['finding']} {rule}" for rule in stated.findings)
+    yield from (f"{_PHRASE['no finding']} {rule}" for rule in stated.no_findings)
+
+
+def place(analysis: Analysis) -> str:
+    """The rank or device that an analysis is of, where a variant has several."""
+    return f"device {analysis.device}" if analysis.rank is None else f"rank {analysis.rank}"
+
+
+def _figures(experiment: ExperimentResult) -> dict[str, tuple[Figure, ...]]:
+    ours = {variant.name: _ours(variant) for variant in experiment.variants}
+    published = {variant.name: dict(variant.published) for variant in experiment.variants}
+    first = experiment.variants[0].name if experiment.variants else ""
+    return {
+        variant: tuple(
+            Figure(
+                name=name,
+                ours=ours[variant].get(name),
+                published=published[variant].get(name),
+                ours_ratio=_ratio(ours[variant].get(name), ours[first].get(name)),
+                published_ratio=_ratio(published[variant].get(name), published[first].get(name)),
+            )
+            for name in dict.fromkeys([WALL, *ours[variant], *published[variant]])
+        )
+        for variant in ours
+    }
+
+
+def _ours(variant: VariantResult) -> dict[str, float | None]:
+    return {WALL: variant.wall_ms.median if variant.wall_ms else None, **variant.figures}
+
+
+def _ratio(one: float | None, first: float | None) -> float | None:
+    return one / first if one is not None and first else None

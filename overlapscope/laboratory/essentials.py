@@ -1,0 +1,137 @@
+"""The analysis of an experiment's recordings, cut down to what its report shows.
+
+Figures are of the judged part of a recording: behind its lead-in, which the recorder's warm-up steps belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.causes import CopyCause, IdleCause
+from overlapscope.analysis.copies import group_copies
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.stalls import find_stalls
+from overlapscope.analysis.strip import measure
+from overlapscope.analysis.timeline import Timeline, lengths, measured
+from overlapscope.intervals import Intervals, covered
+from overlapscope.laboratory.results import Analysis, Found, Judgement, Lane, Strip
+from overlapscope.report import build
+from overlapscope.sources import load
+from overlapscope.trace import Trace
+from overlapscope.views.page import Page, Section
+from overlapscope.views.verdict import judge
+
+SLICES = 300
+"""Of a strip; fewer where it has fewer nanoseconds."""
+
+
+def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
+    """Analyse the traces of one variant, one for each rank; their names become relative to `directory`.
+
+    A trace without GPU activity has no device and adds nothing. Raises UnreadableTrace.
+    """
+    analyses = [analyze_trace(load(path, progress=False)) for path in paths]
+    report = build(analyses)
+    judged = [
+        msgspec.structs.replace(one.result, devices=tuple(_judged(one.trace, device) for device in one.devices))
+        for one in analyses
+    ]
+    page = Page(msgspec.structs.replace(report, traces=tuple(judged)))
+    timelines = {
+        (number, device.result.device): device.timeline for number, one in enumerate(analyses) for device in one.devices
+    }
+    return tuple(
+        _essentials(
+            section,
+            section.device,
+            timelines[section.number, section.device.device],
+            paths[section.number].relative_to(directory).as_posix(),
+        )
+        for section in page.sections()
+        if section.device is not None
+    )
+
+
+def _judged(trace: Trace, analysis: DeviceAnalysis) -> Device:
+    """A device's result as if its recording began where it is judged."""
+    timeline, result = analysis.timeline, analysis.result
+    starts, ends = np.array([timeline.judged_from_ns]), np.array([timeline.end_ns])
+    window = Intervals(starts, ends)
+    buckets, engines, overlap = measured({name: int(ns.sum()) for name, ns in lengths(timeline, starts, ends).items()})
+    return msgspec.structs.replace(
+        result,
+        span_ns=int(ends[0] - starts[0]),
+        lead_in_ns=0,
+        window=Window(start_ns=int(starts[0]), end_ns=int(ends[0])),
+        buckets=buckets,
+        engines=engines,
+        overlap=overlap,
+        exposed_copy_by_cause=_known(result.exposed_copy_by_cause, CopyCause.LEAD_IN),
+        idle_by_cause=_known(result.idle_by_cause, IdleCause.LEAD_IN),
+        copies=group_copies(timeline, window),
+        host_stalls=find_stalls(trace, timeline, find_blocking(trace), analysis.idle, window),
+    )
+
+
+def _essentials(section: Section, device: Device, timeline: Timeline, trace: str) -> Analysis:
+    trust, stalls = section.trace.trust, device.host_stalls
+    spans = sorted(step.span_ns for step in device.steps)
+    verdict = judge(section)
+    return Analysis(
+        trace=trace,
+        rank=section.trace.rank,
+        device=device.device,
+        trust=trust.verdict,
+        doubts=tuple(check.id for check in trust.checks if check.status != "ok"),
+        span_ns=device.span_ns,
+        steps=len(spans),
+        step_ns=spans[(len(spans) - 1) // 2] if spans else None,
+        buckets=device.buckets,
+        overlap=device.overlap,
+        exposed_copy_by_cause=device.exposed_copy_by_cause,
+        idle_by_cause=device.idle_by_cause,
+        host_wait_ns=sum(stall.host_wait_ns for stall in stalls),
+        host_idle_ns=sum(stall.idle_caused_ns for stall in stalls),
+        copies=device.copies,
+        findings=tuple(
+            Found(rule=found.rule, severity=found.severity, cost_ns=found.cost_ns, title=found.title)
+            for found in section.findings
+        ),
+        verdict=Judgement(level=verdict.level, text=verdict.text.removeprefix(f"{section.title}: ")),
+        strip=_strip(timeline, device),
+    )
+
+
+def _known(by_cause: dict[str, int], lead_in: str) -> dict[str, int]:
+    """The causes of the judged part that explain anything."""
+    return {str(cause): ns for cause, ns in by_cause.items() if ns and cause != lead_in}
+
+
+def _strip(timeline: Timeline, device: Device) -> Strip:
+    """The part that any strip of this recording shows, by kind of work instead of by stream."""
+    shown = measure(timeline, device, slices=1)
+    start, end = shown.start_ns, shown.end_ns
+    slices = max(1, min(SLICES, end - start))
+    edges = start + (end - start) * np.arange(slices + 1, dtype=np.int64) // slices
+    lanes = []
+    for name, ran in (
+        ("compute", timeline.compute),
+        ("comm", timeline.comm),
+        ("h2d", timeline.h2d),
+        ("d2h", timeline.d2h),
+        ("other", timeline.other),
+        ("idle", timeline.idle),
+    ):
+        busy = covered(ran, edges[:-1], edges[1:])
+        if busy.any():
+            tenths = np.minimum(9, 10 * busy // np.diff(edges))
+            fill = (str(tenth) if ns else "." for tenth, ns in zip(tenths.tolist(), busy.tolist(), strict=True))
+            lanes.append(Lane(name=name, fill="".join(fill)))
+    return Strip(label=shown.label, span_ns=end - start, lanes=tuple(lanes))

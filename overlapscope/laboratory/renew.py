@@ -1,0 +1,82 @@
+"""Brings results up to date without running anything: for those who ship them.
+
+python -m overlapscope.laboratory.renew DIR [OTHER...]
+
+The experiments of OTHER directories are taken into DIR. Then all recordings in it are analysed anew, and what the
+scenario files say of their experiments is taken from them as they are now.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from overlapscope.laboratory import catalog, store
+from overlapscope.laboratory.essentials import analyse
+from overlapscope.laboratory.experiment import Experiment
+from overlapscope.laboratory.results import ExperimentResult, Results, VariantResult
+from overlapscope.laboratory.runner import declared
+
+
+def collect(directory: Path, other: Path) -> None:
+    """Take another directory's experiments, with their traces, into one."""
+    results = store.read(directory)
+    for experiment in store.read(other).experiments:
+        results = store.merged(results, experiment)
+        for trace in (trace for variant in experiment.variants for trace in variant.traces):
+            (directory / trace).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(other / trace, directory / trace)
+    store.write(results, directory)
+
+
+def renewed(results: Results, directory: Path, experiments: Mapping[str, Experiment]) -> Results:
+    """The results by name, with their recordings analysed by this version and declared as in `experiments`."""
+    in_order = sorted(results.experiments, key=lambda result: result.name)
+    return msgspec.structs.replace(
+        results,
+        experiments=tuple(_experiment(result, directory, experiments.get(result.name)) for result in in_order),
+    )
+
+
+def _experiment(result: ExperimentResult, directory: Path, experiment: Experiment | None) -> ExperimentResult:
+    current = {variant.name: variant for variant in result.variants}
+    if experiment is not None:
+        now = declared(experiment, result.scale, result.machine)
+        # Of a variant, what was measured is kept; one that is new has not been run yet.
+        current = {variant.name: _declared_as(current.get(variant.name), variant) for variant in now.variants}
+        result = msgspec.structs.replace(now, date=result.date, sizes=result.sizes)
+    variants = tuple(
+        msgspec.structs.replace(variant, analyses=analyse([directory / one for one in variant.traces], directory))
+        for variant in current.values()
+    )
+    return msgspec.structs.replace(result, variants=variants)
+
+
+def _declared_as(measured: VariantResult | None, now: VariantResult) -> VariantResult:
+    if measured is None:
+        return now
+    return msgspec.structs.replace(
+        measured,
+        shows=now.shows,
+        truth=now.truth,
+        published=now.published,
+        wrong_expected=now.wrong_expected,
+    )
+
+
+def main(directory: Path, *others: Path) -> None:
+    """Bring a directory's results up to date."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for other in others:
+        collect(directory, other)
+    entries = [catalog.load(path) for path in catalog.shipped().values()]
+    experiments = {entry.experiment.name: entry.experiment for entry in entries}
+    store.write(renewed(store.read(directory), directory, experiments), directory)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

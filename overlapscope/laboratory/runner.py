@@ -1,0 +1,240 @@
+"""Runs experiments: measured, recorded and analysed, one after another, each in a process of its own.
+
+Whatever a variant does (raise, run out of memory, crash) takes its process with it and nothing else: the next one
+gets a new process. Results are on disk after each variant.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.laboratory import store
+from overlapscope.laboratory.catalog import Entry
+from overlapscope.laboratory.essentials import analyse
+from overlapscope.laboratory.experiment import PAPER, Experiment, Variant
+from overlapscope.laboratory.process import Worker, WorkerDied
+from overlapscope.laboratory.protocol import (
+    Began,
+    DescribeMachine,
+    Ended,
+    MachineDescribed,
+    Measured,
+    RunVariant,
+)
+from overlapscope.laboratory.results import ExperimentResult, Machine, VariantResult
+from overlapscope.views.words import plural
+
+NOT_YET = "not run yet"
+LOG = "output.txt"
+
+
+class Progress(Protocol):
+    """Is told what happens."""
+
+    def phase(self, experiment: str, variant: str, phase: str) -> None:
+        """Something begins."""
+
+    def finished(self, experiment: str, result: VariantResult) -> None:
+        """A variant is done, in whichever way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to run."""
+
+    directory: Path
+    scale: str
+    repeat: int
+
+
+def describe_machine() -> Machine:
+    """What the experiments will run on. Raises UsageError where PyTorch cannot use the GPU that is there."""
+    with Worker() as worker:
+        worker.send(DescribeMachine())
+        try:
+            for event in worker.events():
+                if isinstance(event, MachineDescribed):
+                    return event.machine
+        except WorkerDied as death:
+            raise UsageError(f"this machine cannot be measured: {death}.") from None
+    raise AssertionError("a worker's events end with its death only")
+
+
+def run(entries: Sequence[Entry], plan: Plan, machine: Machine, progress: Progress) -> list[VariantResult]:
+    """Run the experiments, and put their results into the directory's in place of earlier ones.
+
+    Returns each variant's. Raises UsageError where the directory cannot be used.
+    """
+    try:
+        plan.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{plan.directory}: cannot be made ({error.strerror or error}); choose another directory."
+        ) from None
+    return [result for entry in entries for result in _Experiment(entry, plan, machine, progress).run()]
+
+
+class _Experiment:
+    """One experiment under way."""
+
+    def __init__(self, entry: Entry, plan: Plan, machine: Machine, progress: Progress) -> None:
+        self._experiment = entry.experiment
+        self._path = entry.path
+        self._plan = plan
+        self._progress = progress
+        self._results = store.read(plan.directory)
+        self._result = declared(entry.experiment, plan.scale, machine)
+        self._place = plan.directory / entry.experiment.name
+
+    def run(self) -> tuple[VariantResult, ...]:
+        """Run all variants and return their results."""
+        reason = self._why_not()
+        if reason:
+            return self._skip(reason)
+        self._place.mkdir(parents=True, exist_ok=True)
+        (self._place / LOG).unlink(missing_ok=True)
+        left = list(self._experiment.variants)
+        while left:
+            with Worker(ranks=self._experiment.ranks) as worker:
+                while left:
+                    result = self._run_variant(worker, left.pop(0))
+                    self._keep(result)
+                    # Ranks find each other through a store of their launcher's, which keeps what earlier groups left.
+                    if result.status == "failed" or self._experiment.ranks > 1:
+                        break
+        return self._result.variants
+
+    def _skip(self, reason: str) -> tuple[VariantResult, ...]:
+        """Nothing is run; what an earlier run found stays."""
+        skipped = tuple(msgspec.structs.replace(variant, error=reason) for variant in self._result.variants)
+        if all(one.name != self._result.name for one in self._results.experiments):
+            self._results = store.merged(self._results, msgspec.structs.replace(self._result, variants=skipped))
+            store.write(self._results, self._plan.directory)
+        for variant in skipped:
+            self._progress.finished(self._experiment.name, variant)
+        return skipped
+
+    def _why_not(self) -> str | None:
+        experiment, machine = self._experiment, self._result.machine
+        if experiment.sizes and self._plan.scale not in experiment.sizes:
+            return f"it has no sizes for scale {self._plan.scale}"
+        if experiment.gpus > len(machine.gpus):
+            return f"it needs {plural(experiment.gpus, 'GPU')}; PyTorch sees {len(machine.gpus) or 'none'} here"
+        return None
+
+    def _run_variant(self, worker: Worker, variant: Variant) -> VariantResult:
+        trace = self._place / f"{variant.name}.trace.json.gz"
+        worker.send(RunVariant(str(self._path), variant.name, self._plan.scale, self._plan.repeat, str(trace)))
+        measured: dict[int, Measured] = {}
+        error = None
+        try:
+            error = self._follow(worker, variant, measured)
+        except WorkerDied as death:
+            error = str(death)
+        result = self._measured(variant, measured)
+        if error is not None:
+            worker.abandon()
+            with open(self._place / LOG, "a", errors="replace") as log:
+                log.write(f"== {variant.name}: {error}\n{worker.output()}\n")
+            return msgspec.structs.replace(result, status="failed", error=error)
+        self._progress.phase(self._experiment.name, variant.name, "analysing")
+        try:
+            traces = [self._plan.directory / one for one in result.traces]
+            return msgspec.structs.replace(result, analyses=analyse(traces, self._plan.directory))
+        except OverlapscopeError as fault:
+            return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analysed: {fault}")
+
+    def _follow(self, worker: Worker, variant: Variant, measured: dict[int, Measured]) -> str | None:
+        """Take down what the ranks say until all have ended, or one with an error, which is returned."""
+        ended = 0
+        for event in worker.events():
+            match event:
+                case Began(rank=0):
+                    self._progress.phase(self._experiment.name, variant.name, event.phase)
+                case Measured():
+                    measured[event.rank] = event
+                case Ended():
+                    ended += 1
+                    if event.error is not None:
+                        return f"rank {event.rank}: {event.error}" if self._experiment.ranks > 1 else event.error
+                    if ended == self._experiment.ranks:
+                        return None
+        raise AssertionError("a worker's events end with its death only")
+
+    def _measured(self, variant: Variant, by_rank: dict[int, Measured]) -> VariantResult:
+        """The variant with what its ranks measured; the slowest one's times, the first one's figures."""
+        result = next(one for one in self._result.variants if one.name == variant.name)
+        ranks = [by_rank[rank] for rank in sorted(by_rank)]
+        if not ranks:
+            return result
+        slowest = max(ranks, key=lambda one: one.wall_ms.median if one.wall_ms else 0.0)
+        return msgspec.structs.replace(
+            result,
+            status="ok",
+            error=None,
+            wall_ms=slowest.wall_ms,
+            host_ms=slowest.host_ms,
+            figures=ranks[0].figures,
+            wrong_results=ranks[0].wrong_results,
+            notes=tuple(dict.fromkeys(note for one in ranks for note in one.notes)),
+            traces=tuple(_relative(one.trace, self._plan.directory) for one in ranks if one.trace is not None),
+        )
+
+    def _keep(self, done: VariantResult) -> None:
+        variants = tuple(done if one.name == done.name else one for one in self._result.variants)
+        self._result = msgspec.structs.replace(self._result, variants=variants)
+        self._results = store.merged(self._results, self._result)
+        store.write(self._results, self._plan.directory)
+        self._progress.finished(self._experiment.name, done)
+
+
+def _relative(trace: str, directory: Path) -> str:
+    return Path(trace).relative_to(directory).as_posix()
+
+
+def declared(experiment: Experiment, scale: str, machine: Machine) -> ExperimentResult:
+    """An experiment of which nothing has been run."""
+    return ExperimentResult(
+        name=experiment.name,
+        title=experiment.title,
+        shows=experiment.shows,
+        published_on=experiment.published_on,
+        faster=experiment.faster,
+        recorded=experiment.recorded,
+        gpus=experiment.gpus,
+        ranks=experiment.ranks,
+        warmup_steps=experiment.warmup_steps,
+        recorded_steps=experiment.recorded_steps,
+        scale=scale,
+        sizes=_plain(experiment.sizes.get(scale, {})),
+        sizes_as_published=experiment.sizes.get(scale) == experiment.sizes.get(PAPER),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        machine=machine,
+        variants=tuple(
+            VariantResult(
+                name=variant.name,
+                shows=variant.shows,
+                parameters=_plain(variant.parameters),
+                truth=variant.truth,
+                published=dict(variant.published),
+                wrong_expected=variant.wrong_results,
+                error=NOT_YET,
+            )
+            for variant in experiment.variants
+        ),
+    )
+
+
+def _plain(values: Any) -> dict[str, Any]:
+    """Arguments as JSON can hold them."""
+    return {
+        name: value if isinstance(value, bool | int | float | str | None) else str(value)
+        for name, value in values.items()
+    }

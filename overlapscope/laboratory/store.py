@@ -1,0 +1,58 @@
+"""`results.json`: read, merged and written so that it is whole at any moment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from overlapscope.errors import UsageError
+from overlapscope.laboratory.results import FILE, SCHEMA_VERSION, ExperimentResult, Results
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def read(directory: Path) -> Results:
+    """The results in a directory; none where it has no `results.json` yet.
+
+    Raises UsageError where the file cannot be used, with its name and what to do.
+    """
+    path = directory / FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Results()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); choose another directory.") from None
+    try:
+        version = msgspec.json.decode(data, type=_Version).schema_version
+        if version == SCHEMA_VERSION:
+            return msgspec.json.decode(data, type=Results)
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"{path}: these are no results of the laboratory ({error}); choose another directory."
+        ) from None
+    raise UsageError(
+        f"{path}: its schema is version {version}, this overlapscope knows {SCHEMA_VERSION}; choose another directory."
+    )
+
+
+def write(results: Results, directory: Path) -> None:
+    """Replace the directory's results. Raises UsageError where that cannot be done."""
+    path = directory / FILE
+    unfinished = directory / f".{FILE}.{os.getpid()}"
+    try:
+        unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error}); choose another directory.") from None
+
+
+def merged(results: Results, experiment: ExperimentResult) -> Results:
+    """The results with one experiment put in, in place of an earlier run of it."""
+    others = {one.name: one for one in results.experiments}
+    return msgspec.structs.replace(results, experiments=tuple((others | {experiment.name: experiment}).values()))

@@ -1,0 +1,194 @@
+"""Runs variants of one experiment, in a process of its own, as it is told to.
+
+python -m overlapscope.laboratory.worker DIRECTORY
+
+The directory is where commands come from and events go to (`protocol.py`). Under `torchrun` each rank does the same.
+The process that started it holds the other end of its stdin, and the worker leaves when that is closed: nothing
+stays on the GPU when whoever asked for it has died.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overlapscope.laboratory.experiment import Experiment, Program, Variant
+from overlapscope.laboratory.protocol import (
+    COMMANDS,
+    EVENTS,
+    POLL_S,
+    Began,
+    Command,
+    DescribeMachine,
+    Ended,
+    Inbox,
+    MachineDescribed,
+    Measured,
+    Outbox,
+    Phase,
+    RunVariant,
+    Started,
+    Stop,
+)
+
+_ERROR_LIMIT = 400
+
+
+def main(directory: Path) -> None:
+    """Carry out commands until told to stop."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    rank = int(os.environ.get("RANK", "0"))
+    events = Outbox(directory / EVENTS)
+    events.send(Started(rank, os.getpid()))
+    for command in _commands(directory / COMMANDS):
+        match command:
+            case DescribeMachine():
+                from overlapscope.laboratory import machine
+
+                events.send(MachineDescribed(machine.describe()))
+            case RunVariant():
+                events.send(Ended(rank, _error_of(_Run(command, rank, events), command.path)))
+            case Stop():
+                return
+
+
+def _leave_with_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def _commands(path: Path) -> Iterator[Command]:
+    inbox = Inbox(path, msgspec.json.Decoder(Command))
+    while True:
+        yield from inbox.poll()
+        time.sleep(POLL_S)
+
+
+def _error_of(run: _Run, path: str) -> str | None:
+    """What was raised, as a sentence; its traceback goes to stderr."""
+    try:
+        run.run()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # A program that calls sys.exit has failed too.
+        traceback.print_exc()
+        return _sentence(error, path)
+    return None
+
+
+def _sentence(error: BaseException, path: str) -> str:
+    """The error's first line and the innermost line of the scenario file that it came through."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    places = traceback.extract_tb(error.__traceback__)
+    place = [*places[-1:], *(one for one in places if one.filename == path)][-1]
+    return f"{text[:_ERROR_LIMIT]} ({Path(place.filename).name}:{place.lineno} in {place.name})"
+
+
+@functools.cache
+def _experiment(path: str) -> Experiment:
+    from overlapscope.laboratory import catalog
+
+    return catalog.load(Path(path)).experiment
+
+
+class _Run:
+    """One variant on one rank."""
+
+    def __init__(self, asked: RunVariant, rank: int, events: Outbox) -> None:
+        self._asked = asked
+        self._rank = rank
+        self._events = events
+        self._known = Measured(rank=rank)
+
+    def run(self) -> None:
+        from overlapscope.laboratory import timing
+
+        self._begin("preparing")
+        experiment = _experiment(self._asked.path)
+        (variant,) = (one for one in experiment.variants if one.name == self._asked.variant)
+        program = self._prepared(experiment, variant)
+        try:
+            self._begin("timing")
+            wall, host = timing.measure(program.step, repeat=self._asked.repeat)
+            self._tell(wall_ms=wall, host_ms=host)
+            if program.figures is not None:
+                self._tell(figures=_finite(program.figures()))
+            if program.count_wrong is not None:
+                self._tell(wrong_results=program.count_wrong())
+            self._begin("recording")
+            self._record(experiment, program)
+        finally:
+            if program.close is not None:
+                program.close()
+            del program
+            _give_back_memory()
+
+    def _prepared(self, experiment: Experiment, variant: Variant) -> Program:
+        if experiment.gpus:
+            _choose_gpu()
+        sizes = experiment.sizes.get(self._asked.scale, {})
+        prepared = experiment.prepare(**{**sizes, **variant.parameters})
+        return prepared if isinstance(prepared, Program) else Program(prepared)
+
+    def _record(self, experiment: Experiment, program: Program) -> None:
+        import overlapscope
+
+        step = program.recorded_step or program.step
+        recording = overlapscope.record(
+            self._asked.trace,
+            wait=0,
+            warmup=experiment.warmup_steps,
+            active=experiment.recorded_steps,
+            **experiment.recorder,
+        )
+        with recording as rec:
+            for _ in range(experiment.warmup_steps + experiment.recorded_steps):
+                step()
+                rec.step()
+        self._tell(trace=str(rec.path), notes=tuple(rec.notes))
+
+    def _begin(self, phase: Phase) -> None:
+        self._events.send(Began(self._rank, phase))
+
+    def _tell(self, **more: Any) -> None:
+        self._known = msgspec.structs.replace(self._known, **more)
+        self._events.send(self._known)
+
+
+def _choose_gpu() -> None:
+    """Each rank has a GPU of its own."""
+    import torch
+
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available() and local < torch.cuda.device_count():
+        torch.cuda.set_device(local)
+
+
+def _finite(figures: Any) -> dict[str, float | None]:
+    """Figures as JSON knows them."""
+    return {name: float(value) if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def _give_back_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

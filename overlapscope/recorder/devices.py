@@ -1,0 +1,61 @@
+"""What is asked of the GPUs around a recording, without ever being the one who initialises them.
+
+A program may choose its GPUs or fork after it has imported torch; either fails once CUDA is initialised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def cuda_is_up() -> bool:
+    """Whether this process has initialised CUDA (or ROCm, which goes by that name)."""
+    import torch
+
+    return bool(torch.cuda.is_initialized())
+
+
+def activities(*, cuda: bool) -> set[Any]:
+    """The `ProfilerActivity`s of the CPU and of the devices in use. `cuda` says whether CUDA's are."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    found = {ProfilerActivity.CPU}
+    if cuda:
+        found.add(ProfilerActivity.CUDA)
+    elif torch.xpu.is_initialized():
+        found.add(ProfilerActivity.XPU)
+    return found
+
+
+def synchronize() -> None:
+    """Wait until every device in use has done what it was given. Raises RuntimeError where one has failed."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            # Nothing public says which devices are in use, and waiting for another one would initialise it.
+            if torch._C._cuda_hasPrimaryContext(device):  # type: ignore[attr-defined]
+                torch.cuda.synchronize(device)
+    elif torch.xpu.is_initialized():
+        torch.xpu.synchronize()
+
+
+def capturing() -> bool:
+    """Whether this thread is capturing a CUDA graph: whatever waits for the device now would break the capture."""
+    import torch
+
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def when_cuda_comes_up(callback: Callable[[], None]) -> None:
+    """Have `callback` called on the thread that initialises CUDA. It must not raise.
+
+    CUDA can be used by then, though `cuda_is_up` becomes true only afterwards.
+    """
+    import torch
+
+    if torch.backends.cuda.is_built() and not torch.cuda.is_initialized():
+        # The queue that torch.cuda.manual_seed uses; nothing public tells when CUDA is initialised.
+        torch.cuda._lazy_call(callback)

@@ -1,0 +1,167 @@
+"""Turns operators that the program runs into entries of the books."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from overlapscope.recorder.hazards import transfers
+from overlapscope.recorder.hazards.bookkeeping import Bookkeeping, Touch
+from overlapscope.recorder.hazards.copies import Copy, Direction
+from overlapscope.recorder.hazards.host_memory import HostMemory
+from overlapscope.recorder.hazards.journal import Journal
+from overlapscope.recorder.hazards.lines import Line, UserCode
+from overlapscope.recorder.hazards.operators import arguments, given, tensors, touch
+
+
+@dataclass(slots=True)
+class _HostAccess:
+    """A host tensor among an operator's arguments, and the copies it met."""
+
+    tensor: torch.Tensor
+    touch: Touch
+    write: bool
+    conflicts: list[Copy] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Call:
+    """One run of an operator."""
+
+    operator: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reads: list[tuple[int, Touch]] = field(default_factory=list)
+    writes: list[tuple[int, Touch]] = field(default_factory=list)
+    """Memory that the device uses, each with the index of its device."""
+    host: list[_HostAccess] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Launch:
+    """What a call has put on one stream."""
+
+    stream: int
+    reads: list[Touch] = field(default_factory=list)
+    writes: list[Touch] = field(default_factory=list)
+    copies: list[tuple[Direction, Touch]] = field(default_factory=list)
+    """Those that may outlast the call."""
+    waited_for: bool = False
+    """Whether the call has waited for its end."""
+
+
+class Launches:
+    """Called before and behind every operator."""
+
+    def __init__(
+        self,
+        books: Bookkeeping,
+        clock: Any,
+        journal: Journal,
+        host_memory: HostMemory,
+        user_code: UserCode,
+        say: Callable[[str], object],
+    ) -> None:
+        """`say(sentence)` takes what could not be looked for."""
+        self._say = say
+        self._books = books
+        self._clock = clock
+        self._journal = journal
+        self._host_memory = host_memory
+        self._user_code = user_code
+        self._native_allocator: bool | None = None
+
+    def begin(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """An operator is about to run. The host's accesses are judged by what is under way before it."""
+        call = Call(operator, args, kwargs)
+        for used in arguments(operator).used:
+            is_write = used[2]
+            for tensor in tensors(given(used, args, kwargs)):
+                if tensor.is_cuda:
+                    _add(call.writes if is_write else call.reads, tensor)
+                elif tensor.is_cpu and self._books.copies and (memory := touch(tensor)) is not None:
+                    call.host.append(_HostAccess(tensor, memory, is_write))
+        if call.host:
+            self._journal.note(partial(self._look, call))
+            self._journal.write_up()
+        return call
+
+    def end(self, call: Call, result: Any, frame: FrameType) -> None:
+        """It has run, called from `frame`."""
+        if arguments(call.operator).writes_output:
+            for tensor in tensors(result):
+                if tensor.is_cuda:
+                    _add(call.writes, tensor)
+        uses_device = bool(call.reads or call.writes)
+        # What is captured into a graph runs when the graph is replayed, and then nothing says so.
+        if not (uses_device or call.host) or (uses_device and torch.cuda.is_current_stream_capturing()):
+            return
+        made = transfers.made_by(call.operator, call.args, call.kwargs, result)
+        by_device = [transfer for transfer in made if transfer.is_dma]
+        launches = self._launches(call, made, by_device)
+        for transfer in by_device:
+            self._host_memory.watch(transfer.host)
+        line = self._user_code.line(frame)
+        by_host = [access for access in call.host if all(access.tensor is not one.host for one in by_device)]
+        self._journal.note(partial(self._write_down, by_host, launches, line))
+        self._journal.write_up()
+
+    def _launches(
+        self, call: Call, made: list[transfers.Transfer], by_device: list[transfers.Transfer]
+    ) -> list[_Launch]:
+        launches: dict[int, _Launch] = {}
+        waits = transfers.reads_scalar(call.operator) or (bool(made) and all(one.ends_with_call for one in made))
+        for device in {device for device, _ in (*call.reads, *call.writes)}:
+            launch = launches[device] = _Launch(torch.cuda.current_stream(device).cuda_stream)
+            launch.waited_for = waits
+            if self._hears_of_allocations():
+                launch.reads += [memory for index, memory in call.reads if index == device]
+                launch.writes += [memory for index, memory in call.writes if index == device]
+        for transfer in made:
+            its, memory = launches.get(transfer.device.get_device()), touch(transfer.host)
+            if its is None or memory is None:
+                continue
+            if transfer in by_device:
+                (its.writes if transfer.to_host else its.reads).append(memory)
+                if transfer.non_blocking:
+                    its.copies.append(("d2h" if transfer.to_host else "h2d", memory))
+        return list(launches.values())
+
+    def _hears_of_allocations(self) -> bool:
+        """Whether torch says when device memory is used anew; else its earlier uses would be taken for the new ones."""
+        if self._native_allocator is None:
+            backend = torch.cuda.get_allocator_backend()
+            self._native_allocator = backend == "native"
+            if not self._native_allocator:
+                self._say(
+                    f"Races between streams on device memory were not looked for: the allocator {backend} "
+                    "does not report what it does."
+                )
+        return self._native_allocator
+
+    def _look(self, call: Call) -> None:
+        for access in call.host:
+            access.conflicts = self._books.conflicts(access.touch.region, write=access.write)
+
+    def _write_down(self, accesses: list[_HostAccess], launches: list[_Launch], line: Line) -> None:
+        for access in accesses:
+            self._books.host_accessed(access.conflicts, line, write=access.write)
+        for launch in launches:
+            seq = self._books.launched(launch.stream, launch.reads, launch.writes, line)
+            for direction, memory in launch.copies:
+                self._books.copy_issued(direction, launch.stream, seq, memory, line)
+            if launch.waited_for:
+                # torch reported the wait when the launch was not yet in the books.
+                self._clock.all_streams_wait_for_stream(launch.stream)
+
+
+def _add(to: list[tuple[int, Touch]], tensor: torch.Tensor) -> None:
+    memory = touch(tensor)
+    if memory is not None:
+        to.append((tensor.get_device(), memory))

@@ -1,0 +1,66 @@
+"""Which line of the user's program is running."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterable
+from types import FrameType
+from typing import NamedTuple
+
+_INSTALLED = ("site-packages", "dist-packages")
+"""Directories inside the standard library's that hold what is not of it."""
+_GENERATED = ("<frozen ", "<eval_with_key>")
+"""How the names of files begin that Python and torch.compile make up."""
+_COMPILED = "torchinductor_"
+"""Part of the directory where torch.compile keeps the code it writes."""
+
+
+class Line(NamedTuple):
+    """A line of a Python file."""
+
+    file: str
+    number: int
+    """Counted from 1; 0 where no Python line is known."""
+
+
+UNKNOWN = Line("", 0)
+
+
+class UserCode:
+    """Tells the user's frames from those of libraries underneath: the standard library and the given directories."""
+
+    def __init__(self, libraries: Iterable[str]) -> None:
+        standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+        self._libraries = tuple(os.path.join(directory, "") for directory in libraries)
+        self._standard = tuple(os.path.join(directory, "") for directory in standard if directory)
+        self._installed = tuple(os.path.join(parent, name, "") for parent in self._standard for name in _INSTALLED)
+        self._known: dict[str, bool] = {}
+        self._thread = threading.get_ident()
+
+    def line(self, frame: FrameType | None) -> Line:
+        """The innermost line of the user's among the frames from `frame` outwards.
+
+        A thread of the autograd engine has none: it is then the line at which the thread that made this object
+        stands, which is the one that waits for the backward pass.
+        """
+        return self._innermost(frame) or self._innermost(sys._current_frames().get(self._thread)) or UNKNOWN
+
+    def _innermost(self, frame: FrameType | None) -> Line | None:
+        known = self._known
+        while frame is not None:
+            file = frame.f_code.co_filename
+            library = known.get(file)
+            if library is None:
+                library = known[file] = self._is_library(file)
+            if not library:
+                return Line(file, frame.f_lineno)
+            frame = frame.f_back
+        return None
+
+    def _is_library(self, file: str) -> bool:
+        if file.startswith((*self._libraries, *_GENERATED)) or _COMPILED in file:
+            return True
+        return file.startswith(self._standard) and not file.startswith(self._installed)

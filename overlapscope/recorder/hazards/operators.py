@@ -1,0 +1,110 @@
+"""Which memory an operator reads and writes, read off its schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from overlapscope.recorder.hazards.bookkeeping import Touch
+from overlapscope.recorder.hazards.memory import interval, strided
+
+_FACTORY = re.compile(r"aten::(new_\w+|\w+_like)")
+"""Operators that look at nothing of their inputs but shape and type."""
+_EMPTY = re.compile(r"aten::(new_)?empty\w*")
+"""Operators that leave their output as it is."""
+_NO_DATA = frozenset(
+    f"aten::{name}" for name in ("record_stream", "is_pinned", "is_same_size", "_unsafe_view", "_version")
+)
+"""Operators that use no data, though their schema does not say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Which of an operator's arguments hold tensors whose data it reads or writes."""
+
+    used: tuple[tuple[int, str, bool], ...]
+    """Position, name, and whether it is written."""
+    writes_output: bool
+    """Whether it returns tensors of its own."""
+
+
+@cache
+def arguments(operator: OpOverload) -> Arguments:
+    """What `operator` does to the data of its arguments. Views use none: a schema says so by its aliases."""
+    schema = operator._schema
+    if schema.name in _NO_DATA or torch.Tag.inplace_view in operator.tags:
+        return Arguments((), writes_output=False)
+    is_factory = _FACTORY.fullmatch(schema.name) is not None
+    used = []
+    for position, argument in enumerate(schema.arguments):
+        alias = argument.alias_info
+        is_view = alias is not None and not alias.is_write
+        if "Tensor" in str(argument.type) and not is_view and (alias is not None or not is_factory):
+            used.append((position, argument.name, alias is not None))
+    own = any(output.alias_info is None for output in schema.returns)
+    return Arguments(tuple(used), writes_output=own and _EMPTY.fullmatch(schema.name) is None)
+
+
+def given(used: tuple[int, str, bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call gives for one of `Arguments.used`; None where it gives nothing."""
+    position, name, _ = used
+    return args[position] if position < len(args) else kwargs.get(name)
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an argument or a result, in however many lists."""
+    if isinstance(value, torch.Tensor):
+        if _has_memory(type(value)) and value.layout is torch.strided:
+            yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
+
+
+@cache
+def _has_memory(kind: type[torch.Tensor]) -> bool:
+    """Subclasses that dispatch for themselves stand for tensors of their own, and those are seen in turn."""
+    return kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+def dispatches_itself(types: tuple[type, ...]) -> bool:
+    """Whether one of the types that took part in a dispatch is such a subclass."""
+    return any(issubclass(kind, torch.Tensor) and not _has_memory(kind) for kind in types)
+
+
+class Description:
+    """A tensor's type and shape as a text, made only when asked for."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __str__(self) -> str:
+        tensor = self._tensor
+        host = " in pinned host memory" if tensor.device.type == "cpu" else ""
+        return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}{host}"
+
+
+def touch(tensor: torch.Tensor) -> Touch | None:
+    """The memory of a tensor's elements; None where it has none."""
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:
+        # Torch refuses where there is no memory any more, as of outputs of a CUDA graph that has been replayed since.
+        return None
+    count, item_bytes = tensor.numel(), tensor.element_size()
+    if count == 0 or start == 0:
+        return None
+    region = (
+        interval(start, count * item_bytes)
+        if tensor.is_contiguous()
+        else strided(start, tensor.shape, tensor.stride(), item_bytes)
+    )
+    return Touch(start - int(tensor.storage_offset()) * item_bytes, region, Description(tensor))

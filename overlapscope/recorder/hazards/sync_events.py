@@ -1,0 +1,96 @@
+"""Events, waits and synchronisations, as torch reports them wherever they come from: Python, autograd, C++.
+
+`torch.cuda._gpu_trace` calls back for them; nothing public does. What it calls can be put on but not taken off again,
+so that it is put on once a process. Its clocks are those of `torch.cuda._sanitizer`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.cuda import _gpu_trace
+
+from overlapscope.recorder.hazards.journal import Journal
+
+_VALUES = {
+    "event_creation": 1,
+    "event_deletion": 1,
+    "event_record": 2,
+    "event_wait": 2,
+    "memory_allocation": 1,
+    "memory_deallocation": 1,
+    "stream_creation": 1,
+    "device_synchronization": 0,
+    "stream_synchronization": 1,
+    "event_synchronization": 1,
+}
+"""What is reported, and with how many values: events and streams by their handles, memory by its address. A later torch
+may bring more values behind these."""
+
+
+def new_clock() -> Any:
+    """A `StreamSynchronizations`, which says what is ordered behind what."""
+    already_imported = "torch.cuda._sanitizer" in sys.modules
+    from torch.cuda import _sanitizer
+
+    if not already_imported:
+        # Its import makes a sanitizer for those who want one, whose callbacks take a stack at every allocation.
+        _take_off(_sanitizer.cuda_sanitizer.dispatch.event_handler)
+    return _sanitizer.StreamSynchronizations()
+
+
+class SyncEvents:
+    """Notes in a journal what to tell a clock, from `start` to `stop`."""
+
+    def __init__(self, journal: Journal, clock: Any, renewed: Callable[[int], object]) -> None:
+        """`renewed(address)` is told of device memory that is allocated or freed."""
+        self._journal = journal
+        self._does: dict[str, Callable[..., object]] = {
+            "event_creation": clock.create_event,
+            "event_deletion": clock.delete_event,
+            "event_record": clock.record_state,
+            "event_wait": lambda event, stream: clock.stream_wait_for_event(stream, event),
+            "memory_allocation": renewed,
+            "memory_deallocation": renewed,
+            "stream_creation": clock.create_stream,
+            "device_synchronization": clock.sync_all_streams,
+            "stream_synchronization": clock.all_streams_wait_for_stream,
+            "event_synchronization": clock.all_streams_wait_for_event,
+        }
+
+    def start(self) -> None:
+        """From now on. Neither needs nor makes a CUDA context."""
+        if not _put_on:
+            for name in _VALUES:
+                getattr(_gpu_trace, f"register_callback_for_{name}")(partial(_report, name))
+            _put_on.append(True)
+        torch._C._activate_gpu_trace()
+        _listening.append(self)
+
+    def stop(self) -> None:
+        """No more."""
+        if self in _listening:
+            _listening.remove(self)
+
+    def note(self, name: str, values: tuple[int, ...]) -> None:
+        """It has happened."""
+        self._journal.note(partial(self._does[name], *values[: _VALUES[name]]))
+
+
+_listening: list[SyncEvents] = []
+_put_on: list[bool] = []
+
+
+def _report(name: str, *values: int) -> None:
+    for listener in _listening:
+        listener.note(name, values)
+
+
+def _take_off(handler: object) -> None:
+    for name in _VALUES:
+        callbacks = getattr(_gpu_trace, f"{name.title().replace('_', '')}Callbacks").callback_list
+        callbacks[:] = [callback for callback in callbacks if getattr(callback, "__self__", None) is not handler]

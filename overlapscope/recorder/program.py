@@ -1,0 +1,137 @@
+"""The recording of a whole program that need know nothing of it, as `overlapscope run` makes it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from overlapscope.errors import OverlapscopeError
+from overlapscope.recorder import trace_file
+from overlapscope.recorder._torch_import import when_torch_is_imported
+from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.optimizer_steps import OptimizerSteps
+from overlapscope.recorder.own_profiler import OwnProfiler, unpack
+from overlapscope.recorder.recording import Recording
+from overlapscope.recorder.termination import Termination
+
+_OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
+
+
+class ProgramRecording(Recording):
+    """Begins when the program has imported torch, and gives way to what the program records itself.
+
+    Its steps are those of the program's first optimizer, until the program calls `overlapscope.step`.
+    """
+
+    def __init__(self, path: Path, last_words: Callable[[], None], **options: Any) -> None:
+        """`last_words()` is called before SIGTERM ends the program; `options` are `Recording`'s."""
+        super().__init__(path, **options)
+        self.failure: str | None = None
+        """A sentence on why there is no trace."""
+        self._in_process = os.getpid()
+        self._begin_on_main_thread = Interruption(self._try_to_begin)
+        self._optimizer_steps = OptimizerSteps(self._optimizer_stepped)
+        self._optimizer_marked = self._program_marks = False
+        """Whether ends of steps were marked by the optimizer, and by the program."""
+        self._own_profiler = OwnProfiler(self._give_way, self._working)
+        self._own_recording: Recording | None = None
+        self._gave_way = False
+        self._termination = Termination(last_words)
+
+    def begin_with_torch(self) -> None:
+        """Begin as soon as the program has imported torch."""
+        when_torch_is_imported(self._on_torch)
+
+    def begin(self) -> None:
+        super().begin()
+        self._optimizer_steps.start()
+        self._own_profiler.watch(self.path)
+        self._termination.watch()
+
+    def step(self) -> None:
+        """Mark the end of a step; from now on the optimizer marks none."""
+        if threading.get_ident() != self._thread:
+            return
+        if not self._program_marks:
+            self._program_marks = True
+            self._optimizer_steps.stop()
+            if self._optimizer_marked:
+                # The end of this very step.
+                return
+        super().step()
+
+    def finish(self) -> bool:
+        """End, and say whether there is a trace now. In a forked child there never is."""
+        if self._recorder is None or os.getpid() != self._in_process:
+            return False
+        try:
+            with self._termination.held():
+                self._own_profiler.finish()
+                if self._own_recording is not None:
+                    self._own_recording.end()
+                self.end()
+                self._copy_own_recording()
+        except OverlapscopeError as failure:
+            self.failure = str(failure)
+        self._termination.unwatch()
+        if self._own_profiler.failure is not None:
+            self.failure, self._discarded = self._own_profiler.failure, ()
+        return self.failure is None and (
+            not self._gave_way or self._own_profiler.taken or self._own_recording is not None
+        )
+
+    # -- the program's doing --------------------------------------------------------------------------
+
+    def _on_torch(self) -> None:
+        if os.getpid() != self._in_process:
+            return
+        if threading.current_thread() is threading.main_thread():
+            self._try_to_begin()
+        else:
+            self._begin_on_main_thread.request()
+
+    def _try_to_begin(self) -> None:
+        try:
+            self.begin()
+        except OverlapscopeError as failure:
+            self.failure = str(failure)
+
+    def _optimizer_stepped(self) -> None:
+        self._optimizer_marked = True
+        super().step()
+
+    def _give_way(self, because: str) -> bool:
+        """Stop and write nothing, but go on looking for hazards. False where this recording is complete and stands."""
+        recorder = self._recorder
+        if recorder is None or not recorder.running:
+            return False
+        if threading.get_ident() == self._thread:
+            with self._working():
+                recorder.discard()
+        else:
+            recorder.abandon()
+        self._gave_way = True
+        self._discarded = (because,)
+        return True
+
+    def _make_way(self, other: Recording) -> None:
+        if self._give_way(_OWN_RECORDING):
+            self._own_recording = other
+
+    def _copy_own_recording(self) -> None:
+        own = self._own_recording
+        if own is not None and own.path.absolute() != self.path:
+            trace_file.write(partial(unpack, own.path), self.path)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with self._termination.held(), super()._working():
+            yield
+        if self.finished and not self._gave_way:
+            # From now on nothing is lost when the program is killed.
+            self._termination.unwatch()

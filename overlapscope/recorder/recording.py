@@ -1,0 +1,283 @@
+"""`overlapscope.record`: records a part of a program into a trace file."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.recorder import current, devices
+from overlapscope.recorder._torch import require_torch
+from overlapscope.recorder.destination import SUFFIXES, prepare, rank_path, suggested_name
+from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.recorder import Recorder
+from overlapscope.recorder.schedule import Schedule
+from overlapscope.recorder.session import Options, profiler_running
+
+if TYPE_CHECKING:
+    from overlapscope.recorder.hazards import Hazard, HazardChecker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_MAX_SIZE_BYTES = 4 << 30
+
+
+class Recording:
+    """Records what runs inside it with torch.profiler, and writes the trace when that ends.
+
+        with overlapscope.record("x.trace.json.gz") as rec:
+            for batch in loader:
+                train(batch)
+                rec.step()
+
+    As a decorator it records each call of the function anew; `overlapscope.step()` marks the steps there. A program
+    without steps is recorded as a whole. Otherwise the first `wait` steps are left out, the next `warmup` are
+    recorded and marked as not to be judged, and after `active` more (None: all that follow) the trace is written at
+    once and the program goes on unprofiled. When the warm-up opens the devices have caught up, so that the trace
+    has no lead-in, and the pipeline fills before the first judged step.
+
+    `stacks`, `shapes` and `memory` record the Python stack, the shapes of inputs and every allocation too.
+    `max_size_bytes` bounds the memory that events may take while they are recorded (see `memory_guard`); past it
+    the recording ends early. `check_hazards` looks for data races as well, until `end`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        wait: int = 0,
+        warmup: int = 1,
+        active: int | None = None,
+        stacks: bool = False,
+        shapes: bool = False,
+        memory: bool = False,
+        max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
+        check_hazards: bool = False,
+    ) -> None:
+        """Raises UsageError for numbers and file names that make no sense."""
+        self._asked_path = Path(path)
+        if not self._asked_path.name.endswith(SUFFIXES):
+            raise UsageError(
+                f"{path}: a trace is written as .json or .json.gz; call it {suggested_name(self._asked_path)}."
+            )
+        if max_size_bytes <= 0:
+            raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
+        self._schedule = Schedule(wait=wait, warmup=warmup, active=active)
+        self._options = Options(stacks=stacks, shapes=shapes, memory=memory)
+        self._max_size_bytes = max_size_bytes
+        self._check_hazards = check_hazards
+        self._path: Path | None = None
+        self._recorder: Recorder | None = None
+        self._process = self._thread = -1
+        """Who began. The profiler belongs to that thread of that process."""
+        self._ended = False
+        self._busy = False
+        """In the middle of something; what comes unasked waits for the next step."""
+        self._interruption = Interruption(self._make_room)
+        self._checker: HazardChecker | None = None
+        self._discarded: tuple[str, ...] = ()
+        """Why nothing is written, where that is so."""
+
+    @property
+    def path(self) -> Path:
+        """The trace file, this rank's own where there are several."""
+        return rank_path(self._asked_path, os.environ) if self._path is None else self._path
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is recorded any more: it was ended, or the active steps are over, or memory ran short."""
+        return self._recorder is not None and not self._recorder.running
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences worth telling the person about this recording."""
+        return () if self._recorder is None else (*self._recorder.notes, *self._discarded)
+
+    @property
+    def hazards(self) -> tuple[Hazard, ...]:
+        """The data races found so far, with `check_hazards`."""
+        return () if self._checker is None else self._checker.hazards
+
+    def begin(self) -> None:
+        """Start recording.
+
+        Raises UsageError where something else records already, the file cannot be written or this recording was
+        made before, MissingPackage without torch, RecordingFailed where the profiler does not start.
+        """
+        require_torch()
+        self._check_free()
+        self._path = self.path
+        prepare(self._path)
+        recorder = Recorder(
+            self._path.absolute(),  # The program may go to another directory.
+            self._schedule,
+            self._options,
+            max_size_bytes=self._max_size_bytes,
+            on_too_much=self._on_too_much,
+        )
+        with contextlib.ExitStack() as undo, self._working():
+            if self._check_hazards:
+                from overlapscope.recorder.hazards import HazardChecker
+
+                self._checker = HazardChecker()
+                self._checker.start()
+                undo.callback(self._checker.stop)
+            recorder.start()
+            undo.pop_all()
+        self._process, self._thread = os.getpid(), threading.get_ident()
+        self._recorder = recorder
+        current.set_current(self)
+        devices.when_cuda_comes_up(self._on_cuda)
+        # A program that dies without `end` still leaves its trace.
+        atexit.register(self._at_exit)
+
+    def step(self) -> None:
+        """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
+        captured, and once the recording is finished.
+        """
+        recorder = self._live()
+        if recorder is not None and not devices.capturing():
+            with self._working():
+                recorder.step()
+
+    def end(self) -> None:
+        """Stop recording and write the trace, unless that is done. In a forked child it does nothing.
+
+        Raises UsageError on another thread than the one that began, RecordingFailed where the trace could not be
+        written.
+        """
+        recorder = self._recorder
+        if recorder is None or self._ended or os.getpid() != self._process:
+            return
+        self._check_thread()
+        with self._working():
+            if recorder.running:
+                recorder.finish()
+            self._leave()
+        if recorder.failure is not None:
+            raise recorder.failure
+
+    def end_after(self, error: BaseException) -> None:
+        """`end`, where the program is failing: its own exception matters more, and is told of a failure here."""
+        try:
+            self.end()
+        except OverlapscopeError as failure:
+            error.add_note(f"overlapscope: {failure}")
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.end()
+        else:
+            self.end_after(error)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise UsageError(f"{function.__qualname__} returns before it has run; use `with` inside it instead.")
+
+        @functools.wraps(function)
+        def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self._another():
+                return function(*args, **kwargs)
+
+        return recorded
+
+    # -- what comes unasked ---------------------------------------------------------------------------
+
+    def _on_cuda(self) -> None:
+        """CUDA is being initialised: on any thread, perhaps in a forked child, perhaps long after the end."""
+        recorder = self._recorder
+        if recorder is None or not recorder.running or os.getpid() != self._process:
+            return
+        recorder.cuda_came_up = True
+        if self._live() is not None:
+            with self._working():
+                recorder.record_cuda_too()
+
+    def _on_too_much(self) -> None:
+        """On the guard's thread. Where the recording is not the main thread's, its next step will see to it."""
+        if self._thread == threading.main_thread().ident:
+            self._interruption.request()
+
+    def _make_room(self) -> None:
+        """On the main thread, between any two instructions of the program."""
+        recorder = self._live()
+        if recorder is not None and not devices.capturing():
+            with self._working():
+                recorder.make_room()
+
+    def _at_exit(self) -> None:
+        try:
+            self.end()
+        except OverlapscopeError as failure:
+            print(f"overlapscope: {failure}", file=sys.stderr)
+
+    # -- who may do what ------------------------------------------------------------------------------
+
+    def _live(self) -> Recorder | None:
+        """The recorder, where it records, has nothing else to do, and is the calling thread's."""
+        recorder = self._recorder
+        if recorder is None or not recorder.running or self._busy:
+            return None
+        return recorder if threading.get_ident() == self._thread and os.getpid() == self._process else None
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def _check_free(self) -> None:
+        if self._process != -1:
+            raise UsageError("this recording was made already; make another one with overlapscope.record(...).")
+        other = current.current()
+        if other is not None:
+            other._make_way(self)
+        if profiler_running():
+            raise UsageError("another torch profiler is running, and only one can; take out that one or this.")
+
+    def _make_way(self, other: Recording) -> None:
+        """`other` is to begin while this one is under way. Raises UsageError."""
+        raise UsageError(f"{self.path} is being recorded; end that recording first, there can be one at a time.")
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise UsageError("a recording must be ended on the thread that began it; call end() there.")
+
+    def _leave(self) -> None:
+        self._ended = True
+        if self._checker is not None:
+            self._checker.stop()
+        current.set_current(None)
+        atexit.unregister(self._at_exit)
+
+    def _another(self) -> Recording:
+        """The same, not yet begun."""
+        return Recording(
+            self._asked_path,
+            wait=self._schedule.wait,
+            warmup=self._schedule.warmup,
+            active=self._schedule.active,
+            stacks=self._options.stacks,
+            shapes=self._options.shapes,
+            memory=self._options.memory,
+            max_size_bytes=self._max_size_bytes,
+            check_hazards=self._check_hazards,
+        )

@@ -1,0 +1,189 @@
+"""Runs a script or a module as `__main__`, as Python itself would have.
+
+`runpy` would do most of it, but it takes the program's `__main__` away again when the program's last line has run:
+then its threads and exit handlers could no longer pickle what it defines.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import importlib.util
+import io
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType, TracebackType
+
+from overlapscope.errors import UsageError
+
+_NOT_THE_PROGRAMS = frozenset({__name__, "importlib._bootstrap", "importlib._bootstrap_external", "importlib.util"})
+"""Modules whose frames lie between Python and the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the program ended."""
+
+    exit_code: int
+    interrupted: bool = False
+    """Ended by a KeyboardInterrupt that it did not catch: Python then dies by SIGINT instead of exiting."""
+
+
+def run_script(path: str, arguments: Sequence[str]) -> Ending:
+    """Runs a file, or a directory or zip file with a `__main__.py`, as `python PATH ARGUMENTS` does.
+
+    What it prints when it dies is printed here. Raises UsageError where there is no such program; nothing has been
+    run then.
+    """
+    # Python makes the path absolute, but does not tidy it up.
+    absolute = os.path.join(os.getcwd(), path)
+    sys.argv[:] = [path, *arguments]
+    if pkgutil.get_importer(absolute) is not None:
+        sys.path[0 : 0 if sys.flags.safe_path else 1] = [absolute]
+        spec = importlib.machinery.PathFinder.find_spec("__main__", [absolute])
+        if spec is None:
+            raise UsageError(f"{path}: has no __main__.py; name the script to run.")
+        return _run(lambda: _of_module(spec))
+    try:
+        with io.open_code(absolute) as file:
+            source = file.read()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); name the script to run.") from None
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(absolute))
+    return _run(lambda: _of_file(absolute, source))
+
+
+def run_module(name: str, arguments: Sequence[str]) -> Ending:
+    """Runs a module, or a package's `__main__`, as `python -m NAME ARGUMENTS` does. See `run_script`.
+
+    Packages around the module are imported even where it is found missing then.
+    """
+    sys.argv[:] = ["-m", *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+
+    def load() -> tuple[CodeType, ModuleType]:
+        code, module = _of_module(_find(name))
+        sys.argv[0] = module.__file__ or name
+        return code, module
+
+    return _run(load)
+
+
+def _of_file(path: str, source: bytes) -> tuple[CodeType, ModuleType]:
+    module = ModuleType("__main__")
+    module.__file__ = path
+    if path.endswith(".pyc"):
+        loader = importlib.machinery.SourcelessFileLoader("__main__", path)
+        code = loader.get_code("__main__")
+        module.__loader__ = loader
+    else:
+        code = compile(source, path, "exec", dont_inherit=True)
+        module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    module.__dict__["__cached__"] = None
+    assert code is not None
+    return code, module
+
+
+def _of_module(spec: ModuleSpec) -> tuple[CodeType, ModuleType]:
+    get_code = getattr(spec.loader, "get_code", None)
+    code = get_code(spec.name) if get_code is not None else None
+    if code is None:
+        raise UsageError(f"{spec.name}: is not written in Python; name the module to run.")
+    module = ModuleType("__main__")
+    module.__file__ = spec.origin
+    module.__package__, module.__loader__, module.__spec__ = spec.parent, spec.loader, spec
+    module.__dict__["__cached__"] = spec.cached
+    return code, module
+
+
+def _find(name: str) -> ModuleSpec:
+    spec = None
+    if name and not name.startswith("."):
+        spec = _spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            name = f"{name}.__main__"
+            spec = _spec(name)
+    if spec is None:
+        raise UsageError(f"there is no module {name!r}; name the module to run, or a script without -m.")
+    return spec
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    package = name.rpartition(".")[0]
+    try:
+        if package:
+            # Unlike importlib's functions, this leaves importlib out of the traceback of a package that fails.
+            __import__(package)
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        # A package that is there may miss something itself: that is for the traceback to tell.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return None
+
+
+def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> Ending:
+    try:
+        code, module = load()
+        module.__dict__["__builtins__"] = builtins
+        if sys.version_info < (3, 14):
+            module.__annotations__ = {}
+        # It stays there: the program's threads and exit handlers outlive its last line.
+        sys.modules["__main__"] = module
+        exec(code, module.__dict__)
+        return Ending(0)
+    except UsageError as error:
+        # Ours where it comes from `load`; the program may raise one, too.
+        if _of_the_program(error.__traceback__) is None:
+            raise
+        died: BaseException = error
+    except BaseException as error:
+        died = error
+    # Outside of the `except`, lest it becomes the context of what a hook raises.
+    return _exited(died) if isinstance(died, SystemExit) else _died(died)
+
+
+def _died(error: BaseException) -> Ending:
+    """Prints what Python prints, without the frames that led to the program."""
+    try:
+        _call(sys.excepthook, error)
+    except SystemExit as stop:
+        return _exited(stop)
+    except BaseException as failure:
+        _show("Error in sys.excepthook:")
+        _call(sys.__excepthook__, failure)
+        _show("\nOriginal exception was:")
+        _call(sys.__excepthook__, error)
+    # Python looks for this very type, too.
+    return Ending(1, interrupted=type(error) is KeyboardInterrupt)
+
+
+def _call(hook: Callable[..., object], error: BaseException) -> None:
+    error = error.with_traceback(_of_the_program(error.__traceback__))
+    hook(type(error), error, error.__traceback__)
+
+
+def _exited(stop: SystemExit) -> Ending:
+    if stop.code is None or isinstance(stop.code, int):
+        return Ending(stop.code or 0)
+    _show(stop.code)
+    return Ending(1)
+
+
+def _show(message: object) -> None:
+    # A program may have closed its stderr.
+    with suppress(Exception):
+        print(message, file=sys.stderr)
+
+
+def _of_the_program(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and traceback.tb_frame.f_globals.get("__name__") in _NOT_THE_PROGRAMS:
+        traceback = traceback.tb_next
+    return traceback

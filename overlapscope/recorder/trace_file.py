@@ -1,0 +1,88 @@
+"""Writes a recorded trace: whole or not at all, and without the step that never ended."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from overlapscope.errors import RecordingFailed
+
+_GZIP_LEVEL = 6
+_COPIED_AT_ONCE = 1 << 20
+_ANNOTATIONS = ("user_annotation", "gpu_user_annotation")
+
+
+def write(export: Callable[[str], object], path: Path, *, unfinished: str | None = None) -> None:
+    """Write what `export(name of a .json file)` writes to `path`, packed if that ends in `.gz`.
+
+    `unfinished` is the name of an annotation that was still open when the profiler stopped: Kineto writes it as if
+    it ended there, so it is taken out.
+
+    Raises RecordingFailed where the file cannot be written; nothing is left under its name then, but what was
+    there before.
+    """
+    try:
+        # Beside the target, as it must be on the same disk to be moved there in one go.
+        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
+            written = Path(directory) / "trace.json"
+            export(str(written))
+            _check_whole(written)
+            if unfinished is not None:
+                _blank_out(written, unfinished)
+            if path.name.endswith(".gz"):
+                written = _pack(written)
+            os.replace(written, path)
+    except OSError as error:
+        raise RecordingFailed(
+            f"{path}: the trace cannot be written ({error.strerror or error}); choose another place."
+        ) from None
+
+
+def _check_whole(plain: Path) -> None:
+    """Raises OSError where Kineto, which does not say so, could not write it all."""
+    if not plain.exists():
+        raise OSError("the disk may be full")
+    with plain.open("rb") as file:
+        file.seek(-min(64, os.fstat(file.fileno()).st_size), os.SEEK_END)
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError("the disk may be full")
+
+
+def _pack(plain: Path) -> Path:
+    packed = plain.with_suffix(".json.gz")
+    with (
+        plain.open("rb") as source,
+        packed.open("wb") as target,
+        gzip.GzipFile(filename="", fileobj=target, mode="wb", compresslevel=_GZIP_LEVEL) as stream,
+    ):
+        shutil.copyfileobj(source, stream, _COPIED_AT_ONCE)
+    return packed
+
+
+def _blank_out(plain: Path, name: str) -> None:
+    """Overwrite the annotations of that name with spaces, which JSON allows wherever an event may stand.
+
+    Kineto writes an event as `  {`, lines of its own, `  },`. What does not parse as such an annotation stays.
+    """
+    needle = f'"name": {json.dumps(name)}'.encode()
+    with plain.open("r+b") as file, mmap.mmap(file.fileno(), 0) as text:
+        at = text.find(needle)
+        while at != -1:
+            begin, end = text.rfind(b"\n  {", 0, at), text.find(b"\n  },", at)
+            if begin != -1 and end != -1 and _is_annotation(text[begin : end + 4], name):
+                text[begin : end + 5] = b" " * (end + 5 - begin)
+            at = text.find(needle, at + len(needle))
+
+
+def _is_annotation(text: bytes, name: str) -> bool:
+    try:
+        event = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(event, dict) and event.get("name") == name and event.get("cat") in _ANNOTATIONS

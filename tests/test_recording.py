@@ -1,0 +1,667 @@
+"""`overlapscope.record`: what is in the file after which program, and what is left when something goes wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import overlapscope as ov
+from overlapscope.errors import RecordingFailed, UsageError
+from overlapscope.recorder.current import current
+from overlapscope.recorder.destination import rank_path
+from overlapscope.recorder.memory_guard import anonymous_bytes, bound
+
+torch = pytest.importorskip("torch", reason="records with torch")
+known_causes = pytest.importorskip("tests.programs.known_causes", reason="records with torch")
+
+ROOT = Path(__file__).parents[1]
+MB = 1_000_000
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x.trace.json.gz"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Any:
+    yield
+    left = current()
+    if left is not None:
+        left.end()
+    assert left is None
+    assert not torch.autograd._profiler_enabled()
+
+
+def content(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    found: dict[str, Any] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return found
+
+
+def names(path: Path, category: str = "user_annotation") -> list[str]:
+    events = [event for event in content(path)["traceEvents"] if event.get("cat") == category]
+    return [event["name"] for event in sorted(events, key=lambda event: float(event["ts"]))]
+
+
+def steps(path: Path) -> list[int]:
+    return [int(name.removeprefix("ProfilerStep#")) for name in names(path) if name.startswith("ProfilerStep#")]
+
+
+def warm_up_steps(path: Path) -> int:
+    found = ov.load(path).warm_up_steps
+    assert content(path)["overlapscope"] == {"version": ov.__version__, "warm_up_steps": found}
+    return found
+
+
+def work(name: str = "work") -> None:
+    with torch.profiler.record_function(name):
+        torch.ones(8, 8) @ torch.ones(8, 8)
+
+
+def python(code: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own; `path` is `x.trace.json.gz` in its directory."""
+    head = "import os, sys, threading, torch\nimport overlapscope as ov\npath = 'x.trace.json.gz'\n"
+    return subprocess.run(
+        [sys.executable, "-c", head + code],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _mark_and_collate(samples: list[int]) -> Any:
+    ov.step()
+    return torch.tensor(samples)
+
+
+class TestWhatIsRecorded:
+    @pytest.mark.parametrize("name", ["x.json", "x.json.gz", "x.trace.json.gz", "überlapp ß.json.gz"])
+    def test_a_program_without_steps_is_recorded_as_a_whole(self, name: str, tmp_path: Path) -> None:
+        with ov.record(tmp_path / name) as rec:
+            work()
+        assert rec.path == tmp_path / name
+        assert rec.finished
+        assert rec.notes == ()
+        assert names(rec.path) == ["work"]
+        assert warm_up_steps(rec.path) == 0
+        trace = ov.load(rec.path)
+        assert trace.damage == type(trace.damage)()
+        assert "aten::mm" in {trace.cpu_ops.name(row) for row in range(len(trace.cpu_ops))}
+        assert [file.name for file in tmp_path.iterdir()] == [name]
+
+    def test_steps_are_numbered_and_the_first_is_warm_up(self, path: Path) -> None:
+        with ov.record(path) as rec:
+            for index in range(4):
+                work(f"step {index}")
+                rec.step()
+            work("after the last step")
+        assert steps(path) == [0, 1, 2, 3]
+        assert warm_up_steps(path) == 1
+        assert "after the last step" in names(path)
+        assert rec.notes == ()
+
+    @pytest.mark.parametrize(
+        ("wait", "warmup", "active", "made", "recorded", "warm_up"),
+        [
+            (0, 1, None, 5, [0, 1, 2, 3, 4], 1),
+            (0, 0, None, 3, [0, 1, 2], 0),
+            (0, 0, 1, 3, [0], 0),
+            (0, 2, 2, 9, [0, 1, 2, 3], 2),
+            (3, 0, 2, 9, [3, 4], 0),
+            (3, 2, 2, 9, [3, 4, 5, 6], 2),
+            (3, 2, 2, 6, [3, 4, 5], 2),
+            (3, 2, None, 9, [3, 4, 5, 6, 7, 8], 2),
+            (1, 1, 10, 4, [0, 1, 2, 3], 2),
+        ],
+    )
+    def test_phases(
+        self, wait: int, warmup: int, active: int | None, made: int, recorded: list[int], warm_up: int, path: Path
+    ) -> None:
+        with ov.record(path, wait=wait, warmup=warmup, active=active) as rec:
+            for index in range(made):
+                work(f"step {index}")
+                rec.step()
+        assert steps(path) == recorded
+        assert warm_up_steps(path) == warm_up
+        assert [name for name in names(path) if name.startswith("step")] == [f"step {index}" for index in recorded]
+        assert rec.notes == ()
+
+    @pytest.mark.parametrize(
+        ("wait", "warmup", "made", "recorded"),
+        [(5, 1, 2, [0, 1]), (1, 3, 2, [0, 1]), (0, 2, 2, [0, 1]), (0, 2, 1, [0]), (2, 0, 1, [0])],
+    )
+    def test_a_program_too_short_to_be_judged_leaves_what_there_is(
+        self, wait: int, warmup: int, made: int, recorded: list[int], path: Path
+    ) -> None:
+        with ov.record(path, wait=wait, warmup=warmup) as rec:
+            for _ in range(made):
+                work()
+                rec.step()
+        assert steps(path) == recorded
+        assert warm_up_steps(path) == 0
+        (note,) = rec.notes
+        assert f"only {made} of the {wait + warmup + 1} steps" in note
+
+    def test_a_program_without_steps_is_recorded_though_steps_were_to_be_waited_for(self, path: Path) -> None:
+        with ov.record(path, wait=2, active=3) as rec:
+            work()
+        assert names(path) == ["work"]
+        assert "marked no step" in rec.notes[0]
+
+    def test_the_trace_is_there_as_soon_as_the_active_steps_are_over(self, path: Path) -> None:
+        with ov.record(path, active=1) as rec:
+            rec.step()
+            assert (rec.finished, path.exists()) == (False, False)
+            rec.step()
+            assert (rec.finished, path.exists()) == (True, True)
+            before = path.read_bytes()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+                work()
+            rec.step()
+        assert path.read_bytes() == before
+
+    def test_a_decorator_records_each_call_anew(self, path: Path) -> None:
+        @ov.record(path, warmup=0)
+        def train(count: int) -> int:
+            """Doc."""
+            for _ in range(count):
+                ov.step()
+            return count
+
+        assert train.__doc__ == "Doc."
+        for count in (2, 3):
+            assert train(count) == count
+            assert steps(path) == list(range(count))
+
+    def test_a_decorator_refuses_what_returns_before_it_runs(self, path: Path) -> None:
+        async def train() -> None: ...
+
+        with pytest.raises(UsageError, match="use `with` inside it"):
+            ov.record(path)(train)
+
+    def test_begin_and_end(self, path: Path) -> None:
+        rec = ov.record(path)
+        rec.step()
+        rec.end()
+        rec.begin()
+        rec.end()
+        rec.end()
+        rec.step()
+        assert path.exists()
+        with pytest.raises(UsageError, match="made already"):
+            rec.begin()
+
+    def test_an_existing_file_is_overwritten(self, path: Path) -> None:
+        path.write_text("mine")
+        with ov.record(path):
+            assert path.read_text() == "mine"
+        assert steps(path) == []
+
+    def test_the_program_may_go_to_another_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path)
+        with ov.record("x.json") as rec:
+            monkeypatch.chdir(tmp_path / "elsewhere")
+        assert rec.path == Path("x.json")
+        assert (tmp_path / "x.json").exists()
+
+    def test_options_add_stacks_shapes_and_memory(self, path: Path) -> None:
+        def seen() -> tuple[bool, bool, bool]:
+            events = content(path)["traceEvents"]
+            return (
+                any(event.get("cat") == "python_function" for event in events),
+                any("Input Dims" in event.get("args", {}) for event in events),
+                any(event.get("name") == "[memory]" for event in events),
+            )
+
+        for chosen in ("", "stacks", "shapes", "memory"):
+            with ov.record(path, stacks=chosen == "stacks", shapes=chosen == "shapes", memory=chosen == "memory"):
+                work()
+            assert seen() == (chosen == "stacks", chosen == "shapes", chosen == "memory")
+
+    def test_a_program_s_own_annotation_of_the_same_name_is_not_taken_out(self, path: Path) -> None:
+        with ov.record(path) as rec:
+            work("[ProfilerStep#1]")
+            rec.step()
+            work('"name": "ProfilerStep#1"')
+            work("ProfilerStep#10")
+        notes = ov.load(path).annotations
+        expected = ["ProfilerStep#0", "[ProfilerStep#1]", '"name": "ProfilerStep#1"', "ProfilerStep#10"]
+        assert {notes.name(row) for row in range(len(notes))} == set(expected)
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"wait": -1}, "wait is -1; it must be 0 or more"),
+            ({"warmup": -2}, "warmup is -2"),
+            ({"active": 0}, "active is 0; it must be 1 or more"),
+            ({"max_size_bytes": 0}, "max_size_bytes is 0"),
+        ],
+    )
+    def test_numbers_that_make_no_sense(self, options: dict[str, int], said: str, path: Path) -> None:
+        with pytest.raises(UsageError, match=said):
+            ov.record(path, **options)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("name", ["x", "x.trace", "x.json.zst", "x.html", "gz"])
+    def test_a_file_name_of_another_format(self, name: str, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=rf"call it {name.partition('.')[0]}\.trace\.json\.gz"):
+            ov.record(tmp_path / name)
+
+    def test_a_directory_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="there is no directory"):
+            ov.record(tmp_path / "no" / "x.json").begin()
+        (tmp_path / "x.json").mkdir()
+        with pytest.raises(UsageError, match="is a directory"):
+            ov.record(tmp_path / "x.json").begin()
+
+    def test_a_second_recording_at_the_same_time(self, path: Path, tmp_path: Path) -> None:
+        other = ov.record(tmp_path / "y.json")
+        with ov.record(path):
+            work("before")
+            with pytest.raises(UsageError, match=r"x\.trace\.json\.gz is being recorded"):
+                other.begin()
+            work("after")
+        assert names(path) == ["before", "after"]
+
+    def test_beside_a_profiler_of_the_program_which_goes_on(self, path: Path, tmp_path: Path) -> None:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+            with pytest.raises(UsageError, match="another torch profiler is running"):
+                ov.record(path).begin()
+            work()
+        own.export_chrome_trace(str(tmp_path / "own.json"))
+        assert names(tmp_path / "own.json") == ["work"]
+        assert current() is None
+
+    def test_without_torch_one_sentence_says_what_to_install(self, tmp_path: Path) -> None:
+        code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport overlapscope as ov\nov.record('x.json').begin()"
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert "MissingPackage: recording needs PyTorch" in done.stderr.splitlines()[-1]
+        assert "pip install" in done.stderr.splitlines()[-1]
+
+
+class TestWhenSomethingGoesWrong:
+    def test_an_exception_leaves_the_trace_and_goes_on(self, path: Path) -> None:
+        @ov.record(path)
+        def train() -> None:
+            for index in range(5):
+                ov.step()
+                if index == 2:
+                    raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            train()
+        assert steps(path) == [0, 1, 2]
+
+    def test_a_trace_that_cannot_be_written_is_told_at_the_end_and_nothing_else_stops(self, tmp_path: Path) -> None:
+        directory = tmp_path / "gone"
+        directory.mkdir()
+        rec = ov.record(directory / "x.json", active=1)
+        rec.begin()
+        directory.rmdir()
+        for _ in range(3):
+            rec.step()
+        assert rec.finished
+        (note,) = rec.notes
+        with pytest.raises(RecordingFailed, match="cannot be written") as failed:
+            rec.end()
+        assert note == str(failed.value)
+        assert current() is None
+
+    def test_a_failed_write_does_not_hide_the_program_s_own_exception(self, tmp_path: Path) -> None:
+        directory = tmp_path / "gone"
+        directory.mkdir()
+
+        @ov.record(directory / "x.json")
+        def train() -> None:
+            directory.rmdir()
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError) as raised:
+            train()
+        assert any("cannot be written" in note for note in raised.value.__notes__)
+
+    @pytest.mark.parametrize("suffix", ["json", "json.gz"])
+    def test_a_full_disk_leaves_no_half_file(self, suffix: str, tmp_path: Path) -> None:
+        target = tmp_path / f"x.{suffix}"
+        target.write_text("the last good one")
+        done = python(
+            f"""
+import resource
+rec = ov.record({target.name!r})
+rec.begin()
+for _ in range(1000): torch.ones(3)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+rec.end()
+""",
+            tmp_path,
+        )
+        assert "RecordingFailed" in done.stderr.splitlines()[-1]
+        assert target.read_text() == "the last good one"
+        assert list(tmp_path.iterdir()) == [target]
+
+    def test_a_program_that_ends_without_end_leaves_its_trace(self, tmp_path: Path) -> None:
+        done = python("rec = ov.record(path); rec.begin(); torch.ones(3); rec.step(); sys.exit(7)", tmp_path)
+        assert done.returncode == 7
+        assert steps(tmp_path / "x.trace.json.gz") == [0]
+
+    def test_a_forked_child_writes_nothing_and_ends_nothing(self, tmp_path: Path) -> None:
+        done = python(
+            """
+with ov.record(path, active=2) as rec:
+    ov.step()
+    child = os.fork()
+    if child == 0:
+        for _ in range(5): ov.step()
+        rec.end()
+        os._exit(int(os.path.exists(path)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ov.step()
+    assert not rec.finished
+    ov.step()
+""",
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert steps(tmp_path / "x.trace.json.gz") == [0, 1, 2]
+
+    def test_worker_processes_of_a_loader_are_left_alone(self, path: Path) -> None:
+        loader = torch.utils.data.DataLoader(range(8), batch_size=2, num_workers=2, collate_fn=_mark_and_collate)
+        with ov.record(path, warmup=0) as rec:
+            for _ in loader:
+                rec.step()
+        assert steps(path) == [0, 1, 2, 3]
+
+    def test_another_thread_cannot_step_or_end(self, path: Path) -> None:
+        said: list[str] = []
+
+        def other() -> None:
+            rec.step()
+            ov.step()
+            try:
+                rec.end()
+            except UsageError as error:
+                said.append(str(error))
+
+        with ov.record(path) as rec:
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+            rec.step()
+        assert said and "the thread that began it" in said[0]
+        assert steps(path) == [0]
+
+    def test_any_thread_can_record(self, path: Path) -> None:
+        def record() -> None:
+            with ov.record(path) as rec:
+                for _ in range(3):
+                    work()
+                    rec.step()
+
+        thread = threading.Thread(target=record)
+        thread.start()
+        thread.join()
+        assert steps(path) == [0, 1, 2]
+
+
+@pytest.mark.skipif(anonymous_bytes() is None, reason="this system does not say how much memory a process has")
+class TestMemoryGuard:
+    LIMIT = 50 * MB
+
+    def grow(self, done: Callable[[], bool], each: Callable[[], None] = lambda: None) -> None:
+        """Take more and more memory, a little at a time, until that has had its effect."""
+        kept = []
+        until = time.monotonic() + PATIENCE_S
+        while not done() and time.monotonic() < until:
+            kept.append(torch.ones(5 * MB // 4))
+            time.sleep(0.02)
+            each()
+
+    def test_a_recording_that_takes_too_much_ends_early(self, path: Path) -> None:
+        with ov.record(path, max_size_bytes=self.LIMIT) as rec:
+            work("before")
+            self.grow(lambda: rec.finished)
+            assert rec.finished and path.exists()
+            work("after")
+        (note,) = rec.notes
+        assert note.startswith("Recording ended early: ") and "(--max-size)" in note
+        assert names(path) == ["before"]
+
+    def test_the_step_under_way_does_not_count(self, path: Path) -> None:
+        with ov.record(path, warmup=0, max_size_bytes=self.LIMIT) as rec:
+            rec.step()
+            self.grow(lambda: rec.finished)
+        assert rec.notes[0].startswith("Recording ended early, in step 1: ")
+        assert steps(path) == [0]
+
+    def test_on_another_thread_it_ends_with_a_step(self, path: Path) -> None:
+        notes: list[str] = []
+
+        def record() -> None:
+            with ov.record(path, warmup=0, max_size_bytes=self.LIMIT) as rec:
+                self.grow(lambda: rec.finished, rec.step)
+                notes.extend(rec.notes)
+
+        thread = threading.Thread(target=record)
+        thread.start()
+        thread.join()
+        assert notes[0].startswith("Recording ended early")
+        assert steps(path)[0] == 0
+
+    def test_while_waiting_only_the_latest_part_is_kept(self, path: Path) -> None:
+        made = 0
+
+        def mark() -> None:
+            nonlocal made
+            work(f"part {made}")
+            made += 1
+
+        with ov.record(path, wait=1000, max_size_bytes=self.LIMIT) as rec:
+            # Ten times what is allowed.
+            self.grow(lambda: made == 100, mark)
+            assert not rec.finished
+        parts = [name for name in names(path) if name.startswith("part")]
+        assert parts[-1] == "part 99"
+        assert 0 < len(parts) < 100
+
+    @pytest.mark.parametrize(
+        ("taken", "grown", "elapsed_s", "expected"),
+        [
+            (0, 100 * MB, 1.0, 100 * MB),
+            (0, 9000 * MB, 1.0, 500 * MB),
+            (400 * MB, 450 * MB, 1.0, 450 * MB),
+            (400 * MB, 100 * MB, 1.0, 100 * MB),
+            (400 * MB, -100 * MB, 1.0, 0),
+        ],
+    )
+    def test_what_the_profiler_may_have_taken(self, taken: int, grown: int, elapsed_s: float, expected: int) -> None:
+        assert bound(taken, grown, elapsed_s) == expected
+
+
+class TestRanks:
+    @pytest.mark.parametrize(
+        ("environ", "expected"),
+        [
+            ({}, "runs/x.trace.json.gz"),
+            ({"RANK": "0", "WORLD_SIZE": "1"}, "runs/x.trace.json.gz"),
+            ({"RANK": "3"}, "runs/x.trace.json.gz"),
+            ({"RANK": "", "WORLD_SIZE": "4"}, "runs/x.trace.json.gz"),
+            ({"RANK": "3", "WORLD_SIZE": "4"}, "runs/x.traces/rank3.trace.json.gz"),
+        ],
+    )
+    def test_each_rank_has_a_file_of_its_own(self, environ: dict[str, str], expected: str) -> None:
+        assert rank_path(Path("runs/x.trace.json.gz"), environ) == Path(expected)
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("x.json", "x.traces/rank0.trace.json"),
+            ("x.json.gz", "x.traces/rank0.trace.json.gz"),
+            ("a.b.trace.json", "a.b.traces/rank0.trace.json"),
+        ],
+    )
+    def test_whatever_the_file_is_called(self, name: str, expected: str) -> None:
+        assert rank_path(Path(name), {"RANK": "0", "WORLD_SIZE": "2"}) == Path(expected)
+
+    def test_the_directory_loads_as_one_job(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        written = []
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            with ov.record(path) as rec:
+                work()
+            written.append(rec.path)
+        from overlapscope.sources import load_all
+
+        assert [trace.rank for trace in load_all(path.with_name("x.traces"))] == [0, 1]
+        assert written == [path.with_name("x.traces") / f"rank{rank}.trace.json.gz" for rank in (0, 1)]
+        with pytest.raises(UsageError, match="there is no directory"):
+            ov.record(path.parent / "no" / "x.json").begin()
+
+
+def test_marking_a_step_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, overlapscope as ov\nov.step(); ov.record('x.json')\n"
+        "print(sorted({'torch', 'numpy', 'pandas', 'msgspec'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestOnTheGpu:
+    def test_a_prefetching_loop_far_ahead_of_its_gpu_has_no_lead_in_and_a_full_pipeline(self, path: Path) -> None:
+        step = known_causes.PROGRAMS["healthy_prefetch"]()
+        with ov.record(path, wait=10, warmup=3, active=4) as rec:
+            for _ in range(40):
+                step()
+                rec.step()
+        report = ov.analyze(ov.load(path))
+        (checked,) = report.traces
+        (lead_in,) = [check for check in checked.trust.checks if check.id == "lead-in"]
+        assert lead_in.status == "ok"
+        (device,) = checked.devices
+        assert [one.name for one in device.steps] == [f"ProfilerStep#{number}" for number in (13, 14, 15, 16)]
+        for one in device.steps:
+            assert one.overlap.hidden_copy_pct is not None and one.overlap.hidden_copy_pct > 99
+            assert one.buckets.exposed_copy_ns < 0.01 * one.span_ns
+
+    def test_cuda_that_comes_up_during_the_recording_is_recorded(self, tmp_path: Path) -> None:
+        done = python(
+            """
+with ov.record(path, warmup=1, active=2) as rec:
+    assert not torch.cuda.is_initialized()
+    torch.ones(3).sum()
+    for _ in range(4):
+        (torch.ones(1000, device="cuda") * 2).sum().item()
+        rec.step()
+assert rec.notes == (), rec.notes
+""",
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        (device,) = ov.analyze(ov.load(tmp_path / "x.trace.json.gz")).devices
+        assert [one.name for one in device.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+
+    def test_cuda_that_another_thread_brings_up_is_recorded_from_the_next_step(self, tmp_path: Path) -> None:
+        done = python(
+            """
+with ov.record(path, warmup=2, active=1) as rec:
+    thread = threading.Thread(target=torch.cuda.init)
+    thread.start()
+    thread.join()
+    for _ in range(4):
+        torch.ones(1000, device="cuda").sum()
+        rec.step()
+""",
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        (device,) = ov.analyze(ov.load(tmp_path / "x.trace.json.gz")).devices
+        assert [one.name for one in device.steps] == ["ProfilerStep#2"]
+        assert steps(tmp_path / "x.trace.json.gz") == [1, 2]
+
+    def test_cuda_that_comes_up_too_late_is_told(self, tmp_path: Path) -> None:
+        done = python(
+            """
+with ov.record(path, warmup=0) as rec:
+    rec.step()
+    torch.ones(3, device="cuda")
+print(*rec.notes)
+""",
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "The GPU was first used in step 1" in done.stdout
+
+    def test_the_program_chooses_its_gpus_after_it_began(self, tmp_path: Path) -> None:
+        done = python(
+            """
+with ov.record(path) as rec:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    assert not torch.cuda.is_available()
+""",
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def test_a_step_inside_a_capture_is_not_counted_and_harms_nothing(self, path: Path) -> None:
+        value = torch.zeros(1000, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with ov.record(path, wait=1, warmup=0, active=2) as rec:
+            with torch.cuda.graph(graph):
+                value.add_(1)
+                rec.step()
+                value.add_(1)
+            for _ in range(3):
+                graph.replay()
+                rec.step()
+        assert value[0].item() == 6
+        assert steps(path) == [1, 2]
+        (device,) = ov.analyze(ov.load(path)).devices
+        assert [one.name for one in device.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+
+    def test_a_device_that_failed_still_leaves_a_trace(self, tmp_path: Path) -> None:
+        done = python(
+            """
+with ov.record(path) as rec:
+    data = torch.zeros(10, device="cuda")
+    rec.step()
+    data[torch.tensor([99], device="cuda")]
+    torch.cuda.synchronize()
+""",
+            tmp_path,
+        )
+        assert done.returncode == 1
+        assert "device-side assert" in done.stderr
+        assert steps(tmp_path / "x.trace.json.gz") == [0]
+        ov.load(tmp_path / "x.trace.json.gz")
+
+    def test_the_unfinished_step_is_taken_out_on_the_device_too(self, path: Path) -> None:
+        data = torch.zeros(1000, device="cuda")
+        with ov.record(path) as rec:
+            for _ in range(2):
+                data.add_(1)
+                rec.step()
+            data.add_(1)
+        assert steps(path) == [0, 1]
+        on_device = [name for name in names(path, "gpu_user_annotation") if name.startswith("ProfilerStep#")]
+        assert on_device == ["ProfilerStep#0", "ProfilerStep#1"]
