@@ -300,6 +300,12 @@ def test_invalid_metadata_does_not_cost_the_events(tmp_path: Path) -> None:
     assert trace.damage.repaired_events == 1
 
 
+def test_a_bracket_before_an_event_does_not_take_the_others_along(tmp_path: Path) -> None:
+    trace = read(tmp_path, around("[" + kernel_text(), kernel_text()))
+    assert len(trace.gpu_ops) == 4
+    assert trace.damage.lost_bytes == 1
+
+
 @given(seed=st.integers(0, 10**9), flips=st.integers(1, 12), size=st.sampled_from([256, 3000, 1 << 19]))
 @settings(deadline=None, max_examples=80)
 def test_random_damage_costs_little_and_never_more_than_it_says(

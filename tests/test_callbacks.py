@@ -67,9 +67,9 @@ class TestLightning:
     def test_each_batch_is_a_step(self, lightning: Any, model: Any, data: Any, tmp_path: Path) -> None:
         from overlapscope.recorder.callbacks.lightning import Recorder
 
-        recorder = Recorder(tmp_path / "x.trace.json.gz", wait=1, warmup=1, active=2)
+        recorder = Recorder(tmp_path / "x.trace.json.gz", wait=2, warmup=1, active=2)
         self.fit(lightning, model, data, recorder, tmp_path)
-        assert step_names(recorder.recording.path) == ["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"]
+        assert step_names(recorder.recording.path) == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
         self.fit(lightning, model, data, recorder, tmp_path)
         assert current() is None
 

@@ -84,3 +84,13 @@ def test_importing_the_package_loads_no_optional_dependency_and_no_pandas() -> N
 def test_help_loads_no_numpy() -> None:
     code = "from overlapscope.commands import main\nassert main(['--help']) == 0"
     assert modules_after(code, [*OPTIONAL, "pandas", "numpy", "msgspec"]) == set()
+
+
+def test_run_without_torch_says_what_to_install_and_runs_nothing(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("open('ran', 'w')")
+    done = subprocess.run(
+        [installed / "overlapscope", "run", "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "pip install 'overlapscope[record]'" in done.stderr
+    assert not (tmp_path / "ran").exists()

@@ -20,11 +20,15 @@ from overlapscope.errors import RecordingFailed, UsageError
 from overlapscope.recorder.current import current
 from overlapscope.recorder.destination import rank_path
 from overlapscope.recorder.memory_guard import anonymous_bytes, bound
+from overlapscope.recorder.recorder import Recorder
+from overlapscope.recorder.schedule import Schedule
+from overlapscope.recorder.session import Options
 
 torch = pytest.importorskip("torch", reason="records with torch")
 known_causes = pytest.importorskip("tests.programs.known_causes", reason="records with torch")
 
 ROOT = Path(__file__).parents[1]
+FINDS_US = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 MB = 1_000_000
 PATIENCE_S = 60.0
 
@@ -76,7 +80,7 @@ def python(code: str, cwd: Path, **environment: str) -> subprocess.CompletedProc
     return subprocess.run(
         [sys.executable, "-c", head + code],
         cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        env=os.environ | FINDS_US | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -121,6 +125,7 @@ class TestWhatIsRecorded:
             (0, 0, None, 3, [0, 1, 2], 0),
             (0, 0, 1, 3, [0], 0),
             (0, 2, 2, 9, [0, 1, 2, 3], 2),
+            (2, 0, 1, 9, [2], 0),
             (3, 0, 2, 9, [3, 4], 0),
             (3, 2, 2, 9, [3, 4, 5, 6], 2),
             (3, 2, 2, 6, [3, 4, 5], 2),
@@ -142,7 +147,15 @@ class TestWhatIsRecorded:
 
     @pytest.mark.parametrize(
         ("wait", "warmup", "made", "recorded"),
-        [(5, 1, 2, [0, 1]), (1, 3, 2, [0, 1]), (0, 2, 2, [0, 1]), (0, 2, 1, [0]), (2, 0, 1, [0])],
+        [
+            (5, 1, 2, [0, 1]),
+            (3, 1, 3, [0, 1]),
+            (3, 2, 4, [3]),
+            (1, 3, 2, [0, 1]),
+            (0, 2, 2, [0, 1]),
+            (0, 2, 1, [0]),
+            (2, 0, 1, [0]),
+        ],
     )
     def test_a_program_too_short_to_be_judged_leaves_what_there_is(
         self, wait: int, warmup: int, made: int, recorded: list[int], path: Path
@@ -465,21 +478,43 @@ class TestMemoryGuard:
         assert notes[0].startswith("Recording ended early")
         assert steps(path)[0] == 0
 
-    def test_while_waiting_only_the_latest_part_is_kept(self, path: Path) -> None:
-        made = 0
-
-        def mark() -> None:
-            nonlocal made
-            work(f"part {made}")
-            made += 1
-
-        with ov.record(path, wait=1000, max_size_bytes=self.LIMIT) as rec:
-            # Ten times what is allowed.
-            self.grow(lambda: made == 100, mark)
+    def test_while_waiting_it_pauses_until_the_warm_up_opens(self, path: Path) -> None:
+        with ov.record(path, wait=3, max_size_bytes=self.LIMIT) as rec:
+            rec.step()
+            work("before")
+            self.grow(lambda: not torch.autograd._profiler_enabled())
             assert not rec.finished
-        parts = [name for name in names(path) if name.startswith("part")]
-        assert parts[-1] == "part 99"
-        assert 0 < len(parts) < 100
+            work("in the pause")
+            for index in range(1, 5):
+                rec.step()
+                work(f"after step {index}")
+        assert rec.notes == ()
+        assert steps(path) == [3, 4]
+        assert [name for name in names(path) if not name.startswith("Prof")] == [f"after step {n}" for n in (2, 3, 4)]
+
+    def test_a_program_that_ends_in_that_pause_has_no_trace_and_is_told(self, path: Path) -> None:
+        rec = ov.record(path, wait=3, max_size_bytes=self.LIMIT)
+        rec.begin()
+        rec.step()
+        self.grow(lambda: not torch.autograd._profiler_enabled())
+        with pytest.raises(RecordingFailed, match=r"paused, in step 1: .* there is no trace"):
+            rec.end()
+        assert not path.exists()
+
+    @pytest.mark.parametrize("made", [0, 5])
+    def test_before_the_first_step_what_there_is_is_kept_unless_the_warm_up_opens(self, made: int, path: Path) -> None:
+        with ov.record(path, wait=2, max_size_bytes=self.LIMIT) as rec:
+            work("set-up")
+            self.grow(path.exists)
+            for _ in range(made):
+                rec.step()
+                work("work")
+        if made:
+            assert steps(path) == [2, 3, 4]
+            assert rec.notes == ()
+        else:
+            assert names(path) == ["set-up"]
+            assert rec.notes[0].startswith("Recording ended early: ")
 
     @pytest.mark.parametrize(
         ("taken", "grown", "elapsed_s", "expected"),
@@ -493,6 +528,62 @@ class TestMemoryGuard:
     )
     def test_what_the_profiler_may_have_taken(self, taken: int, grown: int, elapsed_s: float, expected: int) -> None:
         assert bound(taken, grown, elapsed_s) == expected
+
+
+class TestPuttingOff:
+    """As `overlapscope run` does where there is a GPU that the program has not used yet."""
+
+    @pytest.fixture
+    def recorder(self, path: Path) -> Recorder:
+        made = Recorder(
+            path,
+            Schedule(wait=3, warmup=1, active=1),
+            Options(stacks=False, shapes=False, memory=False),
+            max_size_bytes=1 << 30,
+            on_too_much=lambda: None,
+        )
+        made.start(put_off=True)
+        assert made.running
+        assert not torch.autograd._profiler_enabled()
+        return made
+
+    @pytest.mark.parametrize(("made", "recorded"), [(1, []), (2, [1]), (3, [1]), (4, [3]), (5, [3, 4]), (9, [3, 4])])
+    def test_it_starts_with_the_end_of_the_first_step(
+        self, made: int, recorded: list[int], recorder: Recorder, path: Path
+    ) -> None:
+        for _ in range(made):
+            recorder.step()
+        if recorder.running:
+            recorder.finish()
+        assert recorder.failure is None
+        assert steps(path) == recorded
+
+    def test_it_starts_when_it_is_told_to(self, recorder: Recorder, path: Path) -> None:
+        recorder.start_now()
+        work()
+        recorder.finish()
+        assert names(path) == ["work"]
+        assert recorder.failure is None
+
+    def test_a_program_that_does_neither_is_told(self, recorder: Recorder, path: Path) -> None:
+        recorder.finish()
+        assert not recorder.running
+        assert "no trace" in str(recorder.failure)
+        assert not path.exists()
+
+    def test_a_program_that_ends_just_before_the_warm_up_is_told(self, path: Path) -> None:
+        recorder = Recorder(
+            path,
+            Schedule(wait=2, warmup=1, active=1),
+            Options(stacks=False, shapes=False, memory=False),
+            max_size_bytes=1 << 30,
+            on_too_much=lambda: None,
+        )
+        recorder.start(put_off=True)
+        recorder.step()
+        assert recorder.running
+        recorder.finish()
+        assert "ended before" in str(recorder.failure)
 
 
 class TestRanks:
@@ -567,7 +658,7 @@ class TestOnTheGpu:
     def test_cuda_that_comes_up_during_the_recording_is_recorded(self, tmp_path: Path) -> None:
         done = python(
             """
-with ov.record(path, warmup=1, active=2) as rec:
+with ov.record(path, active=2) as rec:
     assert not torch.cuda.is_initialized()
     torch.ones(3).sum()
     for _ in range(4):
@@ -578,66 +669,91 @@ assert rec.notes == (), rec.notes
             tmp_path,
         )
         assert done.returncode == 0, done.stderr
+        assert steps(tmp_path / "x.trace.json.gz") == [0, 1, 2]
         (device,) = ov.analyze(ov.load(tmp_path / "x.trace.json.gz")).devices
         assert [one.name for one in device.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
 
-    def test_cuda_that_another_thread_brings_up_is_recorded_from_the_next_step(self, tmp_path: Path) -> None:
-        done = python(
-            """
-with ov.record(path, warmup=2, active=1) as rec:
-    thread = threading.Thread(target=torch.cuda.init)
-    thread.start()
-    thread.join()
-    for _ in range(4):
-        torch.ones(1000, device="cuda").sum()
-        rec.step()
-""",
-            tmp_path,
-        )
+    def test_a_program_without_cuda_stays_so(self, tmp_path: Path) -> None:
+        done = python("with ov.record(path): torch.ones(3)\nassert not torch.cuda.is_initialized()", tmp_path)
         assert done.returncode == 0, done.stderr
-        (device,) = ov.analyze(ov.load(tmp_path / "x.trace.json.gz")).devices
-        assert [one.name for one in device.steps] == ["ProfilerStep#2"]
-        assert steps(tmp_path / "x.trace.json.gz") == [1, 2]
 
-    def test_cuda_that_comes_up_too_late_is_told(self, tmp_path: Path) -> None:
-        done = python(
-            """
-with ov.record(path, warmup=0) as rec:
-    rec.step()
-    torch.ones(3, device="cuda")
-print(*rec.notes)
-""",
-            tmp_path,
+    def run(self, program: str, cwd: Path, *options: str) -> str:
+        """What `overlapscope run` says of a program, which must succeed; the trace is x.trace.json.gz."""
+        (cwd / "x.py").write_text("import os, threading, torch\n" + program)
+        done = subprocess.run(
+            [sys.executable, "-m", "overlapscope", "run", *options, "x.py"],
+            cwd=cwd,
+            env=os.environ | FINDS_US,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert "The GPU was first used in step 1" in done.stdout
+        return done.stderr
 
-    def test_the_program_chooses_its_gpus_after_it_began(self, tmp_path: Path) -> None:
-        done = python(
+    def test_a_program_that_is_run_chooses_its_gpus_itself(self, tmp_path: Path) -> None:
+        self.run(
             """
-with ov.record(path) as rec:
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    assert not torch.cuda.is_available()
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+assert not torch.cuda.is_available()
+torch.ones(3)
 """,
             tmp_path,
         )
-        assert done.returncode == 0, done.stderr
+
+    def test_a_program_that_is_run_forks_before_it_uses_the_gpu(self, tmp_path: Path) -> None:
+        self.run(
+            """
+child = os.fork()
+value = torch.ones(3, device="cuda").sum().item()
+if child == 0:
+    os._exit(int(value))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+""",
+            tmp_path,
+        )
+        assert len(ov.load(tmp_path / "x.trace.json.gz").gpu_ops)
+
+    def test_another_thread_of_a_program_that_is_run_brings_cuda_up(self, tmp_path: Path) -> None:
+        self.run(
+            """
+thread = threading.Thread(target=torch.cuda.init)
+thread.start()
+thread.join()
+torch.ones(1000, device="cuda").sum().item()
+""",
+            tmp_path,
+        )
+        assert len(ov.load(tmp_path / "x.trace.json.gz").gpu_ops)
+
+    def test_a_program_that_is_run_and_uses_no_gpu_has_a_trace_if_it_has_steps(self, tmp_path: Path) -> None:
+        program = """
+weight = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([weight])
+for _ in range({}):
+    weight.sum().backward()
+    optimizer.step()
+"""
+        assert "used no GPU and marked no step: there is no trace" in self.run(program.format(0), tmp_path)
+        assert not (tmp_path / "x.trace.json.gz").exists()
+        self.run(program.format(6), tmp_path)
+        assert steps(tmp_path / "x.trace.json.gz") == [3, 4, 5]
 
     def test_a_step_inside_a_capture_is_not_counted_and_harms_nothing(self, path: Path) -> None:
         value = torch.zeros(1000, device="cuda")
         graph = torch.cuda.CUDAGraph()
-        with ov.record(path, wait=1, warmup=0, active=2) as rec:
+        with ov.record(path, wait=2, warmup=0, active=2) as rec:
             with torch.cuda.graph(graph):
                 value.add_(1)
                 rec.step()
                 value.add_(1)
-            for _ in range(3):
+            for _ in range(4):
                 graph.replay()
                 rec.step()
-        assert value[0].item() == 6
-        assert steps(path) == [1, 2]
+        assert value[0].item() == 8
+        assert steps(path) == [2, 3]
         (device,) = ov.analyze(ov.load(path)).devices
-        assert [one.name for one in device.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+        assert [one.name for one in device.steps] == ["ProfilerStep#2", "ProfilerStep#3"]
 
     def test_a_device_that_failed_still_leaves_a_trace(self, tmp_path: Path) -> None:
         done = python(

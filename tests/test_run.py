@@ -216,9 +216,9 @@ def test_what_cannot_be_run_is_told_in_a_sentence_and_exits_2(
 
 
 def test_a_program_without_torch_runs_and_is_told_why_there_is_no_trace(tmp_path: Path) -> None:
-    write(tmp_path / "program.py", "print('ran')")
+    write(tmp_path / "program.py", "import os\nif os.fork(): os.wait()\nprint('ran', flush=True)")
     run = execute([*RUN, "program.py"], tmp_path)
-    assert (run.returncode, run.stdout) == (0, "ran\n")
+    assert (run.returncode, run.stdout) == (0, "ran\nran\n")
     assert run.stderr == "overlapscope: nothing was recorded: the program never imported torch.\n"
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
@@ -375,7 +375,8 @@ OWN_PROFILERS = {
     "overlapscope": (
         "import overlapscope\n"
         "with overlapscope.record('first.json') as rec:\n    for _ in range(3): train(); rec.step()\n"
-        "with overlapscope.record('second.json') as rec: torch.ones(3) / 3\n",
+        "with overlapscope.record('second.json') as rec: torch.ones(3) / 3\n"
+        "os.chdir('/')\n",
         [],
         [
             "overlapscope: The program made a recording of its own with overlapscope.record; this is a copy of it.",
@@ -391,7 +392,7 @@ OWN_PROFILERS = {
 @pytest.mark.parametrize("kind", OWN_PROFILERS)
 def test_the_program_keeps_its_own_profiler_and_we_get_its_first_trace(kind: str, tmp_path: Path) -> None:
     text, printed, ours, recorded = OWN_PROFILERS[kind]
-    head = "import atexit, pathlib, threading\nfrom torch.profiler import *\n"
+    head = "import atexit, os, pathlib, threading\nfrom torch.profiler import *\n"
     write(tmp_path / "own.py", TRAIN + head + "for _ in range(2): train()\n" + text)
     run = execute([*RUN, "own.py"], tmp_path)
     assert (run.returncode, run.stdout.splitlines()) == (0, printed)
@@ -446,29 +447,50 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
     assert steps(tmp_path / "train.trace.json.gz") == [3, 4, 5, 6]
 
 
+def test_a_signal_to_stop_waits_until_a_trace_is_written_and_is_the_forked_child_s_own_affair(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\n"
+        "from overlapscope.recorder.termination import Termination\n"
+        "termination = Termination(lambda: print('last words', flush=True))\n"
+        "termination.watch()\n"
+        "child = os.fork()\n"
+        "if child == 0: signal.pause()\n"
+        "os.kill(child, signal.SIGTERM)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"
+        "with termination.held(), termination.held():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print('written', flush=True)\n"
+        "print('never')\n"
+    )
+    done = execute([sys.executable, "-c", code], tmp_path)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
+    assert done.stdout == f"{-signal.SIGTERM}\nwritten\nlast words\n"
+
+
 def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_path: Path) -> None:
     write(tmp_path / "out" / "x.trace.json.gz", "an old one")
     write(
         tmp_path / "program.py",
-        "import os, sys\n"
-        "import torch\n"
+        "import multiprocessing, os, sys\n"
+        "import overlapscope, torch\n"
         "os.chdir('/')\n"
-        "if os.fork() == 0:\n"
-        "    for _ in range(9): torch.ones(3)\n"
-        "    sys.exit(5)\n"
-        "print(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+        "def child(): overlapscope.step(); torch.ones(3) * 3\n"
+        "process = multiprocessing.get_context('fork').Process(target=child)\n"
+        "process.start(); process.join()\n"
+        "print(process.exitcode)\n"
         "torch.ones(3) / 3\n"
         "sys.stderr = sys.stdout = None\n"
         "sys.exit(4)\n",
     )
     run = execute([*RUN, "--force", "-o", "out/x.trace.json.gz", "program.py"], tmp_path)
-    assert (run.returncode, run.stdout) == (4, "5\n")
+    assert (run.returncode, run.stdout) == (4, "0\n")
     assert said(run) == [
         "overlapscope: The program marked no step, so all of it was recorded.",
         "overlapscope: wrote out/x.trace.json.gz",
         NO_GPU,
     ]
-    assert "aten::div" in names(tmp_path / "out" / "x.trace.json.gz")
+    recorded = names(tmp_path / "out" / "x.trace.json.gz")
+    assert "aten::div" in recorded and "aten::mul" not in recorded
 
 
 def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_path: Path) -> None:

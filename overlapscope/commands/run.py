@@ -174,7 +174,7 @@ class _Run:
         return written
 
     def _tell_hazards(self) -> None:
-        if self._check_hazards and "torch" in sys.modules:
+        if self._check_hazards and self._recording.finished:
             from overlapscope.recorder.hazards import describe
 
             hazards = self._recording.hazards

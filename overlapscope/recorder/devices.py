@@ -42,6 +42,17 @@ def synchronize() -> None:
         torch.xpu.synchronize()
 
 
+def cuda_may_come_up() -> bool:
+    """Whether there is a GPU, but this process has not initialised CUDA yet.
+
+    This asks the driver's management library, which settles nothing; a profiler's start, of the CPU alone too, does:
+    CUDA_VISIBLE_DEVICES is read no more, and forked children cannot use CUDA (torch 2.11).
+    """
+    import torch
+
+    return torch.backends.cuda.is_built() and not cuda_is_up() and torch.cuda.device_count() > 0
+
+
 def capturing() -> bool:
     """Whether this thread is capturing a CUDA graph: whatever waits for the device now would break the capture."""
     import torch

@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import trace_file
 from overlapscope.recorder.session import profiler_running
 
@@ -46,7 +45,7 @@ class OwnProfiler:
         self._working = working
         self._process = os.getpid()
         self._asked = self._wanted = False
-        self._last: tuple[Any, int] | None = None
+        self._last: tuple[weakref.ref[Any], int] | None = None
         """The profiler started last, and its thread."""
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         self._ended: Any = None
@@ -77,7 +76,8 @@ class OwnProfiler:
         """Stop a profiler that the program left running, so that there is a trace of it."""
         if self._last is None or not self._wanted:
             return
-        started, thread = self._last
+        last, thread = self._last
+        started = last()
         profile = getattr(started, "profiler", started)
         if profile is not None and profiler_running() and thread == threading.get_ident():
             profile.__exit__(None, None, None)
@@ -88,7 +88,7 @@ class OwnProfiler:
     def _starts(self, started: Any) -> None:
         if os.getpid() != self._process:
             return
-        self._last = started, threading.get_ident()
+        self._last = weakref.ref(started), threading.get_ident()
         self._all.add(started)
         self._ended = None
         if not self._asked:
@@ -119,7 +119,8 @@ class OwnProfiler:
         with self._working():
             try:
                 trace_file.write(functools.partial(export, profile), self._path)
-            except RecordingFailed as failure:
+            except Exception as failure:
+                # Nothing that goes wrong here is the program's concern.
                 self.failure = str(failure)
             else:
                 self.taken = True

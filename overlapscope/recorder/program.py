@@ -28,6 +28,8 @@ class ProgramRecording(Recording):
     Its steps are those of the program's first optimizer, until the program calls `overlapscope.step`.
     """
 
+    _may_be_put_off = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
+
     def __init__(self, path: Path, last_words: Callable[[], None], **options: Any) -> None:
         """`last_words()` is called before SIGTERM ends the program; `options` are `Recording`'s."""
         super().__init__(path, **options)
@@ -39,7 +41,8 @@ class ProgramRecording(Recording):
         self._optimizer_marked = self._program_marks = False
         """Whether ends of steps were marked by the optimizer, and by the program."""
         self._own_profiler = OwnProfiler(self._give_way, self._working)
-        self._own_recording: Recording | None = None
+        self._own_recording: tuple[Recording, Path] | None = None
+        """The first one of the program's, and its file, absolute as the program may go to another directory."""
         self._gave_way = False
         self._termination = Termination(last_words)
 
@@ -73,7 +76,7 @@ class ProgramRecording(Recording):
             with self._termination.held():
                 self._own_profiler.finish()
                 if self._own_recording is not None:
-                    self._own_recording.end()
+                    self._own_recording[0].end()
                 self.end()
                 self._copy_own_recording()
         except OverlapscopeError as failure:
@@ -121,12 +124,11 @@ class ProgramRecording(Recording):
 
     def _make_way(self, other: Recording) -> None:
         if self._give_way(_OWN_RECORDING):
-            self._own_recording = other
+            self._own_recording = other, other.path.absolute()
 
     def _copy_own_recording(self) -> None:
-        own = self._own_recording
-        if own is not None and own.path.absolute() != self.path:
-            trace_file.write(partial(unpack, own.path), self.path)
+        if self._own_recording is not None and self._own_recording[1] != self.path:
+            trace_file.write(partial(unpack, self._own_recording[1]), self.path)
 
     @contextmanager
     def _working(self) -> Iterator[None]:

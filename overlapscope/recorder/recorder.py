@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.errors import RecordingFailed
-from overlapscope.recorder import devices
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.schedule import Phase, Schedule
 from overlapscope.recorder.session import Options, Session
@@ -22,6 +21,10 @@ _STEP = "ProfilerStep#"
 
 class Recorder:
     """Records from `start` on, until the schedule, the memory guard or `finish` ends it.
+
+    It never begins anew while something is recorded, but leaves a gap. When a `record_function` that was entered
+    under one session of the profiler is left under the next, torch writes to memory that it has freed (torch 2.13);
+    one may be open anywhere, the program's around its step or torch's around an optimizer's.
 
     A failure after the start is kept in `failure`, as a program does not stop because its recording failed.
     """
@@ -41,67 +44,87 @@ class Recorder:
         self._options = options
         self._max_size_bytes = max_size_bytes
         self._on_too_much = on_too_much
+        self.put_off = False
+        """Nothing was started yet; `start_now` or a step does."""
         self._session: Session | None = None
-        self._stopped: Session | None = None
-        """What was recorded before the wait was over, in case that the program ends before a session follows."""
+        self._guard: MemoryGuard | None = None
+        """The session's."""
+        self._paused = False
+        """There is no session until the warm-up opens."""
+        self._before: Session | None = None
+        """What was recorded before the pause, stopped; kept until a step has ended after it."""
+        self._why_nothing: str | None = None
+        """Half a sentence on why there is nothing from before; None where there is, or it is in the file."""
         self._first_step = 0
         """The first step in the session's trace."""
         self._steps = 0
         """Finished steps."""
         self._annotation: Any = None
         """The open `record_function` of the present step."""
-        self._guard: MemoryGuard | None = None
-        self.cuda_came_up = False
-        """CUDA was initialised after the session was started without it."""
         self.notes: list[str] = []
         self.failure: RecordingFailed | None = None
 
     @property
     def running(self) -> bool:
-        """Whether anything is being recorded or will be."""
-        return self._session is not None or self._stopped is not None
+        """Whether anything is being recorded, or will be."""
+        return self._session is not None or self._paused or self.put_off
 
-    def start(self) -> None:
-        """Raises RecordingFailed where the profiler does not start."""
-        self._start_session()
-        self._open_annotation()
+    def start(self, *, put_off: bool = False) -> None:
+        """Record from here on; `put_off` does so only from `start_now` or the first step on.
+
+        Raises RecordingFailed where the profiler does not start.
+        """
+        if put_off:
+            self.put_off = True
+            self._why_nothing = "The program used no GPU and marked no step"
+        else:
+            self._start_session()
+            self._open_annotation()
+
+    def start_now(self) -> None:
+        """Start what was put off."""
+        if self.put_off:
+            self.put_off, self._why_nothing = False, None
+            self._start_session_or_fail()
+            self._open_annotation()
 
     def step(self) -> None:
         """Mark the end of a step, and do what is due then."""
         self._close_annotation()
         self._steps += 1
+        if self._session is not None:
+            self._before = None
         if self._schedule.phase(self._steps) is Phase.DONE:
             self.finish()
+        elif self._session is None:
+            self._wake()
         elif self._schedule.opens(self._steps + 1):
-            self._stopped = self._stop_session()
-        elif self._schedule.opens(self._steps):
-            self._open()
-        elif self._guard is not None and self._guard.exceeded_bytes is not None:
+            # After a wait of one step there is no time for a gap, and what was recorded in it stays, unjudged.
+            self._pause(keep=True)
+        else:
             self.make_room()
-        elif self.cuda_came_up:
-            self.record_cuda_too()
         if self._annotation is None:
             self._open_annotation()
 
     def finish(self) -> None:
         """Stop and write the trace."""
         unfinished = None if self._annotation is None else f"{_STEP}{self._steps}"
-        session, self._stopped = self._stopped, None
-        if session is None:
-            session = self._stop_session(warm_up_steps=self._schedule.warm_up_steps(self._first_step, self._steps))
-        if session is None:
-            return
+        session, self._before = self._before, None
+        if self._session is not None:
+            stopped = self._stop_session(warm_up_steps=self._schedule.warm_up_steps(self._first_step, self._steps))
+            session = session or stopped
+        elif self._why_nothing is not None:
+            self._fail(f"{self._why_nothing}: there is no trace.")
+        self._paused = self.put_off = False
         short = self._schedule.why_unjudged(self._steps)
-        if short is not None:
+        if short is not None and self.failure is None:
             self.notes.append(short)
-        try:
-            session.write(self._path, unfinished=unfinished)
-        except RecordingFailed as failure:
-            self._fail(str(failure))
+        if session is not None:
+            self._write(session, unfinished)
 
     def discard(self) -> None:
         """Stop and write nothing."""
-        self._stopped = None
+        self._before, self._paused, self.put_off = None, False, False
         if self._session is not None:
             self._stop_session()
 
@@ -110,48 +133,65 @@ class Recorder:
 
         To stop it then crashes the process (torch 2.13).
         """
-        self._session = self._stopped = None
+        self._session = self._before = None
+        self._paused = self.put_off = False
         if self._guard is not None:
             self._guard.stop()
 
-    def record_cuda_too(self) -> None:
-        """Begin anew with CUDA, which has just been initialised, unless that would lose what matters."""
-        self.cuda_came_up = True
-        if self._session is None:
-            return
-        if not self._schedule.judged(self._steps):
-            self._restart()
-            return
-        self.cuda_came_up = False
-        self.notes.append(
-            f"The GPU was first used in step {self._steps}, after the first judged step, and is not in the trace: "
-            f"have more steps of warm-up, or wait."
-        )
-
     def make_room(self) -> None:
-        """The events take too much memory: end, or while waiting begin anew, so that the latest are kept."""
+        """End where the events take too much memory; while steps are waited for, pause."""
         if self._session is None or self._guard is None or self._guard.exceeded_bytes is None:
             return
-        if self._schedule.phase(self._steps) is Phase.WAIT:
-            self._restart()
-            return
         where = f", in step {self._steps}" if self._steps else ""
-        self.notes.append(
-            f"Recording ended early{where}: the program and the profiler together had taken "
-            f"{self._guard.exceeded_bytes / 1e9:.2f} GB more memory (--max-size)."
+        taken = (
+            f"{where}: the program and the profiler together had taken {self._guard.exceeded_bytes / 1e9:.2f} GB more "
+            f"memory (--max-size)"
         )
-        self.finish()
+        if self._steps and self._schedule.phase(self._steps) is Phase.WAIT:
+            self._why_nothing = f"Recording paused{taken}, and the program ended before it could go on"
+            self._pause(keep=False)
+            return
+        self.notes.append(f"Recording ended early{taken}.")
+        if self._schedule.phase(self._steps) is not Phase.WAIT:
+            self.finish()
+            return
+        # If no step comes, this was all; if one does, there is another trace to come.
+        self._pause(keep=True)
+        session, self._before = self._before, None
+        if session is not None:
+            self._write(session, f"{_STEP}{self._steps}")
 
     # -- the session ----------------------------------------------------------------------------------
 
+    def _pause(self, *, keep: bool) -> None:
+        self._before = self._stop_session()
+        self._paused = self._before is not None
+        if not keep:
+            self._before = None
+
+    def _wake(self) -> None:
+        """At the end of a step without a session: start one, if it is time."""
+        was_put_off, self.put_off, self._paused = self.put_off, False, True
+        if was_put_off:
+            self._why_nothing = "The program ended before anything was to be recorded"
+        if self._schedule.opens(self._steps) or (was_put_off and not self._schedule.opens(self._steps + 1)):
+            self._paused, self._why_nothing, self.failure = False, None, None
+            self.notes.clear()
+            self._start_session_or_fail()
+
     def _start_session(self) -> None:
         try:
-            self._session = Session(self._options, cuda=self.cuda_came_up or devices.cuda_is_up())
+            self._session = Session(self._options)
         except Exception as error:
             raise RecordingFailed(f"torch.profiler does not start: {_first_line(error)}") from error
         self._first_step = self._steps
-        self.cuda_came_up = False
         self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much)
+
+    def _start_session_or_fail(self) -> None:
+        try:
+            self._start_session()
+        except RecordingFailed as failure:
+            self._fail(str(failure))
 
     def _stop_session(self, *, warm_up_steps: int = 0) -> Session | None:
         """The session, stopped; None where it could not be. A step under way stays open in its trace."""
@@ -167,29 +207,11 @@ class Recorder:
             self._close_annotation()
         return session
 
-    def _open(self) -> None:
-        """The wait is over: leave out what was recorded so far.
-
-        The session was stopped one step ahead. When a `record_function` of a session ends while the next one runs,
-        torch writes to memory that it has freed (torch 2.13), and one may be open here: the program's around its
-        step, or torch's around an optimizer's. After a wait of one step there is no such distance, and what was
-        recorded before it stays, not to be judged.
-        """
-        if self._session is None:
-            self._stopped = None
-            self._start_again()
-
-    def _restart(self) -> None:
-        """Leave out what was recorded so far."""
-        if self._stop_session() is not None:
-            self._start_again()
-
-    def _start_again(self) -> None:
+    def _write(self, session: Session, unfinished: str | None) -> None:
         try:
-            self._start_session()
+            session.write(self._path, unfinished=unfinished)
         except RecordingFailed as failure:
             self._fail(str(failure))
-        self._open_annotation()
 
     def _fail(self, sentence: str) -> None:
         self.failure = RecordingFailed(sentence)

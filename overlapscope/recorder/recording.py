@@ -51,6 +51,10 @@ class Recording:
     the recording ends early. `check_hazards` looks for data races as well, until `end`.
     """
 
+    _may_be_put_off = False
+    """Whether to start only when CUDA is initialised or a step ends, where there is a GPU: see
+    `devices.cuda_may_come_up`. A program that does neither is not recorded then."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -83,7 +87,9 @@ class Recording:
         self._ended = False
         self._busy = False
         """In the middle of something; what comes unasked waits for the next step."""
-        self._interruption = Interruption(self._make_room)
+        self._interruption = Interruption(self._between_instructions)
+        self._cuda_is_up = False
+        """CUDA was initialised after a start that was put off."""
         self._checker: HazardChecker | None = None
         self._discarded: tuple[str, ...] = ()
         """Why nothing is written, where that is so."""
@@ -123,7 +129,7 @@ class Recording:
             self._schedule,
             self._options,
             max_size_bytes=self._max_size_bytes,
-            on_too_much=self._on_too_much,
+            on_too_much=self._interrupt,
         )
         with contextlib.ExitStack() as undo, self._working():
             if self._check_hazards:
@@ -132,12 +138,13 @@ class Recording:
                 self._checker = HazardChecker()
                 self._checker.start()
                 undo.callback(self._checker.stop)
-            recorder.start()
+            recorder.start(put_off=self._may_be_put_off and devices.cuda_may_come_up())
             undo.pop_all()
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._recorder = recorder
         current.set_current(self)
-        devices.when_cuda_comes_up(self._on_cuda)
+        if recorder.put_off:
+            devices.when_cuda_comes_up(self._on_cuda)
         # A program that dies without `end` still leaves its trace.
         atexit.register(self._at_exit)
 
@@ -201,24 +208,26 @@ class Recording:
 
     def _on_cuda(self) -> None:
         """CUDA is being initialised: on any thread, perhaps in a forked child, perhaps long after the end."""
-        recorder = self._recorder
-        if recorder is None or not recorder.running or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return
-        recorder.cuda_came_up = True
-        if self._live() is not None:
-            with self._working():
-                recorder.record_cuda_too()
+        self._cuda_is_up = True
+        if threading.get_ident() == self._thread:
+            self._between_instructions()
+        else:
+            self._interrupt()
 
-    def _on_too_much(self) -> None:
-        """On the guard's thread. Where the recording is not the main thread's, its next step will see to it."""
+    def _interrupt(self) -> None:
+        """On any thread. Where the recording is not the main thread's, its next step will see to what is to do."""
         if self._thread == threading.main_thread().ident:
             self._interruption.request()
 
-    def _make_room(self) -> None:
-        """On the main thread, between any two instructions of the program."""
+    def _between_instructions(self) -> None:
+        """On the recording's thread, anywhere in the program."""
         recorder = self._live()
         if recorder is not None and not devices.capturing():
             with self._working():
+                if self._cuda_is_up:
+                    recorder.start_now()
                 recorder.make_room()
 
     def _at_exit(self) -> None:

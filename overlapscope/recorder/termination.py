@@ -43,15 +43,13 @@ class Termination:
         finally:
             self._held -= 1
             if self._came and not self._held:
-                self._die()
+                self._came = False
+                os.kill(os.getpid(), signal.SIGTERM)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._held:
             self._came = True
-        else:
-            self._die()
-
-    def _die(self) -> None:
+            return
         self.unwatch()
         try:
             self._last_words()

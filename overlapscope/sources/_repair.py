@@ -101,6 +101,12 @@ def recover(text: str, *, final: bool) -> Recovered:
             found.lost_bytes += 1
             _remember(found, "lost: a bracket amid the events", text[start : start + 80])
             continue
+        if text[start] == "[":
+            # No event is a list. Read as one, it would take all events behind it along.
+            at = start + 1
+            found.lost_bytes += 1
+            _remember(found, "lost: a bracket amid the events", text[start : start + 80])
+            continue
         value, at, damaged = _next_value(text, start, final=final)
         if value is _CUT:
             found.rest = text[start:]
