@@ -19,8 +19,9 @@ PYTEST_FLAGS ?= -n 2 --dist loadgroup
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
 
-demo: $(DEMO)/.ready  ## analyse the bundled traces (light: without torch)
-	$(DEMO)/bin/overlapscope analyze "$$($(DEMO)/bin/overlapscope samples)"
+demo: $(DEMO)/.ready  ## the bundled experiments, then one of them in full (light: without torch)
+	$(DEMO)/bin/overlapscope scenarios report
+	$(DEMO)/bin/overlapscope analyze "$$($(DEMO)/bin/overlapscope samples)/laboratory/offload_pipeline/one_stream.trace.json.gz"
 
 test: $(VENV)/.ready  ## run the whole suite, with the CPU build of torch
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from overlapscope.recorder.current import current
 
 torch = pytest.importorskip("torch", reason="trains with torch")
 
+ROOT = Path(__file__).parents[1]
 STEPS = 6
 
 
@@ -26,6 +29,14 @@ def step_names(path: Path) -> list[str]:
 def data() -> Any:
     inputs = torch.randn(STEPS * 4, 8)
     return torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize(("module", "package"), [("lightning", "lightning"), ("transformers", "transformers")])
+def test_without_the_framework_one_sentence_says_what_to_install(module: str, package: str) -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import overlapscope.recorder.callbacks.{module}"
+    # -S: without what is installed.
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingPackage: " in done.stderr and done.stderr.endswith(f"pip install {package}.\n")
 
 
 class TestLightning:

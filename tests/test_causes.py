@@ -464,7 +464,8 @@ def test_a_copy_of_no_length_counts_at_the_edge_of_the_window() -> None:
     assert (group.count, group.bytes, group.time_ns) == (2, 200, 0)
 
 
-def test_the_page_of_diagnoses_is_up_to_date() -> None:
-    from benchmarks.diagnoses import PAGE, page
+def test_the_pages_of_diagnoses_and_experiments_are_up_to_date() -> None:
+    from benchmarks.diagnoses import EXPERIMENTS, PAGE, experiments, page
 
     assert PAGE.read_text() == page(), "stale: run python benchmarks/diagnoses.py"
+    assert EXPERIMENTS.read_text() == experiments(), "stale: run python benchmarks/diagnoses.py"

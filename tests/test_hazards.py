@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.cuda import _gpu_trace, _sanitizer
+from torch.cuda import _gpu_trace
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from overlapscope.errors import UsageError
@@ -194,7 +194,7 @@ class Books:
     """The real books, fed with a made-up program; a step's number is its line."""
 
     def __init__(self, clock: Any = None) -> None:
-        self.clock = clock or _sanitizer.StreamSynchronizations()
+        self.clock = clock or new_clock()
         self.findings = Findings(code=lambda file, line: f"step {line}")
         self.books = Bookkeeping(self.clock, self.findings)
 
@@ -252,6 +252,9 @@ def test_the_first_race_between_streams_is_that_of_the_graph(program: list[Step]
 @given(_STEPS)
 def test_launches_race_with_the_streams_that_torchs_sanitizer_names(program: list[Step]) -> None:
     """On whole tensors: it cannot tell whether views meet."""
+    # Imported here: it makes a sanitizer that has to do with every GPU program of this process from then on.
+    from torch.cuda import _sanitizer
+
     theirs = _sanitizer.EventHandler()
     ours = Books(theirs.syncs)
     for number, step in enumerate(replace(step, size=4) for step in program):

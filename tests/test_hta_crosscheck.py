@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hta.trace_analysis import TraceAnalysis as HtaAnalysis
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.sources import load
+
+pytest.importorskip("hta", reason="compares with HolisticTraceAnalysis")
+from hta.trace_analysis import TraceAnalysis as HtaAnalysis
 
 SEED = Path(__file__).parents[1] / "traces"
 TRACES = ("ddp/rank0", "ddp/rank1", "gpt2_train", "pipeline_1stream", "pipeline_3stream", "streamed1_pinned1")

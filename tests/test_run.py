@@ -18,12 +18,21 @@ import pytest
 from overlapscope.sources import expand, load
 
 RUN = (sys.executable, "-m", "overlapscope", "run")
+PATIENCE_S = 300
+"""A program that takes longer hangs."""
 Done = subprocess.CompletedProcess[str]
 
 
 def execute(command: Sequence[str], cwd: Path, *, stdin: str = "", **environment: str) -> Done:
     return subprocess.run(
-        command, cwd=cwd, env=os.environ | environment, input=stdin, capture_output=True, text=True, check=False
+        command,
+        cwd=cwd,
+        env=os.environ | environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
 
 
@@ -440,7 +449,7 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        _, stderr = process.communicate()
+        _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -number
     assert "overlapscope: wrote train.trace.json.gz\n" in stderr
     assert ("KeyboardInterrupt" in stderr) == (number == signal.SIGINT)

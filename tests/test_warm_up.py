@@ -82,3 +82,20 @@ def test_a_lead_in_that_outlasts_the_warm_up_is_still_reported() -> None:
 def test_the_file_says_how_many(tmp_path: Path, written: Any, read: int) -> None:
     trace = load(write(tmp_path / "t.json", [kernel(1, 1)], overlapscope=written), progress=False)
     assert trace.warm_up_steps == read
+
+
+RECORDED = Path(__file__).parents[1] / "traces" / "recorder"
+
+
+def test_a_loop_far_ahead_of_its_gpu_is_recorded_without_lead_in_and_judged_with_a_full_pipeline() -> None:
+    """By torch.profiler alone the recording of the same loop is mostly lead-in; see `benchmarks/clean_recording.py`."""
+    alone, ours = (
+        analyze_trace(load(RECORDED / f"{name}.trace.json.gz", progress=False))
+        for name in ("torch_profiler", "overlapscope")
+    )
+    assert {check.id: check.status for check in alone.result.trust.checks}["lead-in"] == "warn"
+    assert ours.result.trust.verdict == "trusted"
+    assert not (ours.trace.gpu_ops.launch < 0).any()
+    (device,) = ours.result.devices
+    assert [step.name for step in device.steps] == [f"ProfilerStep#{number}" for number in range(42, 48)]
+    assert all((step.overlap.hidden_copy_pct or 0) > 99 for step in device.steps)

@@ -80,7 +80,7 @@ class Command:
             metavar="SIZE",
             type=parse_size,
             default=DEFAULT_MAX_SIZE_BYTES,
-            help="end the recording when its events take that much memory (default: 4GiB)",
+            help="end the recording when its events take that much memory (default: 1GiB)",
         )
         parser.add_argument(
             "-o", "--output", metavar="FILE", type=Path, help="the trace (default: NAME.trace.json.gz, of the script)"

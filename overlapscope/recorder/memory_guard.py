@@ -3,10 +3,10 @@
 The profiler keeps every event in memory and tells nobody how many there are. What can be seen is the memory of the
 whole process, so that is what is watched.
 
-Measured with ops that do next to nothing, on the CPU (torch 2.13) and an H200 (torch 2.11), over all options: an event of
-the file (an op is one to five of them) takes 110 to 290 bytes while it is recorded, with shapes up to 510; a byte of that
-becomes 0.9 to 2.5 bytes of unpacked trace. To sort the events when it stops, the profiler takes six to eleven times
-what they took until then.
+Measured with ops that do next to nothing, on the CPU (torch 2.13) and an H200 (torch 2.11), over all options: an event
+of the file (an op is one to five of them) takes 110 to 290 bytes while it is recorded, with shapes up to 510; a byte of
+that becomes 0.9 to 2.5 bytes of unpacked trace. To sort the events when it stops, the profiler takes six to eleven
+times what they took until then.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DEFAULT_MAX_SIZE_BYTES = 4 << 30
+DEFAULT_MAX_SIZE_BYTES = 1 << 30
 
 
 class Recording:
@@ -107,7 +107,8 @@ class Recording:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences worth telling the person about this recording."""
-        return () if self._recorder is None else (*self._recorder.notes, *self._discarded)
+        checked = () if self._checker is None else self._checker.notes
+        return () if self._recorder is None else (*self._recorder.notes, *self._discarded, *checked)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:

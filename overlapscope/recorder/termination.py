@@ -21,13 +21,15 @@ class Termination:
         self._last_words = last_words
         self._held = 0
         self._came = False
+        self._forking = threading.local()
 
     def watch(self) -> None:
         """Take the signal, in this process and not in those forked from it."""
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_signal)
-            os.register_at_fork(after_in_child=self.unwatch)
+            # In a child the signal must not come before it has been given back there: it would be lost.
+            os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
 
     def unwatch(self) -> None:
         """Give the signal back, unless the program has taken it meanwhile."""
@@ -45,6 +47,16 @@ class Termination:
             if self._came and not self._held:
                 self._came = False
                 os.kill(os.getpid(), signal.SIGTERM)
+
+    def _block(self) -> None:
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _forked(self) -> None:
+        self.unwatch()
+        self._unblock()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._held:
