@@ -573,3 +573,22 @@ def test_on_a_gpu_the_program_s_own_profiler_records_sync_events(tmp_path: Path)
     assert steps(trace) == [2, 3]
     assert any(event.get("cat") == "cuda_sync" for event in content(trace)["traceEvents"])
     assert any(line.startswith("own.trace.json.gz, ") for line in said(run))
+
+
+def test_a_forked_child_that_exits_while_its_parent_is_recorded_exits_as_without(tmp_path: Path) -> None:
+    """Under a profiler Kineto would have it wait for ever (torch 2.13)."""
+    write(
+        tmp_path / "program.py",
+        "import atexit, os, sys, torch\n"
+        "torch.ones(3) * 3\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    atexit.register(print, 'bye')\n"
+        "    print('child')\n"
+        "    sys.exit(5)\n"
+        "_, status = os.waitpid(pid, 0)\n"
+        "print(os.waitstatus_to_exitcode(status))\n",
+    )
+    run = execute([*RUN, "program.py"], tmp_path)
+    assert (run.returncode, run.stdout) == (0, "child\nbye\n5\n")
+    assert len(list(tmp_path.glob("*.gz"))) == 1

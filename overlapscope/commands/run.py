@@ -32,6 +32,8 @@ _LAUNCHERS = {
 
 _ANALYZE = "import sys; sys.path.append(sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
 _ROOT = Path(__file__).parents[2]
+_LEAST_LIMIT_BYTES = 8 << 30
+"""What `overlapscope analyze` reads unasked."""
 
 
 class Command:
@@ -104,6 +106,8 @@ class Command:
             interrupted = True
         if interrupted:
             raise ProgramInterrupted
+        if run.in_forked_child:
+            script.leave_forked_child(ending.exit_code)
         raise SystemExit(ending.exit_code)
 
 
@@ -138,10 +142,14 @@ class _Run:
         self._process = os.getpid()
         self._recording.begin_with_torch()
 
+    @property
+    def in_forked_child(self) -> bool:
+        """Whether this is a child of the program that has come to the program's end, too."""
+        return os.getpid() != self._process
+
     def report(self) -> None:
         """End the recording, and say what became of it."""
-        if os.getpid() != self._process:
-            # A forked child has come to the program's end, too.
+        if self.in_forked_child:
             return
         with suppress(Exception):
             sys.stdout.flush()
@@ -186,8 +194,8 @@ class _Run:
         if len(devices.activities(cuda=devices.cuda_is_up())) == 1:
             self._tell("no GPU activity: the program used no GPU, so there is nothing to say about overlap.")
         else:
-            # A trace may be larger than what it took in memory.
-            analyze_apart(self._recording.path, limit_bytes=3 * self._max_size_bytes)
+            # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
+            analyze_apart(self._recording.path, limit_bytes=max(3 * self._max_size_bytes, _LEAST_LIMIT_BYTES))
 
     def _tell(self, sentence: str) -> None:
         who = "overlapscope" if self._rank is None else f"overlapscope (rank {self._rank})"

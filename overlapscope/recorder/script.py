@@ -6,6 +6,7 @@ then its threads and exit handlers could no longer pickle what it defines.
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import importlib.machinery
 import importlib.util
@@ -13,11 +14,13 @@ import io
 import os
 import pkgutil
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType, TracebackType
+from typing import NoReturn
 
 from overlapscope.errors import UsageError
 
@@ -127,6 +130,19 @@ def _spec(name: str) -> ModuleSpec | None:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         return None
+
+
+def leave_forked_child(exit_code: int) -> NoReturn:
+    """End a child that the program forked and that came to the program's end, as Python does but for C++'s destructors.
+
+    Kineto's waits for a thread, which only the parent has, once a profiler has run there (torch 2.13).
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(exit_code & 0xFF)
 
 
 def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> Ending:

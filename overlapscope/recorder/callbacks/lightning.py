@@ -17,7 +17,7 @@ from overlapscope.recorder.recording import Recording
 if importlib.util.find_spec("lightning") is not None:
     from lightning.pytorch.callbacks import Callback  # type: ignore[import-not-found, unused-ignore]
 elif importlib.util.find_spec("pytorch_lightning") is not None:
-    from pytorch_lightning.callbacks import Callback  # type: ignore[import-not-found, unused-ignore]
+    from pytorch_lightning.callbacks import Callback  # type: ignore[import-not-found, assignment, unused-ignore]
 else:
     raise MissingPackage("this recorder needs PyTorch Lightning: pip install lightning.")
 
