@@ -226,7 +226,10 @@ def test_what_failed_variants_printed_is_kept(ran: tuple[Path, subprocess.Comple
     assert "Segmentation fault" in kept
 
 
-def test_results_merge_and_an_experiment_run_again_replaces_its_own(tmp_path: Path) -> None:
+def test_results_merge_and_an_experiment_run_again_replaces_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     path = scenario(tmp_path, "quick", QUICK)
     run_here([path, scenario(tmp_path, "other", QUICK.replace('name="quick"', 'name="other"'))], tmp_path / "out")
     assert [one.name for one in store.read(tmp_path / "out").experiments] == ["quick", "other"]
