@@ -146,6 +146,23 @@ class TestWhatIsRecorded:
         assert rec.notes == ()
 
     @pytest.mark.parametrize(
+        ("steps_in_range", "wait", "recorded", "warm_up"),
+        [(1, 2, [0, 1, 2, 3], 2), (1, 3, [3, 4], 0), (2, 4, [5], 0), (99, 3, [0, 1, 2, 3, 4], 3)],
+    )
+    def test_no_range_is_entered_under_one_session_of_the_profiler_and_left_under_the_next(
+        self, steps_in_range: int, wait: int, recorded: list[int], warm_up: int, path: Path
+    ) -> None:
+        """torch may crash then. So the file begins earlier, or later, than asked for."""
+        with ov.record(path, wait=wait, warmup=0, active=2) as rec:
+            for begin in range(0, 12, steps_in_range):
+                with torch.profiler.record_function("around"):
+                    for _ in range(begin, min(begin + steps_in_range, 12)):
+                        work()
+                        rec.step()
+        assert steps(path) == recorded
+        assert warm_up_steps(path) == warm_up
+
+    @pytest.mark.parametrize(
         ("wait", "warmup", "made", "recorded"),
         [
             (5, 1, 2, [0, 1]),

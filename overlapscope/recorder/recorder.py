@@ -6,12 +6,14 @@ calls in here, and nothing twice at once.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.memory_guard import MemoryGuard
+from overlapscope.recorder.open_ranges import open_ranges
 from overlapscope.recorder.schedule import Phase, Schedule
 from overlapscope.recorder.session import Options, Session
 
@@ -22,9 +24,10 @@ _STEP = "ProfilerStep#"
 class Recorder:
     """Records from `start` on, until the schedule, the memory guard or `finish` ends it.
 
-    It never begins anew while something is recorded, but leaves a gap. When a `record_function` that was entered
-    under one session of the profiler is left under the next, torch writes to memory that it has freed (torch 2.13);
-    one may be open anywhere, the program's around its step or torch's around an optimizer's.
+    It never begins anew while something is recorded, but leaves a gap, in which the ranges can close that must not
+    be left under another session than they were entered under (`open_ranges`): the program's around its step, torch's
+    around an optimizer's. Where a range stays open around several steps, and after a wait of one step, there is no
+    such gap, and what was recorded of the wait stays in the file, unjudged.
 
     A failure after the start is kept in `failure`, as a program does not stop because its recording failed.
     """
@@ -53,6 +56,8 @@ class Recorder:
         """There is no session until the warm-up opens."""
         self._before: Session | None = None
         """What was recorded before the pause, stopped; kept until a step has ended after it."""
+        self._ranges: list[weakref.ref[Any]] = []
+        """Ranges that were open when they were last looked for."""
         self._why_nothing: str | None = None
         """Half a sentence on why there is nothing from before; None where there is, or it is in the file."""
         self._first_step = 0
@@ -98,8 +103,10 @@ class Recorder:
             self.finish()
         elif self._session is None:
             self._wake()
-        elif self._schedule.opens(self._steps + 1):
-            # After a wait of one step there is no time for a gap, and what was recorded in it stays, unjudged.
+        elif self._schedule.opens(self._steps + 2):
+            self._ranges = open_ranges()
+            self.make_room()
+        elif self._schedule.opens(self._steps + 1) and self._ranges_close_with_the_step():
             self._pause(keep=True)
         else:
             self.make_room()
@@ -163,7 +170,13 @@ class Recorder:
 
     # -- the session ----------------------------------------------------------------------------------
 
+    def _ranges_close_with_the_step(self) -> bool:
+        """Whether none that is open was so a step ago; after a wait of two steps, whether none is open."""
+        before = {one() for one in self._ranges}
+        return all(self._steps > 1 and one() not in before for one in open_ranges())
+
     def _pause(self, *, keep: bool) -> None:
+        self._ranges = open_ranges()
         self._before = self._stop_session()
         self._paused = self._before is not None
         if not keep:
@@ -174,7 +187,9 @@ class Recorder:
         was_put_off, self.put_off, self._paused = self.put_off, False, True
         if was_put_off:
             self._why_nothing = "The program ended before anything was to be recorded"
-        if self._schedule.opens(self._steps) or (was_put_off and not self._schedule.opens(self._steps + 1)):
+        over = self._schedule.phase(self._steps) is not Phase.WAIT
+        closed = all(one() is None for one in self._ranges)
+        if (over and closed) or (was_put_off and not over and not self._schedule.opens(self._steps + 1)):
             self._paused, self._why_nothing, self.failure = False, None, None
             self.notes.clear()
             self._start_session_or_fail()
