@@ -159,7 +159,7 @@ def _machines(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 def _line(claim: Claim, *, of: str = "") -> Line:
     standing: dict[bool | None, Standing] = {True: "holds", False: "does not hold", None: "unknown"}
-    says = {True: "; the published figures say so too", False: "; the published figures say otherwise", None: ""}
+    says = {True: "; by the published figures it is", False: "; by the published figures it is not", None: ""}
     said = f"{of}{claim.text}: {claim.found}{says[claim.published]}"
     expected = claim.kind == "diagnosis" and claim.holds is True
     return Line(standing[claim.holds], clean(said, 800), expected)
