@@ -576,3 +576,10 @@ def test_a_long_read_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
         os.close(theirs)
     assert done.stdout.strip() == b"8999"
     assert b"reading" in shown
+
+
+def test_a_full_launch_queue_is_no_overhead_of_the_profiler(tmp_path: Path) -> None:
+    """Though CUPTI lists it as such."""
+    overheads = [event("overhead", name, 1, 2) for name in ("Command Buffer Full", "Buffer Flush")]
+    trace = read(tmp_path, {"traceEvents": [kernel(0, 9), *overheads]})
+    assert [trace.overheads.name(row) for row in range(len(trace.overheads))] == ["Buffer Flush"]

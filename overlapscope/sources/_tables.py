@@ -10,6 +10,9 @@ from overlapscope import op_names
 from overlapscope.sources._columns import Columns, Table
 from overlapscope.trace import I8, I64, GpuOps, HostEvents, Index, RuntimeCalls, Syncs
 
+_QUEUE_FULL = "Command Buffer Full"
+"""CUPTI lists as overhead that the launch queue is full (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL): the host is ahead
+of the device and waits, with or without a profiler."""
 _ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 
 
@@ -31,6 +34,13 @@ class Finished:
         self._ops = _parts(columns.op_parts, (4,))
         self._syncs = _parts(columns.sync_parts, (7,))
         self._annotations()
+        self._overheads()
+
+    def _overheads(self) -> None:
+        """Only what the profiler itself took."""
+        if _QUEUE_FULL in self.names:
+            queue_full = self._name == self.names.index(_QUEUE_FULL)
+            self._table[(self._table == Table.OVERHEAD) & queue_full] = Table.IGNORED
 
     def _annotations(self) -> None:
         """Before torch 1.11 `record_function` ranges were recorded as operators. PyTorch's own are told by name."""
