@@ -11,8 +11,8 @@ from overlapscope.sources._columns import Columns, Table
 from overlapscope.trace import I8, I64, GpuOps, HostEvents, Index, RuntimeCalls, Syncs
 
 _QUEUE_FULL = "Command Buffer Full"
-"""CUPTI lists as overhead that the launch queue is full (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL): the host is ahead
-of the device and waits, with or without a profiler."""
+"""CUPTI lists as overhead (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL) that the launch queue is full: the host is
+ahead of the device and waits, with or without a profiler."""
 _ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 
 
