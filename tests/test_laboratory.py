@@ -384,6 +384,15 @@ def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsy
         (QUICK.replace('"quick"', '"../quick"'), "'../quick' cannot name a file"),
         (QUICK.replace('Variant("other"', 'Variant("only"'), "two variants called 'only'"),
         (QUICK.replace("gpus=0", 'gpus=0, faster=(("only", "mine"),)'), "`faster` speaks of 'mine'"),
+        (QUICK.replace("sizes={}", 'sizes={"big": {}}'), "`sizes` speaks of 'big'"),
+        (
+            QUICK.replace('shows="nothing")', 'shows="nothing", truth=Truth(no_findings=("pagable-copy",)))', 1),
+            "the truth of only has no_findings 'pagable-copy'",
+        ),
+        (
+            QUICK.replace('shows="nothing")', 'shows="nothing", truth=Truth(idle="host"))', 1),
+            "the truth of only has idle 'host'",
+        ),
     ],
 )
 def test_a_file_that_is_no_experiment_is_told_by_name(source: str, expected: str, tmp_path: Path) -> None:

@@ -186,7 +186,12 @@ class _Run:
             from overlapscope.recorder.hazards import describe
 
             hazards = self._recording.hazards
-            self._tell(f"{plural(len(hazards), 'data race')} found." if hazards else "no data race was found.")
+            if not devices.cuda_is_up():
+                self._tell("no data races were looked for: the program used no GPU.")
+            elif hazards:
+                self._tell(f"{plural(len(hazards), 'data race')} found.")
+            else:
+                self._tell("no data race was found in what could be checked.")
             for hazard in hazards:
                 self._show(describe(hazard))
 

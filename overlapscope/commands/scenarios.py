@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from overlapscope.commands import DONE, did_you_mean
 from overlapscope.commands._output import write
 from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.laboratory.experiment import SCALES
 
 if TYPE_CHECKING:
     from overlapscope.laboratory.catalog import Entry
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 FAILED = 1
 DIRECTORY = Path("overlapscope-laboratory")
-SCALES = ("small", "paper")
 
 
 class Command:
@@ -183,13 +183,14 @@ def _report(args: argparse.Namespace) -> int:
     if not results.experiments:
         raise UsageError(f"{directory}: there is no {FILE} here; `overlapscope scenarios run` makes one.")
     output = args.output or (None if shipped else directory)
-    if output is not None and not output.is_dir():
-        raise UsageError(f"{output}: there is no such directory; create it first.")
+    if output is not None and output.exists() and not output.is_dir():
+        raise UsageError(f"{output}: is no directory; choose another.")
     comparisons = compare(results)
     width, color, encoding = terminal.describe(sys.stdout)
     drawn = laboratory_terminal.render(comparisons, width=width, color=color, encoding=encoding)
     write(drawn.encode(encoding, "replace"), None)
     if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
         write(laboratory_markdown.render(comparisons).encode(), output / "report.md", force=True)
         if find_spec("plotly") is None:
             print("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.", file=sys.stderr)

@@ -7,12 +7,14 @@ import importlib.util
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
-from overlapscope.laboratory.experiment import Experiment
+from overlapscope.laboratory.experiment import SCALES, Experiment, Variant
+from overlapscope.rules import all_rules
 
 _HERE = Path(__file__).parent
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -96,6 +98,26 @@ def _fault(experiment: Experiment) -> str | None:
     for name in (name for pair in experiment.faster for name in pair):
         if name not in names:
             return f"`faster` speaks of {name!r}, which is no variant of {experiment.name}"
+    for scale in experiment.sizes:
+        if scale not in SCALES:
+            return f"`sizes` speaks of {scale!r}; scales are {' and '.join(SCALES)}"
+    return next(filter(None, (_untrue(variant) for variant in experiment.variants)), None)
+
+
+def _untrue(variant: Variant) -> str | None:
+    """What a variant's truth speaks of that does not exist: it would hold, or not hold, whatever is found."""
+    truth = variant.truth
+    named: list[tuple[str, Iterable[str | None], Iterable[str]]] = [
+        ("exposed_copy", [truth.exposed_copy], COPY_CAUSES),
+        ("idle", [truth.idle], IDLE_CAUSES),
+        ("findings", truth.findings, (rule.id for rule in all_rules())),
+        ("no_findings", truth.no_findings, (rule.id for rule in all_rules())),
+    ]
+    for what, names, known in named:
+        listed = sorted(known)
+        for name in names:
+            if name is not None and name not in listed:
+                return f"the truth of {variant.name} has {what} {name!r}; there are {', '.join(listed)}"
     return None
 
 

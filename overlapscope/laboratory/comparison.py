@@ -100,9 +100,11 @@ def _orders(experiment: ExperimentResult) -> Iterator[Claim]:
             yield Claim(experiment.name, "order", text, reason, None, said)
             continue
         found = f"{first.median:.4g} against {second.median:.4g} ms"
+        holds: bool | None = first.median < second.median
         if abs(first.median - second.median) < max(first.iqr, second.iqr):
             found += ", which is within their spread"
-        yield Claim(experiment.name, "order", text, found, first.median < second.median, said)
+            holds = None
+        yield Claim(experiment.name, "order", text, found, holds, said)
 
 
 def _results(experiment: ExperimentResult) -> Iterator[Claim]:

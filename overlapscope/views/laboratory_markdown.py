@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from overlapscope.laboratory.comparison import Comparison
 from overlapscope.views.laboratory import Chapter, Line, Overview, chapter, overview, strip_lines
 from overlapscope.views.markdown import escape, table_lines
+from overlapscope.views.words import clean
 
 
 def render(comparisons: Sequence[Comparison]) -> str:
@@ -42,7 +43,7 @@ def _chapter(shown: Chapter) -> Iterator[str]:
         yield from ("### Timelines", "")
         yield "```text"
         for name, strip in shown.strips:
-            yield f"{name}{f', {strip.label}' if strip.label else ''}".replace("`", "'")
+            yield clean(f"{name}{f', {strip.label}' if strip.label else ''}", 120).replace("`", "'")
             yield from strip_lines(strip)
         yield from ("```", "")
     if shown.claims:

@@ -70,7 +70,7 @@ def _outcome(result: VariantResult) -> str:
     if result.status != "ok" or result.wall_ms is None:
         return result.error or ""
     wall = result.wall_ms
-    time = f"{digits(wall.median)} ms (± {digits(wall.iqr, like=wall.median)}, n = {wall.n:,})"
+    time = f"{digits(wall.median)} ms (IQR {digits(wall.iqr, like=wall.median)}, n = {wall.n:,})"
     wrong = result.wrong_results
     counted = [f"{wrong.wrong} of {wrong.tries} results wrong"] if wrong else []
     return ", ".join([time, *counted, *(analysis.verdict.text for analysis in result.analyses[:1])])

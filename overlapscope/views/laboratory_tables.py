@@ -10,6 +10,10 @@ from overlapscope.laboratory.results import Analysis, ExperimentResult, VariantR
 from overlapscope.views.tables import Column, Table, text
 from overlapscope.views.words import NOTHING, bandwidth, bare_percent, bare_shares, clean, unit_for
 
+_CAUSE = (text("cause"), Column("% of it"))
+_VARIANT = Column("variant", False, flexible=True, prose=True)
+"""Names are broken where there is no room, never cut: what tells them apart may stand in the middle."""
+
 
 def all_tables(comparison: Comparison) -> Iterator[Table]:
     """Every table of one experiment; those of which nothing is known have no rows."""
@@ -18,6 +22,7 @@ def all_tables(comparison: Comparison) -> Iterator[Table]:
     yield _figures(comparison)
     yield _buckets(comparison.result)
     yield _exposed(comparison.result)
+    yield _idle(comparison.result)
     yield _link(comparison.result)
 
 
@@ -29,7 +34,7 @@ def _intended(result: ExperimentResult) -> Table:
 def _times(comparison: Comparison) -> Table:
     rows = [_time(comparison, variant) for variant in comparison.result.variants]
     columns = (
-        text("variant", flexible=True),
+        _VARIANT,
         *map(Column, ("median", "IQR", "n", "host", "ratio", "published", "its ratio", "wrong results")),
     )
     title = "Time of one iteration, ms; ratios are to the first variant"
@@ -66,7 +71,7 @@ def _figures(comparison: Comparison) -> Table:
         for figure in figures
         if figure.name != WALL
     )
-    columns = (text("figure", flexible=True), text("variant", flexible=True))
+    columns = (Column("figure", False, flexible=True, prose=True), _VARIANT)
     titles = ("here", "ratio", "published", "its ratio")
     return _filled(Table("Measured by the program itself", (*columns, *map(Column, titles)), tuple(sorted(rows))))
 
@@ -90,7 +95,7 @@ def _buckets(result: ExperimentResult) -> Table:
         efficiency = bare_percent(one.overlap.efficiency_pct)
         rows.append((name, unit.number(one.span_ns), compute, *shown, idle, efficiency))
     titles = (f"span {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
-    columns = (text("variant", flexible=True), *map(Column, titles))
+    columns = (_VARIANT, *map(Column, titles))
     return _filled(Table("Where the GPU's time went; what runs under compute counts as compute", columns, tuple(rows)))
 
 
@@ -103,23 +108,31 @@ def _exposed(result: ExperimentResult) -> Table:
             unit.number(one.overlap.copy_ns),
             bare_percent(one.overlap.hidden_copy_pct),
             unit.number(one.buckets.exposed_copy_ns),
-            _mostly(one.exposed_copy_by_cause),
-            unit.number(one.buckets.idle_ns),
-            _mostly(one.idle_by_cause),
+            *_mostly(one.exposed_copy_by_cause),
         )
         for name, one in analyses
+        if one.overlap.copy_ns
     )
-    titles = (Column(f"copies {unit.name}"), Column("hidden %"), Column("exposed"), text("mostly by", flexible=True))
-    columns = (text("variant", flexible=True), *titles, Column("idle"), text("mostly by", flexible=True))
-    return _filled(Table("Exposed copies and idle time, and their causes", columns, rows))
+    titles = (Column(f"copies {unit.name}"), Column("hidden %"), Column(f"exposed {unit.name}"))
+    return _filled(Table("Copies, and what exposes most of them", (_VARIANT, *titles, *_CAUSE), rows))
 
 
-def _mostly(by_cause: Mapping[str, int]) -> str:
+def _idle(result: ExperimentResult) -> Table:
+    analyses = named_analyses(result)
+    unit = unit_for(max((one.span_ns for _, one in analyses), default=0))
+    rows = tuple((name, unit.number(one.buckets.idle_ns), *_mostly(one.idle_by_cause)) for name, one in analyses)
+    return _filled(
+        Table("Idle time, and what causes most of it", (_VARIANT, Column(f"idle {unit.name}"), *_CAUSE), rows)
+    )
+
+
+def _mostly(by_cause: Mapping[str, int]) -> tuple[str, str]:
+    """The cause of most of the time, and its share."""
     whole = sum(by_cause.values())
     if not whole:
-        return NOTHING
+        return NOTHING, NOTHING
     cause, most = max(by_cause.items(), key=lambda item: item[1])
-    return clean(f"{cause} {bare_percent(100 * most / whole)} %", 60)
+    return clean(cause, 40), bare_percent(100 * most / whole)
 
 
 def _link(result: ExperimentResult) -> Table:
@@ -143,7 +156,7 @@ def _link(result: ExperimentResult) -> Table:
     return _filled(
         Table(
             "Copies against the link's peak, and the host's waits",
-            (text("variant", flexible=True), *map(Column, titles)),
+            (_VARIANT, *map(Column, titles)),
             tuple(rows),
         )
     )

@@ -78,7 +78,7 @@ def _chapter(shown: Chapter, width: int) -> Iterator[RenderableType]:
     lines = [line for line in shown.claims if not line.expected]
     if counted:
         lines.append(
-            Line("holds", f"{plural(counted, 'claim')} on what the analysis must find; see the written report.")
+            Line("holds", f"{plural(counted, 'claim')} on what the analysis must find; a written report lists them.")
         )
     yield from _lines(lines)
     yield from (_hanging(Text(note, style="dim")) for note in shown.notes)
