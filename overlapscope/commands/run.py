@@ -82,7 +82,8 @@ class Command:
             metavar="SIZE",
             type=parse_size,
             default=DEFAULT_MAX_SIZE_BYTES,
-            help="end the recording when its events take that much memory (default: 1GiB)",
+            help="end the recording when its events take that much memory; writing them takes several times as much "
+            "for a moment (default: 1GiB; on Linux only)",
         )
         parser.add_argument(
             "-o", "--output", metavar="FILE", type=Path, help="the trace (default: NAME.trace.json.gz, of the script)"
