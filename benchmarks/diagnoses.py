@@ -39,8 +39,8 @@ late batches of several tensors and clocks that differ by 12 us; `tests/test_cau
 was charged to it for the first gap only, and that CPU ops under a millisecond were taken for waiting; both mended. Of
 one, `amp_training`, the expectation itself was wrong: its host is too slow ever to wait long.
 
-`pytest -m gpu` holds all that needs a GPU. It records the programs of `known_causes` anew on the GPU at hand and asks for
-the same causes; it records prefetching loops, graphs and programs that choose their GPUs late; runs the hazard checker
+`pytest -m gpu` holds all that needs a GPU. It records the programs of `known_causes` anew on the GPU at hand and asks
+for the same causes; records prefetching loops, graphs and programs that choose their GPUs late; runs the hazard checker
 on programs that race and on programs that do not; and lets each scenario compute what must come out right. On an H200
 (torch 2.11, CUDA 13.0, November 2026) 137 of its 140 tests passed in one run; four more were skipped, two for want of
 HTA and Plotly, two since they need several processes. The three that failed are programs of `known_causes`, which were
