@@ -1,17 +1,19 @@
-"""Every scenario file is sound: what it declares fits together, and speaks of causes and rules that exist."""
+"""Every scenario file is sound: what it declares fits together, speaks of causes and rules that exist, and carries over
+what was published."""
 
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 
 import pytest
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.laboratory import catalog
-from overlapscope.laboratory.experiment import SCALES, Experiment, Variant
+from overlapscope.laboratory.experiment import SCALES, Variant
 from overlapscope.rules import all_rules
+from tests.published_figures import PUBLISHED, SIZES, VARIANTS
+from tests.scenario_files import experiment
 
 pytest.importorskip("torch", reason="scenarios are PyTorch programs")
 
@@ -22,11 +24,6 @@ NAMES = {
     *("offload_store", "offload_pipeline", "chunked_streams", "host_work", "cuda_graph", "stream_matmul"),
     *("forward_backward", "kv_offload", "activation_offload", "fsdp_offload", "async_checkpoint"),
 }
-
-
-@functools.cache
-def experiment(name: str) -> Experiment:
-    return catalog.load(SCENARIOS[name]).experiment
 
 
 def variants(name: str) -> tuple[Variant, ...]:
@@ -105,3 +102,26 @@ def test_is_a_script_that_explains_itself_and_runs_its_experiment(name: str) -> 
         "    from overlapscope.laboratory import main",
         "    main(EXPERIMENT)",
     ]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_figures_are_those_of_the_source(name: str) -> None:
+    measured_on, figures = PUBLISHED[name]
+    assert experiment(name).published_on == measured_on
+    assert {one.name: one.published for one in variants(name) if one.published} == figures
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_paper_scale_has_the_published_sizes(name: str) -> None:
+    assert SIZES[name].items() <= experiment(name).sizes["paper"].items()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_has_every_variant(name: str) -> None:
+    assert {variant.name for variant in variants(name)} == VARIANTS[name]
+
+
+@every_scenario
+def test_variants_differ(name: str) -> None:
+    parameters = [variant.parameters for variant in variants(name)]
+    assert all(one not in parameters[:number] for number, one in enumerate(parameters))

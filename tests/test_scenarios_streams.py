@@ -1,108 +1,28 @@
-"""The scenarios on streams, graphs and offloading carry over what was published, and compute what they should."""
+"""The scenarios on streams, graphs and offloading compute what they should."""
 
 from __future__ import annotations
 
-import functools
 import gc
-import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from overlapscope.laboratory import catalog
-from overlapscope.laboratory.experiment import Experiment, Program
+from overlapscope.laboratory.experiment import Program
+from tests.scenario_files import experiment, module
 
 torch = pytest.importorskip("torch", reason="scenarios are PyTorch programs")
 
-OFFLOAD_ARTICLE = "A800, offload article"
-NVIDIA_POST = 'RTX 2070 SUPER, re-run of NVIDIA\'s "How to Overlap Data Transfers in CUDA C/C++"'
 
-# By hand from the sources' tables, by the names of variants and figures here.
-PUBLISHED: Mapping[str, tuple[str, Mapping[str, Mapping[str, float]]]] = {
-    "offload_pipeline": (
-        OFFLOAD_ARTICLE,
-        {
-            "one_stream": {"wall_ms": 178.0, "h2d_ms": 58.2, "compute_ms": 38.8, "d2h_ms": 62.5, "parts_ms": 159.5},
-            "two_streams": {"wall_ms": 90.5},
-        },
-    ),
-    "chunked_streams": (
-        NVIDIA_POST,
-        {
-            "sequential": {"wall_ms": 5.69, "max_error": 1.2e-7},
-            "depth_first": {"wall_ms": 4.64, "max_error": 1.2e-7},
-            "breadth_first": {"wall_ms": 4.18, "max_error": 1.2e-7},
-        },
-    ),
-    "cuda_graph": ("", {}),
-    "stream_matmul": ("", {}),
-    "forward_backward": ("", {}),
-    "kv_offload": ("", {}),
-    "activation_offload": ("", {}),
-    "async_checkpoint": ("", {}),
-    "fsdp_offload": ("", {}),
-    "ddp_training": ("", {}),
-}
-
-SIZES: Mapping[str, Mapping[str, Any]] = {
-    "offload_pipeline": {"layers": 30},
-    "chunked_streams": {"elements": 4 * 1024 * 256 * 4},
-    "stream_matmul": {"size": 10_000, "count": 100, "small_size": 256},
-}
-
-VARIANTS: Mapping[str, set[str]] = {
-    "offload_pipeline": {"one_stream", "two_streams", "three_streams"},
-    "forward_backward": {
-        *(
-            f"{model}_{way}"
-            for model in ("large", "many_small")
-            for way in ("serial", "backward_under_side_stream", "two_streams", "missing_wait")
-        ),
-        *("many_small_serial_graph", "many_small_two_streams_graph"),
-    },
-    "cuda_graph": {"eager", "graph_replay", "train_eager", "graphed_callables", "big_eager", "big_graph"},
-}
-
+SCENARIOS = (
+    *("offload_pipeline", "chunked_streams", "cuda_graph", "stream_matmul", "forward_backward", "kv_offload"),
+    *("activation_offload", "async_checkpoint", "fsdp_offload", "ddp_training"),
+)
 COUNTED = [
     (name, variant.name)
-    for name in PUBLISHED
-    for variant in catalog.load(catalog.shipped()[name]).experiment.variants
+    for name in SCENARIOS
+    for variant in experiment(name).variants
     if variant.wrong_results is not None
 ]
-
-
-@functools.cache
-def module(name: str) -> Any:
-    return sys.modules[catalog.load(catalog.shipped()[name]).experiment.prepare.__module__]
-
-
-def experiment(name: str) -> Experiment:
-    found: Experiment = module(name).EXPERIMENT
-    return found
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_figures_are_those_of_the_source(name: str) -> None:
-    measured_on, figures = PUBLISHED[name]
-    assert experiment(name).published_on == measured_on
-    assert {one.name: one.published for one in experiment(name).variants if one.published} == figures
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_the_paper_scale_has_the_published_sizes(name: str) -> None:
-    assert SIZES[name].items() <= experiment(name).sizes["paper"].items()
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_has_every_variant(name: str) -> None:
-    assert {variant.name for variant in experiment(name).variants} == VARIANTS[name]
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_variants_differ(name: str) -> None:
-    parameters = [variant.parameters for variant in experiment(name).variants]
-    assert all(one not in parameters[:number] for number, one in enumerate(parameters))
 
 
 def test_chunks_sweep_over_the_published_numbers_of_streams() -> None:
@@ -118,7 +38,7 @@ def test_jobs_run_on_two_gpus(name: str) -> None:
 
 def test_only_a_missing_wait_may_give_wrong_results() -> None:
     """Of the small model nothing is said: whether it goes wrong depends on who is ahead."""
-    some = {one.name for name in PUBLISHED for one in experiment(name).variants if one.wrong_results == "some"}
+    some = {one.name for name in SCENARIOS for one in experiment(name).variants if one.wrong_results == "some"}
     assert some == {"large_missing_wait"}
     (silent,) = (one for one in experiment("forward_backward").variants if one.wrong_results is None)
     assert silent.name == "many_small_missing_wait"
