@@ -46,7 +46,7 @@ class Command:
             "--max-size",
             metavar="SIZE",
             type=parse_size,
-            help="largest unpacked size to read of one file, such as 20GB (default: 8GiB)",
+            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
         )
 
     def run(self, args: argparse.Namespace) -> int:

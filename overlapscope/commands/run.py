@@ -33,7 +33,7 @@ _LAUNCHERS = {
 _ANALYZE = "import sys; sys.path.append(sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
 _ROOT = Path(__file__).parents[2]
 _LEAST_LIMIT_BYTES = 8 << 30
-"""What `overlapscope analyze` reads unasked."""
+"""What is read at least, twice what `overlapscope analyze` reads unasked: the program's own trace may be large."""
 
 
 class Command:
