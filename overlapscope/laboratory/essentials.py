@@ -15,7 +15,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.copies import group_copies
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.host import Blocking, find_blocking
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.stalls import find_stalls
 from overlapscope.analysis.strip import measure
@@ -39,10 +39,11 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
     """
     analyses = [analyze_trace(load(path, progress=False)) for path in paths]
     report = build(analyses)
-    judged = [
-        msgspec.structs.replace(one.result, devices=tuple(_judged(one.trace, device) for device in one.devices))
-        for one in analyses
-    ]
+    judged = []
+    for one in analyses:
+        blocking = find_blocking(one.trace)
+        devices = tuple(_judged(one.trace, device, blocking) for device in one.devices)
+        judged.append(msgspec.structs.replace(one.result, devices=devices))
     page = Page(msgspec.structs.replace(report, traces=tuple(judged)))
     timelines = {
         (number, device.result.device): device.timeline for number, one in enumerate(analyses) for device in one.devices
@@ -59,7 +60,7 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
     )
 
 
-def _judged(trace: Trace, analysis: DeviceAnalysis) -> Device:
+def _judged(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking) -> Device:
     """A device's result as if its recording began where it is judged."""
     timeline, result = analysis.timeline, analysis.result
     starts, ends = np.array([timeline.judged_from_ns]), np.array([timeline.end_ns])
@@ -76,7 +77,7 @@ def _judged(trace: Trace, analysis: DeviceAnalysis) -> Device:
         exposed_copy_by_cause=_known(result.exposed_copy_by_cause, CopyCause.LEAD_IN),
         idle_by_cause=_known(result.idle_by_cause, IdleCause.LEAD_IN),
         copies=group_copies(timeline, window),
-        host_stalls=find_stalls(trace, timeline, find_blocking(trace), analysis.idle, window),
+        host_stalls=find_stalls(trace, timeline, blocking, analysis.idle, window),
     )
 
 

@@ -96,13 +96,11 @@ class Worker:
         signalled = _SIGNALLED.search(output) if self._ranks > 1 else None
         number = int(signalled[1]) if signalled else -code
         if number > 0:
-            how = f"killed by {_signal_name(number)}"
+            how = f"was killed by {_signal_name(number)}"
             how += ", perhaps because the machine ran out of memory" if number == signal.SIGKILL else ""
         else:
             how = f"exited with code {code}"
-        return (
-            f"its process was {how}{_last_words(output)}" if number > 0 else f"its process {how}{_last_words(output)}"
-        )
+        return f"its process {how}{_last_words(output)}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -33,7 +33,7 @@ def synchronize() -> None:
     """Wait until every device in use has done what it was given. Raises RuntimeError where one has failed."""
     import torch
 
-    if torch.cuda.is_initialized():
+    if cuda_is_up():
         for device in range(torch.cuda.device_count()):
             # Nothing public says which devices are in use, and waiting for another one would initialise it.
             if torch._C._cuda_hasPrimaryContext(device):  # type: ignore[attr-defined]
@@ -57,7 +57,7 @@ def capturing() -> bool:
     """Whether this thread is capturing a CUDA graph: whatever waits for the device now would break the capture."""
     import torch
 
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return cuda_is_up() and torch.cuda.is_current_stream_capturing()
 
 
 def when_cuda_comes_up(callback: Callable[[], None]) -> None:
@@ -67,6 +67,6 @@ def when_cuda_comes_up(callback: Callable[[], None]) -> None:
     """
     import torch
 
-    if torch.backends.cuda.is_built() and not torch.cuda.is_initialized():
+    if torch.backends.cuda.is_built() and not cuda_is_up():
         # The queue that torch.cuda.manual_seed uses; nothing public tells when CUDA is initialised.
         torch.cuda._lazy_call(callback)

@@ -24,7 +24,10 @@ _FIRST_CUDA_WITHOUT = 13
 
 
 class EventNotes:
-    """Marks events between `start` and `stop`; does nothing where the trace states what is waited for anyway."""
+    """Marks events between `start` and `stop`, each called once.
+
+    Does nothing where the trace states what is waited for anyway.
+    """
 
     def __init__(self) -> None:
         self._originals: tuple[Any, Any] | None = None
@@ -33,7 +36,7 @@ class EventNotes:
         """Wrap the two methods."""
         import torch
 
-        stream_id = _stream_ids(torch.version.cuda) if self._originals is None else None
+        stream_id = _stream_ids(torch.version.cuda)
         if stream_id is None:
             return
         event_class: Any = torch.cuda.Event
