@@ -228,6 +228,8 @@ class Trace:
     damage: Damage = field(default_factory=Damage)
     warm_up_steps: int = 0
     """How many of the first steps were recorded only for the pipeline to fill, and must not be judged."""
+    base_ns: int = 0
+    """What was added to the file's own times, to write such times again."""
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -9,20 +9,22 @@ from pathlib import Path
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.sources import kineto
+from overlapscope.sources._progress import Progress
 from overlapscope.sources.files import LIMIT_BYTES
 from overlapscope.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 """Endings of the files looked for in a directory. A file that is named may be called anything."""
 
-__all__ = ["LIMIT_BYTES", "SUFFIXES", "expand", "load", "load_all"]
+__all__ = ["LIMIT_BYTES", "SUFFIXES", "expand", "load", "load_all", "natural"]
 
 
-def load(source: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: bool = True) -> Trace:
+def load(source: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True) -> Trace:
     """The Trace in one file.
 
     `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
-    bar on stderr if that is a terminal and reading takes over a second.
+    bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
+    bytes read and how many there are.
 
     Raises UnreadableTrace with a sentence for the user.
     """
@@ -69,13 +71,13 @@ def _expand_one(source: str | Path) -> list[Path]:
                 raise UnreadableTrace(
                     f"{source}: no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
                 )
-            return sorted(files, key=_natural)
+            return sorted(files, key=natural)
         if not path.exists() and glob.has_magic(str(source)):
             files = [Path(match) for match in glob.glob(str(source), recursive=True)]
             files = [file for file in files if file.is_file()]
             if not files:
                 raise UnreadableTrace(f"{source}: the pattern matches no file; check it.")
-            return sorted(files, key=_natural)
+            return sorted(files, key=natural)
     except OSError as error:
         raise UnreadableTrace(
             f"{source}: cannot be read ({error.strerror or error}); check the path and its permissions."
@@ -83,7 +85,7 @@ def _expand_one(source: str | Path) -> list[Path]:
     return [path]
 
 
-def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """A sort key by which rank2 comes before rank10."""
+def natural(path: Path) -> list[tuple[int, int, str]]:
+    """A sort key for paths by which rank2 comes before rank10."""
     parts = re.split(r"(\d+)", str(path))
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

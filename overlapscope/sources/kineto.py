@@ -15,7 +15,7 @@ from overlapscope.sources import _event_notes
 from overlapscope.sources._columns import Columns, Table
 from overlapscope.sources._crew import Crew
 from overlapscope.sources._metadata import device_names, integer, versions, warm_up_steps
-from overlapscope.sources._progress import ReadingBar
+from overlapscope.sources._progress import Progress, ReadingBar
 from overlapscope.sources._stream import EventStream, Losses
 from overlapscope.sources._tables import Finished
 from overlapscope.sources._times import UNREADABLE, possible, recording
@@ -26,12 +26,15 @@ _RANK_IN_NAME = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LARGEST_BASE_NS = 1 << 62
 
 
-def read(path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: bool = True, crew: Crew | None = None) -> Trace:
+def read(
+    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, crew: Crew | None = None
+) -> Trace:
     """The Trace in a file of JSON, gzipped JSON or zstd-packed JSON; the packing is told from its first
     bytes.
 
     `limit_bytes` bounds the unpacked size. `progress` shows a bar on stderr if that is a terminal and reading
-    takes over a second. Times are `baseTimeNanoseconds` + `ts`, exact to the nanosecond.
+    takes over a second, or is called with the bytes read and how many there are.
+    Times are `baseTimeNanoseconds` + `ts`, exact to the nanosecond.
     `crew` says when processes help and how; the Trace is the same in every case.
 
     Raises UnreadableTrace where there is no trace to be had. What is merely damaged is read as far as it
@@ -41,7 +44,7 @@ def read(path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: bool = T
     stream = EventStream(file)
     columns = Columns()
     crew = crew or Crew()
-    with ReadingBar(str(path), file.packed_bytes, enabled=progress) as bar:
+    with ReadingBar(str(path), file.packed_bytes, progress) as bar:
         for batch in stream.batches():
             columns.add(batch)
             bar.at(file.packed_bytes_read)
@@ -90,6 +93,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         versions=versions(metadata, distributed),
         damage=_damage(stream.losses, columns.repaired, int((~ok).sum()), _first_impossible(finished, work[~ok])),
         warm_up_steps=warm_up_steps(metadata),
+        base_ns=base_ns,
     )
 
 
