@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from overlapscope.analysis.timeline import Timeline, build, lengths, measured, s
 from overlapscope.intervals import I64, Intervals, covered, union
 from overlapscope.trace import Trace
 
+Pieces = TypeVar("Pieces", ExposedCopies, IdleTime)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceAnalysis:
@@ -35,6 +38,8 @@ class DeviceAnalysis:
     idle: IdleTime
     steps: Periods
     """All steps, also where the result is narrowed."""
+    ranges: Periods
+    """Likewise."""
     edges: Edges
 
 
@@ -103,8 +108,31 @@ def analyze_device(
         exposed=exposed,
         idle=idle,
         steps=steps,
+        ranges=ranges,
         edges=edges,
     )
+
+
+def measure(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> Period:
+    """The figures of any span of a device, cut off at its window. It costs as much as what lies in the span."""
+    t = analysis.timeline
+    start = min(max(start_ns, t.start_ns), t.end_ns)
+    end = min(max(end_ns, start), t.end_ns)
+    columns = {f.name: getattr(t, f.name) for f in fields(t)}
+    columns |= {name: _touching(a, start, end) for name, a in columns.items() if isinstance(a, Intervals)}
+    exposed, idle = _pieces_touching(analysis.exposed, start, end), _pieces_touching(analysis.idle, start, end)
+    return _Figures(Timeline(**columns), exposed, idle).together(np.array([start]), np.array([end]))
+
+
+def _touching(a: Intervals, start: int, end: int) -> Intervals:
+    """The intervals of a set that have a part in `[start, end)`, whole and without a copy."""
+    mine = slice(a.ends.searchsorted(start, side="right"), a.starts.searchsorted(end, side="left"))
+    return Intervals(a.starts[mine], a.ends[mine])
+
+
+def _pieces_touching(pieces: Pieces, start: int, end: int) -> Pieces:
+    mine = slice(pieces.end_ns.searchsorted(start, side="right"), pieces.start_ns.searchsorted(end, side="left"))
+    return replace(pieces, **{f.name: getattr(pieces, f.name)[mine] for f in fields(pieces)})
 
 
 class _Figures:

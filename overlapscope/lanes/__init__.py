@@ -1,0 +1,36 @@
+"""A trace prepared to be drawn at any zoom: lanes of ops, exact fills of pixel columns, all that is known of one op.
+
+Pure numpy; a browser gets what these functions return, through `dashboard.timeline_routes`.
+"""
+
+from overlapscope.lanes.build import build
+from overlapscope.lanes.categories import CATEGORIES
+from overlapscope.lanes.details import op
+from overlapscope.lanes.lane import Lane, Lanes
+from overlapscope.lanes.model import model
+from overlapscope.lanes.search import search
+from overlapscope.lanes.span import span
+from overlapscope.lanes.view import view
+from overlapscope.lanes.wide import at as _at
+from overlapscope.lanes.worst import SUBJECTS, Subject, worst
+
+__all__ = [
+    "CATEGORIES",
+    "SUBJECTS",
+    "Lane",
+    "Lanes",
+    "Subject",
+    "at",
+    "build",
+    "model",
+    "op",
+    "search",
+    "span",
+    "view",
+    "worst",
+]
+
+
+def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
+    """Row of the op of a lane nearest the middle of a span (`wide.at`). Raises KeyError where there is no such lane."""
+    return _at(lanes.lane(lane_id), start_ns, end_ns)

@@ -1,0 +1,55 @@
+"""How full each pixel column is, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlapscope.intervals import I64
+from overlapscope.lanes.categories import U8
+from overlapscope.lanes.fill import Fill
+
+FULL = 255
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Column k covers `[cuts[k], cuts[k] + length[k])`, which is at least 1 ns."""
+
+    start_ns: int
+    end_ns: int
+    cuts: I64
+    """Shape `(columns + 1,)`: `start + span*k//columns`."""
+    length: I64
+    touching: bool
+    """Each column ends where the next begins, as they do unless there are more columns than ns."""
+
+
+def columns_of(start_ns: int, end_ns: int, columns: int) -> Columns:
+    """The columns of a view."""
+    whole, rest = divmod(end_ns - start_ns, columns)
+    # span*k//columns, without a product that might not fit.
+    at = np.arange(columns + 1, dtype=np.int64)
+    cuts = start_ns + whole * at + rest * at // columns
+    return Columns(start_ns, end_ns, cuts, np.maximum(np.diff(cuts), 1), whole > 0)
+
+
+def shares(fill: Fill, columns: Columns) -> U8 | None:
+    """How much of each column the category covers: 0 nothing, 255 all of it, else 254ths, rounded up. None where it
+    covers nothing of any."""
+    cuts, length = columns.cuts, columns.length
+    if not fill.touches(columns.start_ns, columns.end_ns):
+        return None
+    passed = fill.before(cuts)
+    ran = np.diff(passed) if columns.touching else fill.before(cuts[:-1] + length) - passed[:-1]
+    if not ran.any():
+        return None
+    full = ran == length
+    ran *= FULL - 1
+    ran += length
+    ran -= 1
+    ran //= length
+    share = ran.astype(np.uint8)
+    share[full] = FULL
+    return share

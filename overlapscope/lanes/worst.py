@@ -1,0 +1,130 @@
+"""Where most time is lost: the longest exposed copies and idle gaps, the costliest host stalls."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from overlapscope.analysis.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.host import find_blocking
+from overlapscope.lanes import places
+from overlapscope.lanes.facts import duration
+from overlapscope.lanes.lane import Lanes
+from overlapscope.lanes.stalls import caused_by_each
+from overlapscope.trace import I64
+from overlapscope.views.words import clean
+
+Subject = Literal["exposed-copy", "idle", "stall"]
+SUBJECTS: tuple[Subject, ...] = ("exposed-copy", "idle", "stall")
+MOST = 1_000
+"""Cases kept of each kind."""
+
+
+class _Case(NamedTuple):
+    device: int
+    """-1 for a stall."""
+    row: int
+    """The copy (of `Timeline.ops`), the gap (of `Timeline.idle`) or the call (of `Trace.runtime_calls`)."""
+    start_ns: int
+    end_ns: int
+    cost_ns: int
+    wait_ns: int
+    """What decides where nothing else does."""
+
+
+_RANKED: WeakKeyDictionary[Lanes, dict[str, list[_Case]]] = WeakKeyDictionary()
+
+
+def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
+    """The case of that number, 0 being the worst: `{"count", "match"}`, the match `{"lane", "row", "start", "end",
+    "title"}` or None where there are fewer. The lead-in is left out, where nothing can be said; the `MOST` worst count.
+    """
+    known = _RANKED.setdefault(lanes, {})
+    if kind not in known:
+        ranked = sorted(_FINDERS[kind](lanes), key=lambda one: (-one.cost_ns, -one.wait_ns, one.start_ns, one.device))
+        known[kind] = ranked[:MOST]
+    cases = known[kind]
+    match = _match(lanes, kind, cases[number]) if 0 <= number < len(cases) else None
+    return {"count": len(cases), "match": match}
+
+
+def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
+    start, end = case.start_ns - lanes.origin_ns, case.end_ns - lanes.origin_ns
+    if kind == "stall":
+        place = places.of_call(lanes, case.row)
+        name = clean(lanes.analysis.trace.runtime_calls.name(case.row))
+        cost = f"caused {duration(case.cost_ns)} of idle" if case.cost_ns else f"waited {duration(case.wait_ns)}"
+        title = f"{name}: {cost}"
+    elif kind == "idle":
+        longest, cause = _longest_piece(lanes.device(case.device), case.start_ns, case.end_ns)
+        place = places.piece_at(lanes, case.device, longest - lanes.origin_ns)
+        title = f"idle gap of {duration(case.cost_ns)}, mostly {cause}"
+    else:
+        place = places.of_gpu_op(lanes, case.device, case.row)
+        exposed = lanes.device(case.device).exposed
+        cause = COPY_CAUSES[exposed.cause[exposed.start_ns.searchsorted(case.start_ns)]]
+        name = clean(lanes.device(case.device).timeline.ops.name(case.row))
+        title = f"{name}: {duration(case.cost_ns)} exposed, {cause}"
+    return {"lane": place.lane, "row": place.row, "start": start, "end": end, "title": title}
+
+
+def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tuple[int, str]:
+    """Start and cause of the longest piece of an idle gap."""
+    idle = analysis.idle
+    first, last = (int(idle.start_ns.searchsorted(at)) for at in (start_ns, end_ns))
+    piece = first + int(np.argmax(idle.end_ns[first:last] - idle.start_ns[first:last]))
+    return int(idle.start_ns[piece]), str(IDLE_CAUSES[idle.cause[piece]])
+
+
+def _exposed_copies(lanes: Lanes) -> list[_Case]:
+    """Pieces of one copy that follow one another are one case."""
+    cases = []
+    for one in lanes.analysis.devices:
+        exposed = one.exposed
+        rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
+        start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.copy[rows]
+        opens = np.ones(len(rows), np.bool_)
+        opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
+        first = np.flatnonzero(opens)
+        last = np.flatnonzero(np.roll(opens, -1))
+        cases += _longest(one.result.device, copy[first], start[first], end[last])
+    return cases
+
+
+def _idle_gaps(lanes: Lanes) -> list[_Case]:
+    cases = []
+    for one in lanes.analysis.devices:
+        gaps = one.timeline.idle
+        rows = np.flatnonzero(gaps.ends > one.timeline.judged_from_ns)
+        start = np.maximum(gaps.starts[rows], one.timeline.judged_from_ns)
+        cases += _longest(one.result.device, rows, start, gaps.ends[rows])
+    return cases
+
+
+def _longest(device: int, row: I64, start: I64, end: I64) -> list[_Case]:
+    length = end - start
+    kept = np.arange(len(row)) if len(row) <= MOST else np.argpartition(-length, MOST)[:MOST]
+    rows, starts, ends, costs = (column[kept].tolist() for column in (row, start, end, length))
+    return [_Case(device, *case, 0) for case in zip(rows, starts, ends, costs, strict=True)]
+
+
+def _stalls(lanes: Lanes) -> list[_Case]:
+    """Blocking calls; of those that caused nothing only the ones that reach behind the lead-in."""
+    trace = lanes.analysis.trace
+    calls, caused = trace.runtime_calls, caused_by_each(lanes)
+    judged = min((one.timeline.judged_from_ns for one in lanes.analysis.devices), default=None)
+    rows = find_blocking(trace).row
+    if judged is not None:
+        rows = rows[(caused[rows] > 0) | (calls.end_ns[rows] > judged)]
+    wait = calls.end_ns[rows] - calls.start_ns[rows]
+    order = np.lexsort((-wait, -caused[rows]))[:MOST]
+    rows, wait = rows[order], wait[order]
+    columns = (rows, calls.start_ns[rows], calls.end_ns[rows], caused[rows], wait)
+    row, start, end, cost, waited = (column.tolist() for column in columns)
+    return [_Case(-1, *case) for case in zip(row, start, end, cost, waited, strict=True)]
+
+
+_FINDERS = {"exposed-copy": _exposed_copies, "idle": _idle_gaps, "stall": _stalls}
