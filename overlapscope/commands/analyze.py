@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from overlapscope.trace import Trace
     from overlapscope.views.page import Page
 
-FORMATS = ("terminal", "json", "markdown")
+FORMATS = ("terminal", "json", "markdown", "html")
 _FILE_WIDTH = 100
 """Width of a terminal report that is written to a file."""
 _NAMES_LISTED = 20
@@ -51,6 +51,10 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
+        if args.format == "html":
+            from overlapscope.views.html import require_plotly
+
+            require_plotly()
         analyses, scope = _analyze(args)
         from overlapscope.report import build, to_json
 
@@ -61,7 +65,7 @@ class Command:
         from overlapscope.views.page import Page
 
         page = Page(report, scope=scope, verbose=args.verbose)
-        draw = _markdown if args.format == "markdown" else _terminal
+        draw = {"markdown": _markdown, "html": _html, "terminal": _terminal}[args.format]
         write(draw(page, analyses, to_file=args.output is not None), args.output, force=args.force)
         return DONE
 
@@ -152,6 +156,13 @@ def _markdown(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> by
 
     text = markdown.render(_with_strips(page, analyses, markdown.STRIP_SLICES))
     return text.encode("utf-8", "replace")
+
+
+def _html(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:
+    from overlapscope import lanes
+    from overlapscope.views import html_report
+
+    return html_report.render(page, [lanes.build(analysis) for analysis in analyses]).encode("utf-8", "replace")
 
 
 def _terminal(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:

@@ -1,0 +1,117 @@
+"""Every copy of one device by itself: its size, its bandwidth, how much of it was exposed and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlapscope.analysis.causes import COPY_CAUSES
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.host import lines_around, ops_around
+from overlapscope.intervals import I64, covered, cut
+from overlapscope.trace import I8, Kind, Memory, Trace
+
+NO_CAUSE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EachCopy:
+    """The copies that ran inside the device's windows, sorted by start; columns of equal length.
+
+    Where several copies ran at once while nothing computed, that time is counted to the one that decided its cause.
+    So `exposed_ns` adds up to the report's exposed copy, and a copy beside another may have none.
+    """
+
+    row: I64
+    """Row of `Timeline.ops`."""
+    direction: I8
+    """`Kind.H2D` or `Kind.D2H`."""
+    memory: I8
+    """A `Memory`: where the host's side lives."""
+    start_ns: I64
+    end_ns: I64
+    bytes: I64
+    """-1 where not recorded."""
+    gb_per_s: NDArray[np.float64]
+    """1e9 bytes per second over the copy's own duration; NaN where its bytes are not recorded."""
+    exposed_ns: I64
+    """Inside the windows."""
+    cause: I8
+    """Index into `COPY_CAUSES` of what most of the exposed time is due to; `NO_CAUSE` where there is none."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def duration_ns(self) -> I64:
+        """How long each copy ran, also outside the windows."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """What issued a copy; None for what the trace does not tell."""
+
+    op: str | None
+    call: str | None
+    line: str | None
+
+
+def list_copies(device: DeviceAnalysis) -> EachCopy:
+    """Every copy of a device that takes time."""
+    ops, windows = device.timeline.ops, device.windows
+    rows = np.flatnonzero(ops.is_copy)
+    rows = rows[covered(windows, ops.start_ns[rows], ops.end_ns[rows]) > 0]
+    start, end, size = ops.start_ns[rows], ops.end_ns[rows], ops.bytes[rows]
+
+    pieces = device.exposed
+    piece, begin, stop = cut(pieces.start_ns, pieces.end_ns, windows)
+    copy, length = np.searchsorted(rows, pieces.copy[piece]), stop - begin
+    exposed = np.zeros(len(rows), np.int64)
+    np.add.at(exposed, copy, length)
+    return EachCopy(
+        row=rows,
+        direction=ops.kind[rows],
+        memory=ops.host_memory[rows],
+        start_ns=start,
+        end_ns=end,
+        bytes=size,
+        gb_per_s=np.where(size >= 0, size / (end - start), np.nan),
+        exposed_ns=exposed,
+        cause=_main_cause(copy, pieces.cause[piece], length, len(rows)),
+    )
+
+
+def _main_cause(copy: I64, cause: I8, length: I64, count: int) -> I8:
+    """For each copy the cause with the most time, the first in the order of causes among equals."""
+    key, place = np.unique(copy * len(COPY_CAUSES) + cause, return_inverse=True)
+    time = np.zeros(len(key), np.int64)
+    np.add.at(time, place, length)
+    order = np.lexsort((key, -time, key // len(COPY_CAUSES)))
+    of = key[order] // len(COPY_CAUSES)
+    first = order[np.flatnonzero(np.diff(of, prepend=-1))]
+    result = np.full(count, NO_CAUSE, np.int8)
+    result[key[first] // len(COPY_CAUSES)] = key[first] % len(COPY_CAUSES)
+    return result
+
+
+def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:
+    """The best rate that a copy of pinned memory reached in one direction: what the link is known to give."""
+    mine = (copies.direction == direction) & (copies.memory == Memory.PINNED) & (copies.bytes > 0)
+    return float(copies.gb_per_s[mine].max()) if mine.any() else None
+
+
+def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[Issuer]:
+    """What issued each of the given rows of `Timeline.ops`."""
+    calls = trace.runtime_calls
+    launch = device.timeline.ops.launch[rows]
+    known = launch >= 0
+    thread = np.where(known, np.append(calls.thread, -1)[launch], -1)
+    at = np.where(known, np.append(calls.start_ns, -1)[launch], -1)
+    names = [calls.name(row) if row >= 0 else None for row in launch.tolist()]
+    return [
+        Issuer(op, call, line) if call is not None else Issuer(None, None, None)
+        for op, call, line in zip(ops_around(trace, thread, at), names, lines_around(trace, thread, at), strict=True)
+    ]

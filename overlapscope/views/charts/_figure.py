@@ -1,0 +1,67 @@
+"""What all charts have in common: a Plotly figure is a plain dict, on no ground of its own, in the page's font."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from overlapscope.views.colors import palette
+from overlapscope.views.words import clean
+
+Figure = dict[str, Any]
+
+FONT = "system-ui, sans-serif"
+"""As the pages have it. Not `inherit`: a chart saved as PNG has no page to inherit from."""
+
+NAME_LIMIT = 60
+
+
+def escape(text: str, limit: int = NAME_LIMIT) -> str:
+    """Foreign text for a figure: Plotly's texts know HTML's tags and entities."""
+    return html.escape(clean(text, limit), quote=False)
+
+
+def figure(data: list[dict[str, Any]], dark: bool, *, height: int, **layout: Any) -> Figure:
+    """A figure of the given traces; what the layout leaves out is the same in all charts."""
+    colors = palette(dark)
+    common = {
+        "height": height,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 13, "color": colors["text"]},
+        "hoverlabel": {
+            "font": {"family": FONT, "size": 13, "color": colors["text"]},
+            "bgcolor": colors["panel"],
+            "bordercolor": colors["grid"],
+            "align": "left",
+        },
+        # Also where there is one entry only, which Plotly would leave out.
+        "showlegend": True,
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "traceorder": "normal"},
+    }
+    return {"data": data, "layout": common | layout}
+
+
+def axis(dark: bool, title: str = "", **more: Any) -> dict[str, Any]:
+    """An axis with faint lines that makes room for its own labels."""
+    colors = palette(dark)
+    common: dict[str, Any] = {
+        "gridcolor": colors["grid"],
+        "linecolor": colors["grid"],
+        "zeroline": False,
+        "automargin": True,
+        "tickfont": {"color": colors["muted"]},
+    }
+    if title:
+        common["title"] = {"text": title, "font": {"color": colors["muted"], "size": 12}, "standoff": 8}
+    return common | more
+
+
+def legible(background: str) -> str:
+    """Black or white, whichever is the easier to read on a `#rrggbb`."""
+    channels = [int(background[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    # Where the contrast with black equals that with white (WCAG 2).
+    return "#000000" if luminance > 0.179 else "#ffffff"

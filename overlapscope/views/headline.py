@@ -1,0 +1,103 @@
+"""The figures at the head of a report, each with what it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from overlapscope.analysis.results import Device
+from overlapscope.views.charts.causes import Subject, by_cause
+from overlapscope.views.page import Section
+from overlapscope.views.verdict import WORTH_SAYING
+from overlapscope.views.words import NOTHING, bare_shares, percent, share
+
+MOST_CAUSES = 4
+"""Of a bucket, in one line; its page has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """One figure."""
+
+    name: str
+    value: str
+    beside: str
+    """What share it is, or of what; empty for a figure that stands alone."""
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What a bucket is mostly due to."""
+
+    subject: Subject
+    name: str
+    causes: tuple[tuple[str, str], ...]
+    """Each cause with its share of the bucket, largest first."""
+
+
+def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
+    """Why copies are exposed and the GPU is idle, where that is worth saying: the largest bucket first."""
+    buckets = device.buckets
+    subjects: tuple[tuple[int, Subject], ...] = ((buckets.exposed_copy_ns, "exposed-copy"), (buckets.idle_ns, "idle"))
+    found = []
+    for whole, subject in sorted(subjects, key=lambda one: -one[0]):
+        if whole >= WORTH_SAYING * device.span_ns and whole:
+            causes = by_cause(section, subject)
+            shares = zip(causes, bare_shares(list(causes.values()), whole), strict=True)
+            found.append(Reason(subject, subject.replace("-", " "), tuple(shares)[:MOST_CAUSES]))
+    return tuple(found)
+
+
+def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
+    """The figures of a device, the most telling first."""
+    unit, buckets, overlap = section.unit, device.buckets, device.overlap
+    stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
+
+    def of_span(ns: int) -> str:
+        return f"{share(ns, device.span_ns)} of the span"
+
+    return (
+        Headline(
+            "efficiency",
+            percent(overlap.efficiency_pct),
+            "only one engine worked" if overlap.efficiency_pct is None else "of the possible overlap",
+            "How much of the overlap that was possible happened. 0: kernels and copies ran one at a time; 100: no "
+            "order of the same work would hide more.",
+        ),
+        Headline(
+            "hidden copy",
+            percent(overlap.hidden_copy_pct),
+            f"of {unit.text(overlap.copy_ns)}" if overlap.copy_ns else "nothing was copied",
+            "How much of the time in which data moved between host and device a kernel ran beside it.",
+        ),
+        Headline(
+            "exposed copy",
+            unit.text(buckets.exposed_copy_ns),
+            of_span(buckets.exposed_copy_ns),
+            "A copy ran, and no kernel beside it: the GPU only moved data.",
+        ),
+        Headline(
+            "exposed comm",
+            unit.text(buckets.exposed_comm_ns),
+            of_span(buckets.exposed_comm_ns) if device.engines.comm_ns else "no communication",
+            "A collective (NCCL and the like) ran, and no other kernel beside it.",
+        ),
+        Headline(
+            "idle",
+            unit.text(buckets.idle_ns),
+            of_span(buckets.idle_ns),
+            "Nothing ran on the GPU at all.",
+        ),
+        Headline(
+            "stall cost",
+            unit.text(stall_ns),
+            f"{share(stall_ns, buckets.idle_ns)} of idle" if stall_ns else "no call cost idle time",
+            "Idle time because the host sat in a blocking call and could launch nothing. It is a part of idle.",
+        ),
+        Headline(
+            "span",
+            unit.text(device.span_ns),
+            f"compute {share(buckets.compute_ns, device.span_ns)}" if device.span_ns else NOTHING,
+            "From the first GPU op's start to the last one's end: what every share here is a share of.",
+        ),
+    )

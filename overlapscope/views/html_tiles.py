@@ -1,0 +1,131 @@
+"""What a timeline in a file is drawn from: answers to the questions that a person who zooms in would ask first.
+
+A tile is what `overlapscope.lanes.view` says of one span. Those of the whole window come first, then of its quarters,
+their quarters and so on, only where ops are still too short to be drawn singly; and each finding's example has its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from overlapscope import lanes as lane_views
+from overlapscope.lanes import Lanes
+
+COLUMNS = 2048
+PARTS = 4
+"""Into so many spans each is divided; the page takes tiles up to four times as fine as its pixels."""
+BUDGET_BYTES = 1_500_000
+"""For the tiles of all timelines in a file, compressed; base64 makes a third more of it."""
+DRAWN_COLUMNS = 3
+"""An op at least so wide is drawn singly."""
+LEAST_COLUMN_NS = 64
+"""No finer than this: an op of 192 ns is drawn singly then."""
+SHORTEST_VIEW_NS = 4_000
+"""The page shows no shorter span than this, also of a trace that is shorter."""
+_EXAMPLES = 24
+"""Findings of one trace that get tiles of their own, costliest first."""
+
+
+class Span(NamedTuple):
+    """Relative to the lanes' origin."""
+
+    start_ns: int
+    end_ns: int
+
+
+def around(example: Span, lanes: Lanes) -> Span:
+    """What to show so that a case is seen with what it lies between."""
+    margin = max(3 * (example.end_ns - example.start_ns) // 2, 2_000)
+    return Span(max(lanes.start_ns, example.start_ns - margin), min(lanes.end_ns, example.end_ns + margin))
+
+
+def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_bytes: int) -> list[dict[str, Any]]:
+    """For each trace the `model` of its lanes and its `tiles`, each gzip in base64.
+
+    The traces share the budget level by level, so that all can be zoomed into as far; each has at least one tile.
+    """
+    tiles: list[list[str]] = [[] for _ in drawn]
+    left = budget_bytes
+    for number, span, _ in _wanted(drawn, examples):
+        packed = _tile(drawn[number], span)
+        if tiles[number] and len(packed) > left:
+            break
+        left -= len(packed)
+        tiles[number].append(base64.b64encode(packed).decode("ascii"))
+    return [{"model": lane_views.model(lanes), "tiles": made} for lanes, made in zip(drawn, tiles, strict=True)]
+
+
+class _Wanted(NamedTuple):
+    number: int
+    span: Span
+    level: int
+
+
+def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]]) -> Iterator[_Wanted]:
+    """Spans in the order of their worth: whole windows, examples, then ever finer parts, the fullest first."""
+    whole = [Span(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
+    yield from (_Wanted(number, span, 0) for number, span in enumerate(whole))
+    for number, lanes in enumerate(drawn):
+        own = dict.fromkeys(around(example, lanes) for example in examples[number][:_EXAMPLES])
+        yield from (_Wanted(number, span, 0) for span in own if span != whole[number])
+    queue: list[tuple[int, int, int, _Wanted]] = []
+    order = itertools.count()
+    shorter = [_Short(lanes) for lanes in drawn]
+
+    def push_parts(parent: _Wanted) -> None:
+        start, end = parent.span
+        if end - start < PARTS * LEAST_COLUMN_NS * COLUMNS:
+            return
+        edges = [start + (end - start) * number // PARTS for number in range(PARTS + 1)]
+        for part in itertools.starmap(Span, itertools.pairwise(edges)):
+            # What the parent could not draw is what its parts are for.
+            missing = shorter[parent.number].inside(part, parent.level)
+            if missing:
+                level = parent.level + 1
+                heapq.heappush(queue, (level, -missing, next(order), _Wanted(parent.number, part, level)))
+
+    for number, span in enumerate(whole):
+        push_parts(_Wanted(number, span, 0))
+    while queue:
+        *_, found = heapq.heappop(queue)
+        yield found
+        push_parts(found)
+
+
+class _Short:
+    """Counts ops that are too short to be drawn singly in the tiles of a level."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        starts = [lane.start_ns for lane in lanes.lanes]
+        lengths = [lane.end_ns - lane.start_ns for lane in lanes.lanes]
+        start_ns = np.concatenate(starts) if starts else np.zeros(0, np.int64)
+        length_ns = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+        order = np.argsort(start_ns, kind="stable")
+        covering = length_ns[order] > 0
+        self._start_ns = start_ns[order][covering]
+        self._length_ns = length_ns[order][covering]
+        self._span_ns = lanes.end_ns - lanes.start_ns
+        self._level = -1
+        self._count = np.zeros(1, np.int64)
+
+    def inside(self, span: Span, level: int) -> int:
+        """How many begin in a span and are left undrawn by the tiles of a level, each 4^-level of the whole."""
+        if level != self._level:
+            # Spans are asked for level by level.
+            shorter_than_ns = DRAWN_COLUMNS * self._span_ns / (COLUMNS * PARTS**level)
+            self._level = level
+            self._count = np.concatenate([[0], np.cumsum(self._length_ns < shorter_than_ns)])
+        first, last = np.searchsorted(self._start_ns, span).tolist()
+        return int(self._count[last] - self._count[first])
+
+
+def _tile(lanes: Lanes, span: Span) -> bytes:
+    ids = [lane.id for lane in lanes.lanes]
+    return gzip.compress(lane_views.view(lanes, span.start_ns, span.end_ns, COLUMNS, ids), 6, mtime=0)
