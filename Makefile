@@ -14,16 +14,18 @@ PIP_FLAGS := --disable-pip-version-check --quiet
 PYTEST_FLAGS ?= -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench wheel clean python
+.PHONY: help demo test lint types bench wheel clean python browser
 
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
 
-demo: $(DEMO)/.ready  ## the bundled experiments, then one of them in full (light: without torch)
-	$(DEMO)/bin/overlapscope scenarios report
-	$(DEMO)/bin/overlapscope analyze "$$($(DEMO)/bin/overlapscope samples)/laboratory/offload_pipeline/one_stream.trace.json.gz"
+demo: $(DEMO)/.ready  ## the dashboard on the bundled recordings, until Ctrl-C or for DEMO_SECONDS=N (without torch)
+	@traces="$$($(DEMO)/bin/overlapscope samples)"; \
+	if [ -z "$(DEMO_SECONDS)" ]; then exec $(DEMO)/bin/overlapscope dashboard "$$traces"; fi; \
+	$(DEMO)/bin/overlapscope dashboard "$$traces" & \
+	sleep $(DEMO_SECONDS) && kill $$! && wait $$!
 
-test: $(VENV)/.ready  ## run the whole suite, with the CPU build of torch
+test: $(VENV)/.ready browser  ## run the whole suite, with the CPU build of torch and a real browser
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 lint: $(VENV)/.ready  ## check style with ruff
@@ -45,7 +47,7 @@ clean:  ## remove the environments, caches and built files
 $(DEMO)/.ready: pyproject.toml | python
 	rm -rf $(DEMO)
 	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/pip install $(PIP_FLAGS) --editable .
+	$(DEMO)/bin/pip install $(PIP_FLAGS) --editable '.[dashboard]'
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml requirements/ci.txt | python
@@ -73,3 +75,10 @@ python:
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
 		then apt-get update -qq && apt-get install -qq -y "$$package"; \
 		else echo "$(PYTHON) cannot make virtual environments: sudo apt-get install $$package" >&2; exit 1; fi; }
+
+# The dashboard's tests fail without a browser; on Debian and Ubuntu that is a package.
+browser: $(VENV)/.ready
+	@$(VENV)/bin/python -m tests.browser.chromium >/dev/null 2>&1 || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
+		then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium; \
+		else $(VENV)/bin/python -m tests.browser.chromium; fi; }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -529,8 +531,8 @@ def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_
 def test_the_analysis_is_that_of_analyze_and_goes_to_stderr(tmp_path: Path) -> None:
     trace = Path("traces/pipeline_1stream.json.gz").absolute()
     code = (
-        "import pathlib, sys\nfrom overlapscope.commands.run import analyze_apart\n"
-        "analyze_apart(pathlib.Path(sys.argv[1]), limit_bytes=10**9)"
+        "import sys\nfrom overlapscope.commands.run import apart\n"
+        "apart('analyze', sys.argv[1], '--max-size', str(10**9))"
     )
     write(tmp_path / "rich.py", "1 / 0")
     done = execute([sys.executable, "-P", "-c", code, str(trace)], tmp_path)
@@ -555,6 +557,39 @@ def test_on_a_gpu_the_analysis_follows(tmp_path: Path) -> None:
     written = lines.index("overlapscope: wrote train.trace.json.gz")
     assert lines[written + 1].startswith("train.trace.json.gz, ")
     assert any(line.startswith("exposed copy by cause") for line in lines)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_open_ends_in_the_dashboard(tmp_path: Path) -> None:
+    pytest.importorskip("dash")
+    write(
+        tmp_path / "train.py",
+        TRAIN + "model.cuda()\n"
+        "for _ in range(12):\n"
+        "    model(torch.ones(4, 8).cuda()).sum().backward(); optimizer.step()\n"
+        "print('ran')\nraise SystemExit(3)\n",
+    )
+    run = subprocess.Popen(
+        [*RUN, "--open", "train.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert run.stderr is not None
+    lines = []
+    for line in run.stderr:
+        lines.append(line)
+        if (address := re.search(r"Serving at (\S+)", line)) is not None:
+            break
+    assert address is not None and any(line.startswith("train.trace.json.gz, ") for line in lines), lines
+    with urlopen(address[1]) as answer:
+        assert b"overlapscope" in answer.read()
+    os.killpg(run.pid, signal.SIGINT)
+    output, rest = run.communicate(timeout=60)
+    assert (run.returncode, output, rest) == (3, "ran\n", "Stopped.\n")
 
 
 @pytest.mark.gpu

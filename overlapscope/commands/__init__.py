@@ -21,6 +21,7 @@ from overlapscope.errors import OverlapscopeError, UsageError
 COMMANDS = {
     "run": "run a script, record it, and say whether data moves while the GPU computes",
     "analyze": "say whether data moves while the GPU computes, and if not why",
+    "dashboard": "show traces in a browser, with a timeline",
     "rules": "list the rules that findings come from",
     "explain": "explain one rule, with an example",
     "schema": "print the JSON schema of a report",

@@ -13,6 +13,7 @@ from typing import NoReturn
 from overlapscope.commands import ProgramInterrupted
 from overlapscope.commands._output import check_output
 from overlapscope.commands._size import parse_size
+from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices, script
 from overlapscope.recorder._torch import require_torch
@@ -30,7 +31,7 @@ _LAUNCHERS = {
 }
 """Programs that start others, which are those to be recorded."""
 
-_ANALYZE = "import sys; sys.path.append(sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
+_COMMAND = "import sys; sys.path.append(sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
 _ROOT = Path(__file__).parents[2]
 _LEAST_LIMIT_BYTES = 8 << 30
 """What is read at least, twice what `overlapscope analyze` reads unasked: the program's own trace may be large."""
@@ -89,6 +90,7 @@ class Command:
             "-o", "--output", metavar="FILE", type=Path, help="the trace (default: NAME.trace.json.gz, of the script)"
         )
         parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
+        parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
 
     def run(self, args: argparse.Namespace) -> NoReturn:
         """Ends as the program does: by SystemExit or ProgramInterrupted."""
@@ -132,10 +134,13 @@ class _Run:
         )
         self._max_size_bytes = args.max_size
         self._check_hazards = args.check_hazards
+        self._open = args.open
         self._shown = rank_path(asked, os.environ)
         """The trace as a path from the directory that the person is in."""
         self._rank = int(os.environ["RANK"]) if self._shown != asked else None
         require_torch()
+        if args.open:
+            require_packages()
         prepare(self._shown)
         # A launcher that starts its processes again after a failure means to go on.
         again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
@@ -201,7 +206,13 @@ class _Run:
             self._tell("no GPU activity: the program used no GPU, so there is nothing to say about overlap.")
         else:
             # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
-            analyze_apart(self._recording.path, limit_bytes=max(3 * self._max_size_bytes, _LEAST_LIMIT_BYTES))
+            limit = ("--max-size", str(max(3 * self._max_size_bytes, _LEAST_LIMIT_BYTES)))
+            path = self._recording.path
+            apart("analyze", str(path), *limit)
+            if self._open:
+                # Ctrl-C ends the dashboard; the program has ended already.
+                with suppress(KeyboardInterrupt):
+                    apart("dashboard", str(path if self._rank is None else path.parent), *limit)
 
     def _tell(self, sentence: str) -> None:
         who = "overlapscope" if self._rank is None else f"overlapscope (rank {self._rank})"
@@ -213,12 +224,12 @@ class _Run:
             print(text, file=sys.__stderr__, flush=True)
 
 
-def analyze_apart(path: Path, *, limit_bytes: int) -> None:
-    """`overlapscope analyze` in a process of its own, with its output on stderr.
+def apart(*arguments: str) -> None:
+    """A command of overlapscope in a process of its own, with its output on stderr.
 
     The program may have left anything in this one: threads, another directory, modules named like ours, little memory.
     """
-    command = [sys.executable, "-P", "-c", _ANALYZE, str(_ROOT), "analyze", str(path), "--max-size", str(limit_bytes)]
+    command = [sys.executable, "-P", "-c", _COMMAND, str(_ROOT), *arguments]
     with suppress(OSError, ValueError):
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, check=False)
 

@@ -1,0 +1,81 @@
+"""`overlapscope dashboard`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from overlapscope.commands import DONE
+from overlapscope.commands._size import parse_size
+from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
+from overlapscope.views.words import clean
+
+
+class Command:
+    """Show traces in a browser: what is not overlapped, why, and where in the
+    code, with a timeline of every stream.
+
+    A TRACE is a file (.json, .json.gz, .json.zst), a pattern, or a directory,
+    whose traces and those below it can be chosen. More can be dropped onto
+    the page. Ctrl-C ends it.
+
+    Only this machine can reach the server, unless --host says otherwise; then
+    a token is needed, which is part of the address that is printed.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("traces", nargs="*", metavar="TRACE", help="trace file, directory of traces, or pattern")
+        parser.add_argument("--port", type=_port, metavar="N", help="default: 8050, or a free one; 0: a free one")
+        parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
+        parser.add_argument(
+            "--token", metavar="TEXT", help="what a browser must know; made up where --host is not this machine"
+        )
+        parser.add_argument("--base-path", default="/", metavar="PATH", help="path that a proxy serves it under")
+        parser.add_argument("--no-open", action="store_true", help="do not open a browser")
+        parser.add_argument(
+            "--max-size",
+            metavar="SIZE",
+            type=parse_size,
+            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
+        )
+        parser.add_argument(
+            "--max-upload",
+            metavar="SIZE",
+            type=parse_size,
+            default=UPLOAD_BYTES,
+            help="largest file that may be dropped onto the page (default: 4GiB)",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        require_packages()
+        base = args.base_path.strip("/")
+        server, url = launch(
+            [Path(trace) for trace in args.traces],
+            host=args.host,
+            port=args.port,
+            base=f"/{base}/" if base else "/",
+            token=args.token,
+            limit_bytes=args.max_size,
+            upload_bytes=args.max_upload,
+        )
+        _tell(f"Serving at {url}  (Ctrl-C to end)")
+        if "SSH_CONNECTION" in os.environ:
+            forward = f"ssh -L {server.port}:localhost:{server.port}"
+            _tell(f"From your own machine: {forward} and this machine's name, then open that address there.")
+        if not args.no_open:
+            open_browser(url)
+        server.run()
+        _tell("Stopped.")
+        return DONE
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
+
+
+def _tell(sentence: str) -> None:
+    print(clean(sentence), file=sys.stderr, flush=True)

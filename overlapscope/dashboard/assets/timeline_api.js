@@ -1,0 +1,36 @@
+/* `overlapscope.mountTimeline`: what a page needs of the timeline. */
+(() => {
+  "use strict";
+  const lib = (window.overlapscope = window.overlapscope || {});
+
+  /* Draws a timeline into an element, which it empties; returns a handle.
+
+     model      answer of /api/timeline/model
+     source     overlapscope.serverSource(base, trace) or overlapscope.staticSource(tiles, model.categories)
+     palette    {category or "background", "panel", "text", "muted", "grid", "accent": "#rrggbb"}
+     offset     the instant that counts as zero; every time given or told is relative to it (0)
+     view       {start, end} to begin with (the whole trace)
+     selection  {start, end, device?} to begin with
+     op         {lane, row} to begin with
+     toolbar    false: none
+     details    an element elsewhere for what is known of the chosen op
+     onView(start, end), onSelect({start, end, device} or null), onOp({lane, row} or null) */
+  lib.mountTimeline = (element, options) => {
+    const timeline = new lib.Timeline(element, options);
+    if (options.selection && options.onSelect) lib.select(timeline, { ...timeline.selection, device: options.selection.device });
+    if (options.op) lib.goTo(timeline, options.op.lane, options.op.row, options.view ? null : undefined);
+    return {
+      element,
+      /* `silent`: do not tell `onView`, as for a linked timeline. */
+      setView: (start, end, { silent = false } = {}) =>
+        lib.setView(timeline, timeline.fromCaller({ start, end }), { silent }),
+      getView: () => timeline.toCaller(timeline.view),
+      select: (selection) =>
+        lib.select(timeline, selection && { ...timeline.fromCaller(selection), device: selection.device }),
+      choose: (lane, row) => lib.goTo(timeline, lane, row),
+      showDevice: (device) => lib.showDevice(timeline, device),
+      setPalette: (palette) => timeline.setPalette(palette),
+      destroy: () => timeline.destroy(),
+    };
+  };
+})();

@@ -1,0 +1,164 @@
+/* Everything that moves a timeline or changes what is chosen in it. */
+(() => {
+  "use strict";
+  const lib = (window.overlapscope = window.overlapscope || {});
+  lib.SHORTEST_VIEW = 4000; // ns, so that a column of the widest screen is at least one
+  const MARGIN = 0.05; // of a view, that may lie outside the trace
+
+  /* The nearest span that may be shown, in whole ns. */
+  lib.limited = (timeline, { start, end }) => {
+    const all = timeline.everything();
+    const length = Math.round(
+      Math.min(Math.max(end - start, lib.SHORTEST_VIEW), (all.end - all.start) * (1 + 2 * MARGIN)),
+    );
+    const margin = length * MARGIN;
+    const middle = (start + end) / 2;
+    const first = Math.min(Math.max(middle - length / 2, all.start - margin), Math.max(all.end + margin - length, all.start - margin));
+    return { start: Math.round(first), end: Math.round(first) + length };
+  };
+
+  /* Another view; `event` is the input behind it. `silent`: on behalf of a linked timeline, which tells nobody and
+     need not stay within this trace. */
+  lib.setView = (timeline, span, { event = null, silent = false } = {}) => {
+    const view = silent ? { start: Math.round(span.start), end: Math.round(span.end) } : lib.limited(timeline, span);
+    if (view.start === timeline.view.start && view.end === timeline.view.end) return;
+    timeline.view = view;
+    timeline.hovered = null;
+    lib.hideTooltip(timeline);
+    timeline.changed(event);
+    const { onView } = timeline.options;
+    if (!silent && onView) {
+      const told = timeline.toCaller(view);
+      onView(told.start, told.end);
+    }
+  };
+
+  /* Zooms by a factor (below 1: in), an instant staying where it is. */
+  lib.zoom = (timeline, factor, around, event) => {
+    const { start, end } = timeline.view;
+    const length = Math.max(lib.SHORTEST_VIEW, (end - start) * factor);
+    const share = (around - start) / (end - start);
+    lib.setView(timeline, { start: around - length * share, end: around + length * (1 - share) }, { event });
+  };
+
+  lib.pan = (timeline, share, event) => {
+    const { start, end } = timeline.view;
+    const by = (end - start) * share;
+    lib.setView(timeline, { start: start + by, end: end + by }, { event });
+  };
+
+  /* The GPU's work; where that is shown already, the whole trace. */
+  lib.fitAll = (timeline, event) => {
+    const home = timeline.home();
+    const there = timeline.view.start === home.start && timeline.view.end === home.end;
+    lib.setView(timeline, there ? timeline.framedWhole() : home, { event });
+  };
+
+  /* The chosen op, else the selected span, else everything, with a margin. */
+  lib.fitChosen = (timeline, event) => {
+    const span = timeline.chosen || timeline.selection;
+    if (!span) return lib.fitAll(timeline, event);
+    const margin = Math.max((span.end - span.start) * 0.1, 500);
+    return lib.setView(timeline, { start: span.start - margin, end: span.end + margin }, { event });
+  };
+
+  /* Brings a span into view: as near as it is now where the span can be seen like that, else as near as it takes. */
+  lib.bring = (timeline, { start, end }) => {
+    const now = timeline.view.end - timeline.view.start;
+    const length = end - start;
+    const readable = length < now * 0.8 && length > now * 0.03;
+    if (readable && start >= timeline.view.start && end <= timeline.view.end) return;
+    const wide = readable ? now : Math.max(length * 6, 20 * lib.SHORTEST_VIEW);
+    const middle = (start + end) / 2;
+    lib.setView(timeline, { start: middle - wide / 2, end: middle + wide / 2 });
+  };
+
+  /* Unfolds a lane's group and scrolls to it. */
+  lib.revealLane = (timeline, laneId) => {
+    const lane = timeline.model.lanes.find((one) => one.id === laneId);
+    if (!lane) return;
+    if (timeline.folded.delete(lane.group)) timeline.measure();
+    const row = lib.rowOf(timeline.rows.rows, timeline.model, laneId);
+    const room = timeline.size.height - lib.TOP;
+    const top = timeline.stage.scrollTop;
+    if (row.y < top) timeline.stage.scrollTop = Math.max(0, row.y - 24);
+    else if (row.y + row.height > top + room) timeline.stage.scrollTop = row.y + row.height - room + 24;
+  };
+
+  /* Scrolls to a device's lanes. */
+  lib.showDevice = (timeline, device) => {
+    const row = timeline.rows.rows.find((one) => one.header && lib.deviceOf(one.group) === device);
+    if (row) timeline.stage.scrollTop = row.y;
+  };
+
+  lib.fold = (timeline, group) => {
+    if (!timeline.folded.delete(group)) timeline.folded.add(group);
+    timeline.measure();
+  };
+
+  /* Chooses an op that is known in full, or none. */
+  lib.choose = (timeline, op) => {
+    timeline.chosen = op;
+    lib.showDetails(timeline);
+    timeline.schedule();
+    if (timeline.options.onOp) timeline.options.onOp(op ? { lane: op.lane, row: op.row } : null);
+  };
+
+  /* Details of an op, asked for once. */
+  lib.detailsOf = (timeline, lane, row) => {
+    const key = `${lane}:${row}`;
+    let known = timeline.details.get(key);
+    if (!known) {
+      if (timeline.details.size > 2000) timeline.details.clear();
+      known = timeline.source.op(lane, row);
+      timeline.details.set(key, known);
+      known.catch(() => timeline.details.delete(key));
+    }
+    return known;
+  };
+
+  /* Goes to an op and chooses it, or to a `span` around it (null: the view stays); the latest of several wishes wins. */
+  lib.goTo = async (timeline, lane, row, span) => {
+    const wish = (timeline.wish = {});
+    try {
+      const op = await lib.detailsOf(timeline, lane, row);
+      if (timeline.wish !== wish || !op) return;
+      lib.revealLane(timeline, lane);
+      if (span !== null) lib.bring(timeline, span || op);
+      lib.choose(timeline, op);
+    } catch (error) {
+      lib.showProblem(timeline, error.message);
+    }
+  };
+
+  /* A match of search or worst: an op, or a span that has none. */
+  lib.goToMatch = (timeline, match) => {
+    if (match.row !== null && match.row !== undefined) return lib.goTo(timeline, match.lane, match.row, match);
+    lib.revealLane(timeline, match.lane);
+    lib.bring(timeline, match);
+    return lib.select(timeline, { start: match.start, end: match.end, device: deviceOfLane(timeline, match.lane) });
+  };
+
+  const deviceOfLane = (timeline, laneId) => {
+    const lane = timeline.model.lanes.find((one) => one.id === laneId);
+    return lane ? lib.deviceOf(lane.group) : null;
+  };
+
+  /* Selects a span, or none; `final` once it no longer moves under the mouse. */
+  lib.select = (timeline, selection, final = true) => {
+    timeline.selection = selection && {
+      start: Math.round(selection.start),
+      end: Math.round(selection.end),
+      device: selection.device === undefined ? null : selection.device,
+    };
+    timeline.schedule();
+    const { onSelect } = timeline.options;
+    if (final && onSelect) onSelect(timeline.selection && { ...timeline.toCaller(timeline.selection), device: timeline.selection.device });
+  };
+
+  lib.clear = (timeline) => {
+    timeline.wish = null;
+    if (timeline.chosen) lib.choose(timeline, null);
+    if (timeline.selection) lib.select(timeline, null);
+  };
+})();

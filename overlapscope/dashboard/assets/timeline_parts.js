@@ -1,0 +1,220 @@
+/* The parts of a timeline around its canvas: toolbar with search, help, panels. */
+(() => {
+  "use strict";
+  const lib = (window.overlapscope = window.overlapscope || {});
+  const TYPING_MS = 180;
+
+  const HELP = [
+    ["W / S, ↑ / ↓, ctrl + wheel", "zoom in and out at the mouse"],
+    ["A / D, ← / →, shift + wheel", "move left and right"],
+    ["shift + drag, middle button + drag", "move the view"],
+    ["wheel", "scroll the lanes"],
+    ["drag", "select a span; its edges can be dragged"],
+    ["click", "choose an op: its details and arrows"],
+    ["F, double click", "fit the chosen op, or the selected span"],
+    ["0", "fit the whole trace"],
+    ["/", "search; Enter next, shift + Enter previous"],
+    ["Esc", "clear choice and selection"],
+    ["click on a group's name", "fold or unfold it"],
+    ["?", "this help"],
+  ];
+
+  const WORST = [
+    ["exposed-copy", "exposed copy"],
+    ["idle", "idle gap"],
+    ["stall", "host stall"],
+  ];
+
+  const button = (text, label, action) => {
+    const made = lib.node("button", "tl-button", text);
+    made.type = "button";
+    made.setAttribute("aria-label", label);
+    made.title = label;
+    made.addEventListener("click", action);
+    return made;
+  };
+
+  /* Builds everything into the element and names the parts on the timeline. `options.toolbar === false` leaves the
+     toolbar out; `options.details` is an element elsewhere that takes the chosen op's panel. */
+  lib.buildParts = (timeline) => {
+    const { element, options } = timeline;
+    const { node } = lib;
+    element.classList.add("tl");
+    timeline.stage = node("div", "tl-stage");
+    timeline.canvas = node("canvas", "tl-canvas");
+    timeline.canvas.tabIndex = 0;
+    timeline.canvas.setAttribute("role", "application");
+    timeline.canvas.setAttribute(
+      "aria-label",
+      "Timeline. W and S zoom, A and D move, F fits the chosen op, 0 fits all, slash searches, question mark shows help.",
+    );
+    timeline.spacer = node("div");
+    timeline.stage.append(timeline.canvas, timeline.spacer);
+    timeline.tooltip = node("div", "tl-tooltip");
+    timeline.tooltip.hidden = true;
+    timeline.problem = node("div", "tl-problem");
+    timeline.problem.setAttribute("role", "alert");
+    timeline.problem.hidden = true;
+    timeline.live = node("div", "tl-live");
+    timeline.live.setAttribute("aria-live", "polite");
+    timeline.legend = node("div", "tl-legend");
+    timeline.help = help(timeline);
+    timeline.searchInput = node("input", "tl-search");
+    timeline.panel = options.details || node("div");
+    timeline.panel.classList.add("tl-panel");
+    const tools = options.toolbar === false ? [] : [toolbar(timeline)];
+    const below = options.details ? [] : [timeline.panel];
+    element.replaceChildren(
+      ...tools,
+      timeline.problem,
+      timeline.stage,
+      timeline.legend,
+      ...below,
+      timeline.help,
+      timeline.tooltip,
+      timeline.live,
+    );
+    if (!options.details && options.toolbar === false) timeline.panel.hidden = true;
+  };
+
+  const toolbar = (timeline) => {
+    const bar = lib.node("div", "tl-toolbar");
+    bar.setAttribute("role", "toolbar");
+    bar.setAttribute("aria-label", "timeline tools");
+    const middle = () => (timeline.view.start + timeline.view.end) / 2;
+    bar.append(
+      search(timeline),
+      worst(timeline),
+      group(
+        button("−", "zoom out", (event) => lib.zoom(timeline, 1.6, middle(), event)),
+        button("+", "zoom in", (event) => lib.zoom(timeline, 1 / 1.6, middle(), event)),
+        button("Fit", "fit the whole trace (0)", (event) => lib.fitAll(timeline, event)),
+        button("?", "keys and mouse (?)", () => lib.showHelp(timeline, !lib.helpIsOpen(timeline))),
+      ),
+    );
+    return bar;
+  };
+
+  const group = (...children) => {
+    const made = lib.node("span", "tl-group");
+    made.append(...children);
+    return made;
+  };
+
+  /* -- search ------------------------------------------------------------------------------------ */
+
+  const search = (timeline) => {
+    const input = timeline.searchInput;
+    input.type = "search";
+    input.placeholder = "Search by name";
+    input.setAttribute("aria-label", "search by name");
+    input.spellcheck = false;
+    const count = lib.node("span", "tl-count");
+    count.setAttribute("aria-live", "polite");
+    const state = { text: "", at: null, wish: null, timer: 0 };
+
+    const look = async (direction, jump) => {
+      clearTimeout(state.timer);
+      const text = input.value.trim();
+      const wish = (state.wish = {});
+      if (!text) {
+        state.text = "";
+        count.textContent = "";
+        return;
+      }
+      if (text !== state.text) Object.assign(state, { text, at: null });
+      const after = state.at === null ? Math.floor(timeline.view.start) - 1 : state.at;
+      try {
+        const found = await timeline.source.search(text, after, direction);
+        if (state.wish !== wish) return;
+        if (jump && found.match) {
+          state.at = found.match.start;
+          count.textContent = `${found.number.toLocaleString("en-US")} of ${found.count.toLocaleString("en-US")}`;
+          await lib.goToMatch(timeline, found.match);
+        } else {
+          const many = found.count.toLocaleString("en-US");
+          count.textContent = found.count ? `${many} ${found.count === 1 ? "match" : "matches"}` : "no match";
+        }
+      } catch (error) {
+        lib.showProblem(timeline, error.message);
+      }
+    };
+
+    input.addEventListener("input", () => {
+      clearTimeout(state.timer);
+      state.timer = setTimeout(() => look(1, false), TYPING_MS);
+    });
+    input.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") {
+        event.preventDefault();
+        look(event.shiftKey ? -1 : 1, true);
+      } else if (event.key === "Escape") {
+        input.blur();
+        timeline.canvas.focus({ preventScroll: true });
+      }
+    });
+    return group(
+      input,
+      button("‹", "previous match (shift + Enter)", () => look(-1, true)),
+      button("›", "next match (Enter)", () => look(1, true)),
+      count,
+    );
+  };
+
+  /* -- the worst of a kind, one after the other ---------------------------------------------------- */
+
+  const worst = (timeline) => {
+    const made = group(lib.node("span", "tl-label", "Worst"));
+    for (const [kind, word] of WORST) {
+      let number = 0;
+      const one = button(word, `go to the worst ${word}, then to the next`, async () => {
+        try {
+          const found = await timeline.source.worst(kind, number);
+          if (!found.count) {
+            one.textContent = `no ${word}`;
+            one.disabled = true;
+          } else if (found.match) {
+            one.textContent = `${word} ${number + 1}/${found.count.toLocaleString("en-US")}`;
+            number = (number + 1) % found.count;
+            await lib.goToMatch(timeline, found.match);
+          }
+        } catch (error) {
+          lib.showProblem(timeline, error.message);
+        }
+      });
+      one.classList.add("tl-worst");
+      made.append(one);
+    }
+    return made;
+  };
+
+  /* -- help and problems ---------------------------------------------------------------------------- */
+
+  const help = (timeline) => {
+    const box = lib.node("div", "tl-help");
+    box.setAttribute("role", "dialog");
+    box.setAttribute("aria-label", "keys and mouse");
+    box.hidden = true;
+    const table = lib.node("dl");
+    for (const [keys, what] of HELP) {
+      const pair = lib.node("div");
+      pair.append(lib.node("dt", "", keys), lib.node("dd", "", what));
+      table.append(pair);
+    }
+    const close = button("Close", "close this help", () => lib.showHelp(timeline, false));
+    box.append(lib.node("strong", "", "Keys and mouse"), table, close);
+    return box;
+  };
+
+  lib.helpIsOpen = (timeline) => !timeline.help.hidden;
+  lib.showHelp = (timeline, open) => {
+    lib.hideTooltip(timeline);
+    timeline.help.hidden = !open;
+  };
+
+  lib.showProblem = (timeline, text) => {
+    if (timeline.problem.textContent === text) return;
+    timeline.problem.textContent = text;
+    timeline.problem.hidden = !text;
+  };
+})();

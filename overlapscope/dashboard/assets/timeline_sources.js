@@ -1,0 +1,124 @@
+/* Where a timeline gets its data from: the server's routes, or tiles that lie in the page itself.
+
+A source has view(start, end, columns, laneIds) -> Promise of [ArrayBuffer], op(lane, row), at(lane, start, end),
+search(text, after, direction) and worst(kind, number), each a Promise of what the route of that name answers. */
+(() => {
+  "use strict";
+  const lib = (window.overlapscope = window.overlapscope || {});
+
+  /* `base` is the path the app lives under, with a slash at its end. */
+  lib.serverSource = (base, trace) => {
+    const get = async (route, parameters) => {
+      const query = new URLSearchParams({ trace, ...parameters });
+      const answer = await fetch(`${base}api/timeline/${route}?${query}`, { priority: "high" }).catch(() => {
+        throw new Error("The server does not answer. Is it still running?");
+      });
+      if (answer.ok) return answer;
+      const problem = await answer.json().catch(() => ({}));
+      throw new Error(problem.error || `The server answered ${answer.status}.`);
+    };
+    const json = async (route, parameters) => (await get(route, parameters)).json();
+    return {
+      model: () => json("model", {}),
+      view: async (start, end, columns, lanes) => [
+        await (await get("view", { start, end, columns, lanes: lanes.join(",") })).arrayBuffer(),
+      ],
+      op: (lane, row) => json("op", { lane, row }),
+      at: (lane, start, end) => json("at", { lane, start, end }),
+      search: (text, after, direction) => json("search", { text, after, direction }),
+      worst: (kind, number) => json("worst", { kind, number }),
+    };
+  };
+
+  const unpack = async (text) => {
+    const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).arrayBuffer();
+  };
+
+  const WORST = {
+    "exposed-copy": (name) => name.startsWith("exposed-copy:"),
+    idle: (name) => name.startsWith("idle:"),
+    stall: (name) => name === "blocking-call",
+  };
+
+  /* `tiles`: [base64 of gzip of an answer of the view route], coarse and fine; `categories`: the model's.
+     What is known of an op is what its tiles hold: name, start, length and category. */
+  lib.staticSource = (tiles, categories) => {
+    let opening = null;
+    let all = null;
+
+    const open = () => (opening = opening || Promise.all(tiles.map(unpack)).then((buffers) => buffers.map(whatItHolds)));
+
+    const whatItHolds = (buffer) => {
+      const records = lib.decode(buffer);
+      const first = records.values().next().value;
+      return { buffer, records, start: first.start, end: first.end, column: (first.end - first.start) / first.columns };
+    };
+
+    /* Every op that a tile holds, once, by start: {lane, row, start, end, title, category}. */
+    const ops = async () => {
+      if (all) return all;
+      const found = new Map();
+      for (const tile of await open()) {
+        for (const [lane, record] of tile.records) {
+          for (let i = 0; i < record.ops.count; i++) collect(found, lane, record, i);
+        }
+      }
+      return (all = [...found.values()].sort((a, b) => a.start - b.start));
+    };
+
+    const collect = (found, lane, record, i) => {
+      const { start, length, row, name, category } = record.ops;
+      const key = `${lane}:${row[i]}`;
+      const known = found.get(key);
+      const begin = Math.round(record.start + start[i]);
+      const end = Math.round(record.start + start[i] + length[i]);
+      const title = name[i] >= 0 ? record.names[name[i]] : "";
+      found.set(key, {
+        lane,
+        row: row[i],
+        start: known ? Math.min(known.start, begin) : begin,
+        end: known ? Math.max(known.end, end) : end,
+        title: title || (known ? known.title : ""),
+        category: categories[category[i]],
+      });
+    };
+
+    const told = (op) => op && { ...op, title: op.title || lib.categoryText(op.category), facts: [], arrows: [] };
+
+    return {
+      /* The coarsest tile that covers the view well enough, and finer ones that cover a part of it. */
+      view: async (start, end, columns) => {
+        const wanted = (end - start) / columns;
+        const near = (await open()).filter((tile) => tile.end > start && tile.start < end);
+        const useful = near.filter((tile) => tile.column >= wanted / 4);
+        const chosen = useful.length ? useful : near;
+        return chosen.sort((a, b) => b.column - a.column).map((tile) => tile.buffer);
+      },
+      op: async (lane, row) => told((await ops()).find((op) => op.lane === lane && op.row === row) || null),
+      at: async (lane, start, end) => {
+        const middle = (start + end) / 2;
+        const inside = (await ops()).filter((op) => op.lane === lane && op.start < end && op.end > start);
+        const far = (op) => Math.max(0, op.start - middle, middle - op.end);
+        inside.sort((a, b) => far(a) - far(b) || a.end - a.start - (b.end - b.start));
+        return told(inside[0] || null);
+      },
+      search: async (text, after, direction) => {
+        const wanted = text.toLowerCase();
+        const matches = (await ops()).filter((op) => op.title.toLowerCase().includes(wanted));
+        if (!wanted || !matches.length) return { count: 0, number: 0, match: null };
+        let number = matches.findIndex((op) => op.start > after);
+        if (direction < 0) number = matches.filter((op) => op.start < after).length - 1;
+        else if (number < 0) number = 0;
+        if (number < 0) number = matches.length - 1;
+        return { count: matches.length, number: number + 1, match: matches[number] };
+      },
+      worst: async (kind, number) => {
+        const cases = (await ops()).filter((op) => WORST[kind](op.category));
+        cases.sort((a, b) => b.end - b.start - (a.end - a.start));
+        return { count: cases.length, match: told(cases[number] || null) };
+      },
+    };
+  };
+})();

@@ -1,0 +1,84 @@
+"""What is shown instead of a page: nothing is there yet, or something is wrong. Each says what to do."""
+
+from __future__ import annotations
+
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from overlapscope.dashboard.library import Loading
+from overlapscope.dashboard.pages import PAGES
+from overlapscope.dashboard.place import Place
+from overlapscope.errors import OverlapscopeError
+from overlapscope.views.words import clean
+
+
+def notice(title: str, *lines: str | Component) -> Component:
+    """A title and what to do, in the middle of the page."""
+    return dmc.Center(
+        dmc.Stack(
+            [dmc.Title(title, order=3), *(dmc.Text(line, c="dimmed") for line in lines)],
+            gap="sm",
+            maw=620,
+            className="notice",
+        ),
+        mih="50vh",
+    )
+
+
+def nothing_opened() -> Component:
+    """The server was started without a trace."""
+    return notice(
+        "No trace is open",
+        "Drop a trace onto this page, or choose one with Open: .json, .json.gz or .json.zst, as torch.profiler's "
+        "export_chrome_trace writes it.",
+        html.Span(["To record one: ", dmc.Code("overlapscope run --open train.py")]),
+    )
+
+
+def no_page(place: Place) -> Component:
+    """The URL names a page that does not exist."""
+    return notice(
+        f"There is no page {clean(place.page, 60)!r}",
+        html.Span(["Go to ", dmc.Anchor("the overview", href=place.href("overview")), f", or to {_others()}."]),
+    )
+
+
+def _others() -> str:
+    return ", ".join(page.title for page in PAGES.values() if page.name != "overview")
+
+
+def no_trace(place: Place, id: str) -> Component:
+    """The URL names a trace that this server may not show."""
+    return notice(
+        f"There is no trace {clean(id, 100)!r} here",
+        "Only traces that were given when the dashboard was started, or dropped onto the page since, can be shown. "
+        "Choose one at the top.",
+    )
+
+
+def unreadable(place: Place, id: str, failure: OverlapscopeError) -> Component:
+    """The trace cannot be read."""
+    return notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
+
+
+def loading(id: str, state: Loading) -> Component:
+    """A trace is on its way."""
+    return dmc.Center(html.Div(loading_bar(id, state), id="loading", className="loading"), mih="50vh")
+
+
+def loading_bar(id: str, state: Loading) -> Component:
+    """How far it is."""
+    reading = state.part is not None
+    return dmc.Stack(
+        [
+            dmc.Text(f"{clean(id, 100)}: {state.stage}"),
+            dmc.Progress(
+                value=round(100 * state.part) if state.part is not None else 100,
+                animated=not reading,
+                striped=not reading,
+                **{"aria-label": "loading"},
+            ),
+        ],
+        w=420,
+    )

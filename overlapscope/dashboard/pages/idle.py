@@ -1,0 +1,63 @@
+"""Idle and stalls: why the GPU had nothing to do, and which calls kept the host from giving it something."""
+
+from __future__ import annotations
+
+import dash
+import dash_mantine_components as dmc
+from dash.development.base_component import Component
+
+from overlapscope.analysis.results import Device
+from overlapscope.dashboard import parts
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.shown import Shown
+from overlapscope.views import grids
+from overlapscope.views.words import share
+
+
+def layout(shown: Shown) -> Component:
+    """The page."""
+    device = shown.section.device
+    if device is None or not parts.usable(shown):
+        return parts.unusable(shown)
+    return parts.page(
+        "Idle and stalls",
+        _idle(shown, device),
+        _stalls(shown, device),
+        lead="When the GPU had nothing to do, why, and which calls kept the host from launching.",
+    )
+
+
+def _idle(shown: Shown, device: Device) -> Component:
+    unit, idle = shown.section.unit, device.buckets.idle_ns
+    if not idle:
+        return parts.panel("Idle by cause", parts.empty("The GPU was never idle in this recording."))
+    return parts.panel(
+        "Idle by cause",
+        parts.causes(shown, "idle", "idle-causes"),
+        dmc.Group(
+            [dmc.Text("Where it comes from", fw=600), parts.csv_button("idle-evidence")],
+            justify="space-between",
+            my="xs",
+        ),
+        parts.grid(shown, grids.evidence(shown.section, device, "idle"), "idle-evidence"),
+        note=f"{unit.of(idle, device.span_ns)} ({share(idle, device.span_ns)}) the GPU did nothing.",
+    )
+
+
+def _stalls(shown: Shown, device: Device) -> Component:
+    if not device.host_stalls:
+        return parts.panel("Host stalls", parts.empty("No blocking call was recorded on the host."))
+    lined = any(stall.where for stall in device.host_stalls)
+    hint = "" if lined else " Recorded with stacks, each would name its line of code: overlapscope run --stacks."
+    return parts.panel(
+        "Host stalls",
+        parts.grid(shown, grids.stalls(shown.section, device), "idle-stalls"),
+        beside=parts.csv_button("idle-stalls"),
+        note="Calls in which the host sat and waited. What they cost is the idle time that followed, because nothing "
+        f"could be launched meanwhile; waiting while the GPU is busy costs nothing.{hint}",
+    )
+
+
+def register(app: dash.Dash, library: Library) -> None:
+    """The page's callbacks."""
+    parts.register_csv(app, "idle-evidence", "idle-stalls")

@@ -1,0 +1,218 @@
+"""Overview: the verdict, the figures behind it, and what to change first."""
+
+from __future__ import annotations
+
+import textwrap
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from overlapscope.analysis.results import Device
+from overlapscope.dashboard import parts
+from overlapscope.dashboard.shown import Shown
+from overlapscope.rules import all_rules
+from overlapscope.rules.finding import Finding
+from overlapscope.rules.rule import Rule
+from overlapscope.views import charts
+from overlapscope.views.check_words import AFFECTS
+from overlapscope.views.colors import palette
+from overlapscope.views.headline import Headline, Reason, headlines, reasons
+from overlapscope.views.tables import cost, places, prose
+from overlapscope.views.words import clean, plural
+
+_SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
+_TRUST_COLUMNS = ("status", "check", "what was seen", "what that makes unknown or inexact")
+_STATUS = {"warn": ("!", "fair"), "fail": ("✕", "poor")}
+
+
+def layout(shown: Shown) -> Component:
+    """The page."""
+    device = shown.section.device
+    if device is None or not parts.usable(shown):
+        return parts.unusable(shown)
+    return dmc.Stack(
+        [
+            parts.verdict(shown),
+            _figures(shown, device),
+            parts.panel(
+                "Where the time goes",
+                parts.graph(charts.bucket_bar(shown.section, shown.dark), "overview-buckets", name="buckets"),
+                *(_reason(shown, reason) for reason in reasons(shown.section, device)),
+            ),
+            _findings(shown),
+            _trust(shown),
+        ],
+        gap="md",
+        maw=1500,
+    )
+
+
+def _figures(shown: Shown, device: Device) -> Component:
+    tiles = [_tile(figure) for figure in headlines(shown.section, device)]
+    return dmc.SimpleGrid(tiles, cols={"base": 2, "sm": 4, "lg": 7}, spacing="sm", id="overview-figures")
+
+
+def _tile(figure: Headline) -> Component:
+    return dmc.Tooltip(
+        label=figure.meaning,
+        multiline=True,
+        w=280,
+        withArrow=True,
+        boxWrapperProps={"w": "100%", "h": "100%"},
+        events={"hover": True, "focus": True, "touch": True},
+        children=dmc.Paper(
+            [
+                dmc.Text(figure.name, c="dimmed", size="sm"),
+                dmc.Text(figure.value, fz=22, fw=600, lh=1.25),
+                dmc.Text(figure.beside, c="dimmed", size="xs"),
+            ],
+            withBorder=True,
+            px="sm",
+            py="xs",
+            h="100%",
+            tabIndex=0,
+            className="figure-tile",
+        ),
+    )
+
+
+def _reason(shown: Shown, reason: Reason) -> Component:
+    """Why a bucket is as large as it is, in one line."""
+    colors = palette(shown.dark)
+    causes: list[Component] = [
+        html.Span(
+            [
+                html.Span("■ ", style={"color": colors[f"{reason.subject}:{cause}"]}, **parts.UNREAD),
+                f"{cause} {part} %",
+            ],
+            style={"whiteSpace": "nowrap"},
+        )
+        for cause, part in reason.causes
+    ]
+    page = "copies" if reason.subject == "exposed-copy" else "idle"
+    more = dcc.Link("why →", href=shown.place.href(page), className="timeline-link")
+    return dmc.Group([html.Strong(f"{reason.name} is"), *causes, more], gap="md", fz=14, mt=4)
+
+
+def _findings(shown: Shown) -> Component:
+    findings = shown.section.findings
+    if not findings:
+        return parts.panel(
+            "Findings",
+            parts.empty(
+                "None: no rule found anything that costs 1 % of the span or more.",
+                "What remains exposed or idle is told by cause on the pages Copies and Idle & stalls.",
+            ),
+        )
+    rules = {rule.id: rule for rule in all_rules()}
+    items = [_finding(shown, number, finding, rules[finding.rule]) for number, finding in enumerate(findings)]
+    return parts.panel(
+        "Findings",
+        dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", id="overview-findings"),
+        note="Costliest first. A cost is an upper bound on what the fix saves; several may count the same time.",
+    )
+
+
+def _finding(shown: Shown, number: int, finding: Finding, rule: Rule) -> Component:
+    icon, level = _SEVERITY[finding.severity]
+    color = palette(shown.dark)[level]
+    where = places(finding)
+    head = dmc.Stack(
+        [
+            dmc.Group(
+                [
+                    html.Span(icon, style={"color": color, "fontWeight": 700}, **parts.UNREAD),
+                    html.Span(finding.severity, style={"color": color, "fontWeight": 700, "fontSize": "14px"}),
+                    dmc.Text(finding.rule, c="dimmed", size="sm"),
+                    dmc.Text(cost(shown.section, finding.cost_ns), size="sm", fw=600),
+                ],
+                gap=8,
+            ),
+            dmc.Text(clean(finding.title, 400), fw=600),
+            *([html.Div(f"at {place}", className="place") for place in where]),
+        ],
+        gap=2,
+    )
+    body = dmc.Stack(
+        [
+            *_section("Evidence", finding.detail),
+            *_section("What to change", finding.advice),
+            dmc.Group(parts.timeline_link(shown, finding.example)),
+            _code(rule),
+            _meaning(rule),
+        ],
+        gap="sm",
+    )
+    return dmc.AccordionItem([dmc.AccordionControl(head), dmc.AccordionPanel(body)], value=str(number))
+
+
+def _section(title: str, text: str) -> list[Component]:
+    if not text:
+        return []
+    return [html.Div([dmc.Text(title, c="dimmed", size="sm"), dmc.Text("\n".join(prose(text)), className="prose")])]
+
+
+def _code(rule: Rule) -> Component:
+    """A program that has it, and the same without; for good news the other way round."""
+    before, after = ("Without overlap", "With it") if rule.severity == "info" else ("Before", "After")
+    return dmc.SimpleGrid(
+        [
+            html.Div(
+                [
+                    dmc.Text(title, c="dimmed", size="sm"),
+                    dmc.CodeHighlight(code=textwrap.dedent(code).strip("\n"), language="python"),
+                ],
+                style={"minWidth": 0},
+            )
+            for title, code in (
+                (f"{before}: a small program", rule.wrong),
+                (f"{after}: the same program", rule.right),
+            )
+        ],
+        cols={"base": 1, "md": 2},
+        spacing="sm",
+    )
+
+
+def _meaning(rule: Rule) -> Component:
+    return html.Details(
+        [
+            html.Summary(f"What {rule.id} means and how it is computed", style={"cursor": "pointer"}),
+            dmc.Text(" ".join(rule.meaning.split()), size="sm", mt=6, className="prose"),
+            dmc.Text(f"Computed: {' '.join(rule.computation.split())}", size="sm", mt=6, className="prose"),
+        ]
+    )
+
+
+def _trust(shown: Shown) -> Component:
+    trust, colors = shown.section.trace.trust, palette(shown.dark)
+    passed = sum(1 for check in trust.checks if check.status == "ok")
+    rows = [
+        dmc.TableTr(
+            [
+                dmc.TableTd(
+                    f"{_STATUS[check.status][0]} {check.status}",
+                    style={"color": colors[_STATUS[check.status][1]], "fontWeight": 700, "whiteSpace": "nowrap"},
+                ),
+                dmc.TableTd(check.id, style={"whiteSpace": "nowrap"}),
+                dmc.TableTd(clean(check.detail, 1000)),
+                dmc.TableTd(AFFECTS.get(check.id, "")),
+            ]
+        )
+        for check in trust.checks
+        if check.status != "ok"
+    ]
+    table = dmc.Table(
+        [
+            dmc.TableThead(dmc.TableTr([dmc.TableTh(title) for title in _TRUST_COLUMNS])),
+            dmc.TableTbody(rows),
+        ]
+    )
+    return parts.panel(
+        f"Trust: {trust.verdict}",
+        *([table] if rows else []),
+        note=f"{plural(passed, 'check')} of {len(trust.checks)} passed."
+        + ("" if rows else " The figures can be believed as they stand."),
+        id="overview-trust",
+    )

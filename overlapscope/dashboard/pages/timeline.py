@@ -1,0 +1,180 @@
+"""The timeline: every stream and host thread at any zoom, and the figures of a selected span.
+
+What is drawn and how it is moved is in `assets/timeline_*.js`; here is the frame around it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash
+import dash_mantine_components as dmc
+from dash import Input, Output, State, dcc, html
+from dash.development.base_component import Component
+
+from overlapscope import lanes
+from overlapscope.analysis.results import Period
+from overlapscope.dashboard import parts
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.shown import Shown
+from overlapscope.errors import OverlapscopeError
+from overlapscope.lanes import Lanes
+from overlapscope.views.colors import palette
+from overlapscope.views.words import Unit, clean, percent, share, unit_for
+
+_MOUNT = "function(config) { window.overlapscope.mountDashTimeline(config); return window.dash_clientside.no_update; }"
+
+
+def layout(shown: Shown) -> Component:
+    """The page."""
+    drawn, colors = shown.opened.lanes, palette(shown.dark)
+    if not drawn.lanes:
+        return parts.page("Timeline", parts.panel("Nothing to draw", parts.empty("This trace holds no event at all.")))
+    device = shown.section.device
+    config = {
+        "trace": shown.opened.id,
+        "base": shown.place.base,
+        "device": device.device if device else None,
+        "start": shown.place.start_ns,
+        "end": shown.place.end_ns,
+        "model": lanes.model(drawn),
+        "palette": colors,
+    }
+    return dmc.Stack(
+        [
+            dmc.Title("Timeline", order=2, className="timeline-heading"),
+            html.Div(id="timeline", className="timeline-page"),
+            html.Div(
+                [
+                    dmc.Paper(html.Div(id="timeline-details"), withBorder=True, p="md"),
+                    dmc.Paper(html.Div(_hint(), id="timeline-span"), withBorder=True, p="md"),
+                ],
+                className="timeline-panels",
+            ),
+            dcc.Store(id="timeline-selection"),
+            dcc.Store(id="timeline-config", data=config),
+            html.Div(id="timeline-mounted", hidden=True),
+        ],
+        gap="sm",
+    )
+
+
+def register(app: dash.Dash, library: Library) -> None:
+    """The page's callbacks."""
+    app.clientside_callback(_MOUNT, Output("timeline-mounted", "children"), Input("timeline-config", "data"))
+
+    @app.callback(
+        Output("timeline-span", "children"),
+        Input("timeline-selection", "data"),
+        State("timeline-config", "data"),
+        State("scheme-shown", "data"),
+        prevent_initial_call=True,
+    )
+    def show_span(selection: dict[str, Any] | None, config: dict[str, Any], scheme: str | None) -> Component:
+        if not selection or selection["trace"] != config["trace"]:
+            return _hint()
+        try:
+            drawn = library.wait(selection["trace"]).lanes
+        except OverlapscopeError as error:
+            return parts.empty(clean(str(error), 500))
+        device = config["device"] if selection.get("device") is None else selection["device"]
+        start_ns, end_ns = int(selection["start"]), int(selection["end"])
+        try:
+            return _span(drawn, device, start_ns, end_ns, palette(scheme == "dark"))
+        except KeyError:
+            return parts.empty("Nothing ran on a GPU in this trace, so a span has no figures.")
+
+
+def _hint() -> Component:
+    told = "Drag over the lanes to select a span: its buckets, overlap and causes are shown here."
+    return html.P(told, className="tl-hint")
+
+
+def _span(drawn: Lanes, device: int, start_ns: int, end_ns: int, colors: dict[str, str]) -> Component:
+    """What happened on a device in a span; raises KeyError where there is no such device."""
+    period = lanes.span(drawn, device, start_ns, end_ns)
+    if not period.span_ns:
+        return parts.empty(f"The GPU work of device {device} lies outside of this span.")
+    unit, overlap = unit_for(period.span_ns), period.overlap
+    cut = period.span_ns < end_ns - start_ns
+    of = f"{unit.text(period.span_ns)} on device {device}"
+    note = f"{of}: the part of the selection in which it was recorded" if cut else of
+    facts = [
+        ("efficiency", percent(overlap.efficiency_pct)),
+        ("hidden copy", percent(overlap.hidden_copy_pct)),
+        ("copies", unit.text(overlap.copy_ns)),
+        ("both directions at once", unit.text(overlap.h2d_d2h_ns)),
+    ]
+    if overlap.comm_compute_pct is not None:
+        facts.append(("comm under compute", percent(overlap.comm_compute_pct)))
+    title = [html.Strong("Selected span"), html.Span(note, className="timeline-note")]
+    children: list[Component] = [
+        html.Div(title),
+        _bar(period, unit, colors),
+        html.Div(
+            [
+                _amounts("Where the time goes", _buckets(period), period.span_ns, unit, colors),
+                *_causes(period, unit, colors),
+            ],
+            className="timeline-tables",
+        ),
+        html.Dl([html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts], className="tl-facts"),
+    ]
+    return html.Div(children, className="timeline-figures")
+
+
+def _buckets(period: Period) -> list[tuple[str, str, int]]:
+    """Colour, name and length of each bucket."""
+    b = period.buckets
+    return [
+        ("compute", "compute", b.compute_ns),
+        ("exposed-comm", "exposed comm", b.exposed_comm_ns),
+        ("exposed-copy", "exposed copy", b.exposed_copy_ns),
+        ("exposed-other", "exposed other", b.exposed_other_ns),
+        ("idle", "idle", b.idle_ns),
+    ]
+
+
+def _bar(period: Period, unit: Unit, colors: dict[str, str]) -> Component:
+    shown = [one for one in _buckets(period) if one[2]]
+    words: dict[str, Any] = {"aria-label": ", ".join(f"{name} {share(ns, period.span_ns)}" for _, name, ns in shown)}
+    return html.Div(
+        [
+            html.Div(title=f"{name}: {unit.text(ns)}", style={"flexGrow": ns, "background": colors[color]})
+            for color, name, ns in shown
+        ],
+        className="timeline-bar",
+        role="img",
+        **words,
+    )
+
+
+def _causes(period: Period, unit: Unit, colors: dict[str, str]) -> list[Component]:
+    found = (
+        ("Exposed copy by cause", "exposed-copy", period.exposed_copy_by_cause),
+        ("Idle by cause", "idle", period.idle_by_cause),
+    )
+    tables = []
+    for title, prefix, by_cause in found:
+        amounts = [(f"{prefix}:{cause}", cause, ns) for cause, ns in by_cause.items() if ns]
+        if amounts:
+            amounts.sort(key=lambda one: -one[2])
+            tables.append(_amounts(title, amounts, period.span_ns, unit, colors))
+    return tables
+
+
+def _amounts(
+    title: str, amounts: list[tuple[str, str, int]], whole_ns: int, unit: Unit, colors: dict[str, str]
+) -> Component:
+    rows = [
+        html.Tr(
+            [
+                html.Td([html.Span(className="timeline-dot", style={"background": colors[color]}), name]),
+                html.Td(unit.number(ns)),
+                html.Td(share(ns, whole_ns)),
+            ]
+        )
+        for color, name, ns in amounts
+    ]
+    head = html.Thead(html.Tr([html.Th(title), html.Th(unit.name), html.Th("of the span")]))
+    return html.Table([head, html.Tbody(rows)], className="timeline-amounts")

@@ -1,0 +1,285 @@
+"""Pieces that several pages are made of. They lay out; what they show was computed elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import dash
+import dash_ag_grid as dag
+import dash_mantine_components as dmc
+from dash import Input, Output, dcc, html
+from dash.development.base_component import Component
+
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.results import Window
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.place import parse
+from overlapscope.dashboard.shown import Shown
+from overlapscope.views import charts
+from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
+from overlapscope.views.charts._figure import Figure
+from overlapscope.views.charts.causes import Subject, by_cause
+from overlapscope.views.colors import palette
+from overlapscope.views.grids import Grid, Row
+from overlapscope.views.verdict import judge
+from overlapscope.views.words import clean
+
+MARGIN_NS = 10_000
+"""At least so much is shown on either side of a case in the timeline."""
+
+_TALLEST_GRID = 12
+"""Rows; a grid with more of them scrolls."""
+
+UNREAD: Any = {"aria-hidden": "true"}
+"""For a sign whose meaning stands beside it as a word."""
+
+_ICONS = {"good": "✓", "fair": "!", "poor": "✕", "unusable": "?"}
+Children = Sequence[Component | str] | Component | str
+
+
+def device_of(shown: Shown) -> DeviceAnalysis | None:
+    """The analysis of the device that is shown."""
+    device = shown.section.device
+    return next((one for one in shown.opened.analysis.devices if device and one.result.device == device.device), None)
+
+
+def usable(shown: Shown) -> bool:
+    """Whether there are numbers at all."""
+    return shown.section.device is not None and shown.section.trace.trust.verdict != "unusable"
+
+
+def page(title: str, *children: Component, lead: str = "") -> Component:
+    """A page below its title, with a sentence on what it answers."""
+    heads: list[Component] = [dmc.Title(title, order=2)]
+    if lead:
+        heads.append(dmc.Text(lead, c="dimmed", size="sm"))
+    return dmc.Stack([html.Div(heads), *children], gap="md", maw=1500)
+
+
+def panel(title: str, *children: Children, note: str = "", beside: Component | None = None, id: str = "") -> Component:
+    """A titled box; `note` explains it, `beside` stands at the right of the title."""
+    head = dmc.Group(
+        [dmc.Title(title, order=3, size="h4"), *([beside] if beside is not None else [])],
+        justify="space-between",
+        wrap="nowrap",
+    )
+    notes = [dmc.Text(note, c="dimmed", size="sm")] if note else []
+    named = {"id": id} if id else {}
+    return dmc.Paper([head, *notes, *children], withBorder=True, p="md", **named)
+
+
+def empty(*sentences: Children) -> Component:
+    """What stands where there is nothing to show, and why."""
+    return dmc.Stack([dmc.Text(sentence, c="dimmed") for sentence in sentences], gap=4, py="xs")
+
+
+def verdict(shown: Shown) -> Component:
+    """The answer first: a word, its colour and its sign, then the sentences."""
+    section, colors = shown.section, palette(shown.dark)
+    found = judge(section)
+    text = found.text.removeprefix(f"{section.title}: ")
+    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", text, count=1).partition("\n")
+    color = colors.get(found.level, colors["muted"])
+    word = dmc.Group(
+        [
+            html.Span(_ICONS[found.level], style={"fontWeight": 700}, **UNREAD),
+            html.Span(found.level, style={"fontWeight": 700}, id="verdict-level"),
+            dmc.Text(section.title, c="dimmed", size="sm", truncate="end"),
+        ],
+        gap=8,
+        wrap="nowrap",
+        style={"color": color},
+    )
+    return dmc.Paper(
+        [
+            word,
+            dmc.Text(first[:1].upper() + first[1:], fz=22, fw=600, lh=1.3, mt=4, id="verdict-text"),
+            *([dmc.Text(rest, fz=16, mt=4)] if rest else []),
+        ],
+        withBorder=True,
+        p="md",
+        style={"borderLeft": f"6px solid {color}"},
+    )
+
+
+def unusable(shown: Shown) -> Component:
+    """Instead of numbers that nobody should believe: why there are none."""
+    checks = [check for check in shown.section.trace.trust.checks if check.status == "fail"]
+    return dmc.Stack(
+        [
+            verdict(shown),
+            panel(
+                "Why there are no figures",
+                dmc.List([dmc.ListItem(clean(check.detail, 1000)) for check in checks])
+                if checks
+                else empty("Nothing ran on a GPU in this recording."),
+                empty(["To record again: ", dmc.Code("overlapscope run train.py"), " does all that is needed."]),
+            ),
+        ],
+        maw=1500,
+    )
+
+
+def timeline_href(shown: Shown, window: Window) -> str:
+    """The URL of the timeline around a window, with as much again on either side."""
+    lanes = shown.opened.lanes
+    margin = max(window.end_ns - window.start_ns, MARGIN_NS)
+    start, end = window.start_ns - margin - lanes.origin_ns, window.end_ns + margin - lanes.origin_ns
+    return shown.place.href("timeline", start_ns=max(0, start), end_ns=min(end, max(lanes.end_ns, 1)))
+
+
+def timeline_link(shown: Shown, window: Window | None, text: str = "show in timeline") -> list[Component]:
+    """A link to the place; nothing where no place is known."""
+    return [dcc.Link(f"{text} →", href=timeline_href(shown, window), className="timeline-link")] if window else []
+
+
+def causes(shown: Shown, subject: Subject, id: str) -> Component:
+    """The bars of a bucket's causes, and beside them what each means and what helps."""
+    words, colors = (EXPOSED_COPY if subject == "exposed-copy" else IDLE), palette(shown.dark)
+    meanings = [
+        html.Div(
+            [
+                html.Span("■ ", style={"color": colors[f"{subject}:{cause}"]}, **UNREAD),
+                html.Strong(cause),
+                f": {words[cause].meaning}",
+                *([html.Em(f" {words[cause].help}")] if words[cause].help else []),
+            ],
+            style={"fontSize": "14px"},
+        )
+        for cause in by_cause(shown.section, subject)
+    ]
+    return dmc.Grid(
+        [
+            dmc.GridCol(
+                graph(charts.causes(shown.section, subject, shown.dark), id, name=id), span={"base": 12, "md": 7}
+            ),
+            dmc.GridCol(dmc.Stack(meanings, gap=6, py="xs"), span={"base": 12, "md": 5}),
+        ],
+        gutter="md",
+    )
+
+
+def clicked_number(click: dict[str, Any] | None) -> int | None:
+    """What a chart's point that was clicked has first in its `customdata`."""
+    for point in (click or {}).get("points", []):
+        data = point.get("customdata")
+        if isinstance(data, list) and data and isinstance(data[0], int):
+            return data[0]
+    return None
+
+
+def shown_at(app: dash.Dash, library: Library, pathname: str, search: str) -> Shown | None:
+    """What the page at an URL shows, for its callbacks; None where it is not loaded."""
+    place = parse(app.config.requests_pathname_prefix, pathname, search)
+    entries = library.entries()
+    trace = library.opened(place.trace or (entries[0].id if entries else None))
+    return Shown(replace(place, trace=trace.id), library, trace, None, False) if trace else None
+
+
+def graph(figure: Figure, id: str, *, name: str) -> Component:
+    """A chart that fills its width. `name` is what its PNG is called."""
+    config: Any = {
+        "displaylogo": False,
+        "responsive": True,
+        "displayModeBar": "hover",
+        "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+        "toImageButtonOptions": {"format": "png", "filename": name, "scale": 2},
+    }
+    height = figure["layout"]["height"]
+    return dcc.Graph(id=id, figure=figure, config=config, style={"height": f"{height}px", "width": "100%"})
+
+
+def grid(shown: Shown, table: Grid, id: str, *, links: bool = True) -> Component:
+    """A sortable table; rows with a place link to the timeline."""
+    columns: list[dict[str, Any]] = [
+        {
+            "field": field.key,
+            "headerName": field.title,
+            "type": "rightAligned" if field.number else None,
+            "valueFormatter": {"function": f"params.data.{field.key}_text"},
+            # What is exported is the number itself.
+            "useValueFormatterForExport": False,
+            "minWidth": field.width,
+            "flex": 0 if field.number else 1,
+            "width": field.width,
+            "tooltipField": None if field.number else field.key,
+        }
+        for field in table.fields
+    ]
+    if links and any(row.window for row in table.rows):
+        columns.append(
+            {
+                "field": "href",
+                "headerName": "",
+                "cellRenderer": "TimelineLink",
+                "sortable": False,
+                "width": 96,
+                "pinned": "right",
+            }
+        )
+    tall = len(table.rows) > _TALLEST_GRID
+    return dag.AgGrid(
+        id=id,
+        columnDefs=columns,
+        rowData=[_row(shown, table, number, row) for number, row in enumerate(table.rows)],
+        defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True, "autoHeaderHeight": True},
+        columnSize=None,
+        getRowId="params.data.id",
+        dashGridOptions={
+            "domLayout": "normal" if tall else "autoHeight",
+            "theme": {"function": _theme(shown.dark)},
+            "suppressCellFocus": True,
+            "enableCellTextSelection": True,
+            "tooltipShowDelay": 400,
+        },
+        csvExportParams={"fileName": f"{id}.csv", "columnKeys": [field.key for field in table.fields]},
+        className="grid",
+        style={"height": "430px" if tall else None, "width": "100%"},
+    )
+
+
+def _theme(dark: bool) -> str:
+    """AG Grid's theme in the page's colours."""
+    colors = palette(dark)
+    params = {
+        "browserColorScheme": "dark" if dark else "light",
+        "backgroundColor": colors["panel"],
+        "foregroundColor": colors["text"],
+        "accentColor": colors["accent"],
+        "borderColor": colors["grid"],
+        "chromeBackgroundColor": colors["background"],
+        "headerTextColor": colors["muted"],
+        "fontFamily": "inherit",
+        "fontSize": "13px",
+        "spacing": "6px",
+    }
+    return f"themeQuartz.withParams({json.dumps(params)})"
+
+
+def _row(shown: Shown, table: Grid, number: int, row: Row) -> dict[str, Any]:
+    data: dict[str, Any] = {"id": str(number)}
+    for field, cell in zip(table.fields, row.cells, strict=True):
+        data[field.key], data[f"{field.key}_text"] = cell.value, cell.text
+    if row.window is not None:
+        data["href"] = timeline_href(shown, row.window)
+    return data
+
+
+def csv_button(grid_id: str) -> Component:
+    """Saves the grid as CSV (`register_csv`)."""
+    return dmc.Button("CSV", id=f"{grid_id}-csv", variant="default", size="compact-sm")
+
+
+def register_csv(app: dash.Dash, *grid_ids: str) -> None:
+    """Have the CSV buttons of these grids work."""
+    for id in grid_ids:
+        app.clientside_callback(
+            "function(clicks) { return Boolean(clicks); }",
+            Output(id, "exportDataAsCsv"),
+            Input(f"{id}-csv", "n_clicks"),
+            prevent_initial_call=True,
+        )

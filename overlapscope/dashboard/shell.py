@@ -1,0 +1,261 @@
+"""What surrounds every page: the header with the choice of trace, the navigation, and what is shown while loading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash
+import dash_mantine_components as dmc
+from dash import Input, Output, State, dcc, html
+from dash.development.base_component import Component
+
+from overlapscope.dashboard import notices
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.pages import PAGES
+from overlapscope.dashboard.place import Place, parse
+from overlapscope.dashboard.shown import Shown
+from overlapscope.views.words import clean
+
+_POLL_MS = 300
+
+_SCHEME = """
+function(clicks, known) {
+    const system = window.matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
+    const now = known || system;
+    return clicks ? (now === 'dark' ? 'light' : 'dark') : now;
+}
+"""
+
+
+def layout(base: str) -> Component:
+    """The page's frame; what is in it comes from the callbacks."""
+    return dmc.MantineProvider(
+        id="mantine",
+        theme={"primaryColor": "blue", "fontFamily": "system-ui, sans-serif", "defaultRadius": "sm"},
+        children=[
+            dcc.Location(id="url", refresh="callback-nav"),
+            dcc.Store(id="scheme", storage_type="local"),
+            dcc.Store(id="scheme-shown"),
+            dcc.Store(id="loaded", data=0),
+            dcc.Interval(id="loading-clock", interval=_POLL_MS, disabled=True),
+            dmc.AppShell(
+                id="shell",
+                header={"height": 52},
+                navbar={"width": 168, "breakpoint": "sm", "collapsed": {"mobile": True}},
+                padding="md",
+                children=[
+                    dmc.AppShellHeader(_header(base)),
+                    dmc.AppShellNavbar(html.Nav(id="navigation"), p="xs"),
+                    dmc.AppShellMain(html.Div(id="content")),
+                ],
+            ),
+        ],
+    )
+
+
+def _header(base: str) -> Component:
+    return dmc.Group(
+        h="100%",
+        px="md",
+        gap="sm",
+        wrap="nowrap",
+        children=[
+            dmc.Burger(id="burger", size="sm", hiddenFrom="sm", opened=False, **{"aria-label": "navigation"}),
+            dcc.Link("overlapscope", href=base, className="shell-name"),
+            dmc.Select(
+                id="trace-select",
+                searchable=True,
+                placeholder="no trace",
+                nothingFoundMessage="no such trace",
+                maxDropdownHeight=480,
+                comboboxProps={"width": 520, "position": "bottom-start"},
+                className="shell-trace",
+                **{"aria-label": "trace"},
+            ),
+            dmc.Select(id="device-select", w=190, allowDeselect=False, **{"aria-label": "device"}),
+            dmc.Box(style={"flex": 1}),
+            dmc.Button("Open", id="upload-button", variant="default", size="xs"),
+            dmc.Menu(
+                [
+                    dmc.MenuTarget(dmc.Button("Export", id="export-button", variant="default", size="xs")),
+                    dmc.MenuDropdown([], id="export-menu"),
+                ]
+            ),
+            dmc.ActionIcon(
+                "◐", id="scheme-toggle", variant="default", size="md", **{"aria-label": "switch light and dark"}
+            ),
+        ],
+    )
+
+
+def register(app: dash.Dash, library: Library, base: str) -> None:
+    """The frame's callbacks."""
+    app.clientside_callback(
+        _SCHEME, Output("scheme", "data"), Input("scheme-toggle", "n_clicks"), State("scheme", "data")
+    )
+    app.clientside_callback(
+        "function(scheme) { return [scheme || 'light', scheme || null]; }",
+        Output("mantine", "forceColorScheme"),
+        Output("scheme-shown", "data"),
+        Input("scheme", "data"),
+    )
+    app.clientside_callback(
+        "function(opened, shell) { return {...shell, collapsed: {mobile: !opened}}; }",
+        Output("shell", "navbar"),
+        Input("burger", "opened"),
+        State("shell", "navbar"),
+    )
+
+    @app.callback(
+        Output("content", "children"),
+        Output("loading-clock", "disabled"),
+        Output("navigation", "children"),
+        Output("trace-select", "data"),
+        Output("trace-select", "value"),
+        Output("device-select", "data"),
+        Output("device-select", "value"),
+        Output("device-select", "style"),
+        Output("export-menu", "children"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        Input("scheme-shown", "data"),
+        Input("loaded", "data"),
+    )
+    def show(pathname: str | None, search: str | None, scheme: str | None, loaded: int) -> Any:
+        if scheme is None:
+            return dash.no_update
+        place = _settled(library, parse(base, pathname, search))
+        content, waiting = _content(library, place, dark=scheme == "dark")
+        devices, device = _devices(library, place)
+        return (
+            content,
+            not waiting,
+            _navigation(place),
+            _choices(library),
+            place.trace,
+            devices,
+            device,
+            {} if len(devices) > 1 else {"display": "none"},
+            _exports(place) if library.opened(place.trace) else [dmc.MenuItem("No trace is loaded", disabled=True)],
+        )
+
+    @app.callback(
+        Output("loading", "children"),
+        Output("loaded", "data"),
+        Input("loading-clock", "n_intervals"),
+        State("url", "pathname"),
+        State("url", "search"),
+        State("loaded", "data"),
+        prevent_initial_call=True,
+    )
+    def look(intervals: int, pathname: str | None, search: str | None, loaded: int) -> Any:
+        waiting = _missing(library, _settled(library, parse(base, pathname, search)))
+        if not waiting:
+            return dash.no_update, loaded + 1
+        return notices.loading_bar(waiting, library.loading(waiting)), dash.no_update
+
+    @app.callback(
+        Output("url", "href"),
+        Input("trace-select", "value"),
+        Input("device-select", "value"),
+        State("url", "pathname"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
+    def go(trace: str | None, device: str | None, pathname: str | None, search: str | None) -> Any:
+        place = _settled(library, parse(base, pathname, search))
+        if trace is not None and trace != place.trace:
+            return place.href(trace=trace)
+        # Chosen for a trace of several devices; the first is meant where the URL names none.
+        known, shown = _devices(library, place)
+        if device is not None and device != shown and any(one["value"] == device for one in known):
+            return place.href(device=int(device))
+        return dash.no_update
+
+
+def _settled(library: Library, place: Place) -> Place:
+    """The place with a trace: the first where the URL names none."""
+    entries = library.entries()
+    if place.trace is None and entries:
+        return Place(base=place.base, page=place.page, trace=entries[0].id)
+    return place
+
+
+def _content(library: Library, place: Place, *, dark: bool) -> tuple[Component, bool]:
+    """What is shown at a place, and whether something has to be loaded first."""
+    page = PAGES.get(place.page)
+    if page is None:
+        return notices.no_page(place), False
+    for id in (place.trace, place.other):
+        if id is None or not page.needs_trace:
+            continue
+        if library.entry(id) is None:
+            return notices.no_trace(place, id), False
+        failure = library.failure(id)
+        if failure is not None:
+            return notices.unreadable(place, id, failure), False
+    if page.needs_trace and place.trace is None:
+        return notices.nothing_opened(), False
+    waiting = _missing(library, place)
+    if waiting is not None:
+        return notices.loading(waiting, library.loading(waiting)), True
+    shown = Shown(place, library, library.opened(place.trace), library.opened(place.other), dark)
+    content: Component = page.module.layout(shown)
+    return content, False
+
+
+def _missing(library: Library, place: Place) -> str | None:
+    """A trace of the place that is yet to be loaded; it is asked for."""
+    page = PAGES.get(place.page)
+    if page is None or not page.needs_trace:
+        return None
+    for id in (place.trace, place.other):
+        if id is not None and library.entry(id) and library.opened(id) is None and library.failure(id) is None:
+            library.request(id)
+            return id
+    return None
+
+
+def _navigation(place: Place) -> list[Component]:
+    return [
+        dmc.NavLink(
+            label=page.title,
+            href=place.href(page.name),
+            active=True if page.name == place.page else None,
+            id=f"go-{page.name}",
+        )
+        for page in PAGES.values()
+    ]
+
+
+def _choices(library: Library) -> list[dict[str, str]]:
+    return [{"value": entry.id, "label": clean(entry.id, 120)} for entry in library.entries()]
+
+
+def _devices(library: Library, place: Place) -> tuple[list[dict[str, str]], str | None]:
+    opened = library.opened(place.trace)
+    if opened is None or not opened.analysis.devices:
+        return [], None
+    results = [analysis.result for analysis in opened.analysis.devices]
+    choices = [
+        {"value": str(one.device), "label": f"device {one.device}{f': {clean(one.name, 40)}' if one.name else ''}"}
+        for one in results
+    ]
+    shown = opened.section(place.device).device
+    return choices, str(shown.device) if shown else None
+
+
+def _exports(place: Place) -> list[Component]:
+    """Plain links: what they name is sent as a file."""
+    query = place.href().partition("?")[2]
+    return [
+        dmc.MenuItem(
+            "This report as one HTML file", href=f"{place.base}api/export.html?{query}", id="export-html", refresh=True
+        ),
+        dmc.MenuItem(
+            "The trace with causes, for Perfetto",
+            href=f"{place.base}api/annotated?{query}",
+            id="export-annotated",
+            refresh=True,
+        ),
+    ]

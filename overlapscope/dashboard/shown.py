@@ -1,0 +1,34 @@
+"""What a page is given to show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.place import Place
+from overlapscope.views.page import Section
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A place, with the traces that its URL names."""
+
+    place: Place
+    library: Library
+    trace: Opened | None
+    """None only on pages that can do without (`pages.PAGES`)."""
+    other: Opened | None
+    """The second trace of the page Compare, where one is chosen."""
+    dark: bool
+
+    @property
+    def opened(self) -> Opened:
+        """The trace, on a page that needs one."""
+        if self.trace is None:
+            raise RuntimeError(f"the page {self.place.page} was shown without a trace")
+        return self.trace
+
+    @property
+    def section(self) -> Section:
+        """The device that is shown."""
+        return self.opened.section(self.place.device)

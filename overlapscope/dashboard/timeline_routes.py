@@ -1,0 +1,146 @@
+"""What the timeline's canvas asks for: binary views and the details of single ops.
+
+Every route is `GET /api/timeline/NAME?trace=ID&...`. A parameter that makes no sense is answered with 400, what does
+not exist with 404, both with `{"error": sentence}`.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from typing import Any
+
+import flask
+import msgspec
+
+from overlapscope import lanes
+from overlapscope.dashboard.library import Library
+from overlapscope.lanes import Lanes
+
+MOST_COLUMNS = 8_192
+_FARTHEST_NS = 1 << 53
+"""A browser's numbers are exact up to here."""
+_LONGEST_TEXT = 500
+_SMALLEST_PACKED = 1_000
+
+_Answer = dict[str, Any] | bytes | None
+
+
+class _Wrong(Exception):
+    """A question that cannot be answered, with the sentence that says why."""
+
+    def __init__(self, sentence: str, status: int = 400) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def register(server: flask.Flask, library: Library) -> None:
+    """Add the routes of the timeline."""
+    for name, answer in _ROUTES.items():
+        server.add_url_rule(f"/api/timeline/{name}", f"timeline-{name}", _view(library, answer), methods=["GET"])
+
+
+def _view(library: Library, answer: Callable[[Lanes], _Answer]) -> Callable[[], flask.Response]:
+    def respond() -> flask.Response:
+        try:
+            return _response(answer(_lanes(library)))
+        except _Wrong as wrong:
+            return _response({"error": str(wrong)}, wrong.status)
+        except KeyError as missing:
+            return _response({"error": f"This trace has no {missing.args[0]}."}, 404)
+
+    return respond
+
+
+def _lanes(library: Library) -> Lanes:
+    opened = library.opened(flask.request.args.get("trace"))
+    if opened is None:
+        raise _Wrong("No such trace is loaded.", 404)
+    return opened.lanes
+
+
+def _response(answer: _Answer, status: int = 200) -> flask.Response:
+    binary = isinstance(answer, bytes)
+    body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if len(body) >= _SMALLEST_PACKED and flask.request.accept_encodings["gzip"] > 0:
+        # The fastest level: packing harder would take longer than sending does.
+        body = gzip.compress(body, 1, mtime=0)
+        headers["Content-Encoding"] = "gzip"
+    content = "application/octet-stream" if binary else "application/json"
+    return flask.Response(body, status, headers, content_type=content)
+
+
+def _model(drawn: Lanes) -> _Answer:
+    return lanes.model(drawn)
+
+
+def _pixels(drawn: Lanes) -> _Answer:
+    start, end = _time("start"), _time("end")
+    if end <= start:
+        raise _Wrong("A view's end lies behind its start.")
+    columns = _number("columns", 1, MOST_COLUMNS)
+    asked = flask.request.args.get("lanes", "")
+    try:
+        ids = [int(one) for one in asked.split(",")] if asked else []
+    except ValueError:
+        raise _Wrong("lanes is a list of numbers with commas between them.") from None
+    if len(set(ids)) < len(ids):
+        raise _Wrong("lanes names a lane twice.")
+    return lanes.view(drawn, start, end, columns, ids)
+
+
+def _op(drawn: Lanes) -> _Answer:
+    return lanes.op(drawn, _number("lane"), _number("row"))
+
+
+def _at(drawn: Lanes) -> _Answer:
+    lane = _number("lane")
+    row = lanes.at(drawn, lane, _time("start"), _time("end"))
+    return None if row is None else lanes.op(drawn, lane, row)
+
+
+def _search(drawn: Lanes) -> _Answer:
+    text = flask.request.args.get("text", "")
+    if len(text) > _LONGEST_TEXT:
+        raise _Wrong(f"text is at most {_LONGEST_TEXT} characters.")
+    direction = _number("direction", -1, 1, otherwise=1)
+    if direction == 0:
+        raise _Wrong("direction is 1 or -1.")
+    return lanes.search(drawn, text, _time("after", -_FARTHEST_NS), direction)
+
+
+def _worst(drawn: Lanes) -> _Answer:
+    asked = flask.request.args.get("kind", "")
+    for kind in lanes.SUBJECTS:
+        if kind == asked:
+            return lanes.worst(drawn, kind, _number("number", otherwise=0))
+    raise _Wrong(f"kind is one of {', '.join(lanes.SUBJECTS)}.")
+
+
+def _time(name: str, otherwise: int | None = None) -> int:
+    return _number(name, -_FARTHEST_NS, _FARTHEST_NS, otherwise)
+
+
+def _number(name: str, least: int = 0, most: int = (1 << 31) - 1, otherwise: int | None = None) -> int:
+    """A whole number from the query, `otherwise` where it is not given."""
+    text = flask.request.args.get(name)
+    if text is None and otherwise is not None:
+        return otherwise
+    try:
+        value = int(text or "")
+    except ValueError:
+        raise _Wrong(f"{name} is a whole number.") from None
+    if not least <= value <= most:
+        raise _Wrong(f"{name} is from {least} to {most}.")
+    return value
+
+
+_ROUTES: dict[str, Callable[[Lanes], _Answer]] = {
+    "model": _model,
+    "view": _pixels,
+    "op": _op,
+    "at": _at,
+    "search": _search,
+    "worst": _worst,
+}

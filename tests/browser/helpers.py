@@ -1,0 +1,75 @@
+"""Going about in the dashboard."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from playwright.sync_api import Page, expect
+
+from tests.dashboard_process import Served
+
+PAGES = ("overview", "timeline", "copies", "idle", "steps", "compare", "ranks", "laboratory")
+
+
+def url(served: Served, name: str = "overview", **query: str | int) -> str:
+    """The URL of a page; `query` as in `trace=`, `from=`, `to=`, `with=`."""
+    return f"{served.base}{name}{'?' if query else ''}{urlencode(query)}"
+
+
+def visit(page: Page, served: Served, name: str = "overview", **query: str | int) -> None:
+    """Opens a page and waits until it is all there."""
+    page.goto(url(served, name, **query))
+    settle(page)
+
+
+def settle(page: Page) -> None:
+    """Waits until a page is shown and nothing more is asked of the server."""
+    expect(page.locator("#content > *").first).to_be_visible(timeout=30_000)
+    expect(page.locator("#loading")).to_have_count(0, timeout=60_000)
+    page.wait_for_load_state("networkidle")
+
+
+def go(page: Page, name: str) -> None:
+    """Goes to another page by the navigation."""
+    page.locator(f"#go-{name}").click()
+    arrive(page, name)
+
+
+def arrive(page: Page, name: str, trace: str = "") -> None:
+    """Waits until a page is shown, of a trace whose id begins with `trace`."""
+    page.wait_for_url(lambda url: _is_at(url, name, trace))
+    settle(page)
+
+
+def _is_at(url: str, name: str, trace: str) -> bool:
+    parts = urlsplit(url)
+    shown = parse_qs(parts.query).get("trace", [""])[-1]
+    return parts.path.endswith(f"/{name}") and shown.startswith(trace)
+
+
+def drop(page: Page, *files: Path) -> None:
+    """Drags files over the page and drops them."""
+    contents = [{"name": file.name, "base64": base64.b64encode(file.read_bytes()).decode()} for file in files]
+    transfer = page.evaluate_handle(
+        """(files) => {
+            const transfer = new DataTransfer();
+            for (const file of files) {
+                transfer.items.add(new File([Uint8Array.from(atob(file.base64), (c) => c.charCodeAt(0))], file.name));
+            }
+            return transfer;
+        }""",
+        contents,
+    )
+    page.dispatch_event("body", "dragenter", {"dataTransfer": transfer})
+    expect(page.locator("#upload-message")).to_have_text("Drop a trace to open it")
+    page.dispatch_event("body", "dragover", {"dataTransfer": transfer})
+    page.dispatch_event("body", "drop", {"dataTransfer": transfer})
+
+
+def choose(page: Page, file: Path) -> None:
+    """Chooses a file with the button."""
+    with page.expect_file_chooser() as chooser:
+        page.locator("#upload-button").click()
+    chooser.value.set_files(file)

@@ -1,0 +1,274 @@
+"""Everyday things: dropping traces, sharing URLs, downloads, light and dark, proxies, many clients."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+import overlapscope
+from benchmarks.grow import grow
+from overlapscope.report import to_json
+from tests.browser.conftest import TRACES, Serve, Watch
+from tests.browser.helpers import PAGES, arrive, choose, drop, go, settle, visit
+from tests.browser.proxy import Proxy
+from tests.dashboard_process import Served, ask, stop
+
+SAMPLE = TRACES / "known_causes" / "host_sync_stacks.json.gz"
+
+# Each kind of trace once: training, copies of all kinds, several devices, graphs, no steps, nothing but GPU ops.
+KINDS = (
+    "gpt2_train",
+    "known_causes/host_sync_stacks",
+    "known_causes/pageable_memory",
+    "mixed_workloads/model_on_two_devices",
+    "mixed_workloads/graph_with_copies",
+    "mixed_workloads/small_transformer_gpu_only",
+    "ddp/rank0",
+)
+
+# -- every page
+
+
+@pytest.mark.parametrize("trace", KINDS)
+def test_every_page_shows_every_kind_of_trace(page: Page, dashboard: Served, trace: str) -> None:
+    visit(page, dashboard, trace=trace)
+    expect(page.locator("#verdict-text")).to_be_visible()
+    for name in PAGES[1:]:
+        go(page, name)
+        assert len(page.locator("#content").inner_text()) > 20
+        assert f"trace={trace}" in page.url
+
+
+def test_a_link_takes_someone_else_to_the_same_place(page: Page, dashboard: Served, browser: Browser) -> None:
+    visit(page, dashboard, trace="known_causes/host_sync_stacks")
+    go(page, "steps")
+    address, text = page.url, page.locator("#content").inner_text()
+    with browser.new_context(viewport=page.viewport_size) as context:
+        other = context.new_page()
+        other.goto(address)
+        settle(other)
+        assert other.locator("#content").inner_text() == text
+    page.go_back()
+    settle(page)
+    expect(page.locator("#verdict-text")).to_be_visible()
+    page.reload()
+    settle(page)
+    expect(page.locator("#verdict-text")).to_be_visible()
+
+
+def test_another_trace_is_chosen_by_name(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "copies", trace="gpt2_train")
+    page.locator("#trace-select").fill("pageable_memory")
+    page.get_by_role("option", name="known_causes/pageable_memory").click()
+    arrive(page, "copies", "known_causes/pageable_memory")
+    expect(page.locator("#content")).to_contain_text("pageable")
+
+
+def test_light_and_dark_are_kept(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, trace="gpt2_train")
+
+    def scheme() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    html = page.locator("html")
+    expect(html).to_have_attribute("data-mantine-color-scheme", "light")
+    light = scheme()
+    page.locator("#scheme-toggle").click()
+    expect(html).to_have_attribute("data-mantine-color-scheme", "dark")
+    assert scheme() != light
+    page.reload()
+    settle(page)
+    expect(html).to_have_attribute("data-mantine-color-scheme", "dark")
+    go(page, "copies")
+    expect(html).to_have_attribute("data-mantine-color-scheme", "dark")
+    page.locator("#scheme-toggle").click()
+    expect(html).to_have_attribute("data-mantine-color-scheme", "light")
+
+
+def test_what_does_not_exist_is_said_with_a_way_on(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "nowhere")
+    expect(page.locator("#content")).to_contain_text("There is no page 'nowhere'")
+    page.get_by_role("link", name="the overview").click()
+    expect(page.locator("#verdict-text")).to_be_visible()
+    visit(page, dashboard, "idle", trace="no/such")
+    expect(page.locator("#content")).to_contain_text("There is no trace 'no/such' here")
+
+
+# -- starting
+
+
+def test_a_directory_without_traces_is_an_error_with_a_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "overlapscope", "dashboard", str(tmp_path), "--no-open", "--port=0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "no trace in this directory" in done.stderr
+
+
+def test_without_a_trace_the_page_says_how_to_open_one(page: Page, serve_own: Serve) -> None:
+    visit(page, serve_own())
+    expect(page.locator("#content")).to_contain_text("No trace is open")
+    drop(page, SAMPLE)
+    expect(page.locator("#verdict-text")).to_be_visible(timeout=30_000)
+
+
+def test_progress_is_shown_while_a_large_trace_loads(page: Page, serve_own: Serve, tmp_path: Path) -> None:
+    grow(TRACES / "gpt2_train.json.gz", tmp_path / "large.json", 150)
+    (tmp_path / "a_small.json.gz").write_bytes(SAMPLE.read_bytes())
+    page.add_init_script(
+        """window.seen = [];
+        new MutationObserver(() => {
+            const shown = document.getElementById('loading');
+            if (shown) {
+                const bar = shown.querySelector('[role=progressbar]');
+                window.seen.push([shown.innerText, bar && Number(bar.getAttribute('aria-valuenow'))]);
+            }
+        }).observe(document, {subtree: true, childList: true, attributes: true, characterData: true});"""
+    )
+    visit(page, serve_own(tmp_path), trace="large")
+    expect(page.locator("#verdict-text")).to_be_visible()
+    seen = page.evaluate("window.seen")
+    assert any("large" in text for text, _ in seen)
+    assert all(0 <= part <= 100 for _, part in seen if part is not None)
+
+
+# -- dropping
+
+
+@pytest.mark.parametrize("way", [drop, choose], ids=["dropped", "chosen"])
+def test_a_trace_is_opened(page: Page, serve_traces: Serve, way: Callable[[Page, Path], None]) -> None:
+    visit(page, serve_traces(SAMPLE))
+    way(page, TRACES / "known_causes" / "pageable_memory.json.gz")
+    arrive(page, "overview", "dropped/pageable_memory")
+    expect(page.locator("#content")).to_contain_text("pageable")
+    # It stays when one leaves the page, and others can choose it.
+    go(page, "copies")
+    assert "trace=dropped" in page.url
+
+
+def test_the_ranks_of_a_job_are_dropped_together(page: Page, serve_own: Serve) -> None:
+    visit(page, serve_own())
+    drop(page, TRACES / "ddp" / "rank0.json.gz", TRACES / "ddp" / "rank1.json.gz")
+    arrive(page, "overview", "dropped/rank0")
+    go(page, "ranks")
+    expect(page.locator("#content")).to_contain_text("rank1")
+
+
+def test_a_file_over_the_limit_is_refused_before_it_is_sent(page: Page, serve_own: Serve, tmp_path: Path) -> None:
+    large = tmp_path / "large.json"
+    large.write_bytes(b" " * 200_001)
+    visit(page, serve_own(SAMPLE, "--max-upload=200kB"))
+    before = page.url
+    drop(page, large)
+    message = page.locator("#upload-message")
+    expect(message).to_contain_text("this server takes 200 kB at most")
+    page.keyboard.press("Escape")
+    expect(message).to_be_hidden()
+    assert page.url == before
+
+
+def test_what_is_no_trace_is_said_to_be_none(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
+    other = tmp_path / "notes.json"
+    other.write_text('{"notes": []}')
+    visit(page, serve_traces(SAMPLE))
+    drop(page, other)
+    expect(page.locator("#content")).to_contain_text("notes cannot be shown", timeout=30_000)
+    expect(page.locator("#content")).to_contain_text("traceEvents")
+
+
+def test_an_empty_file_is_refused(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.json"
+    empty.touch()
+    visit(page, serve_traces(SAMPLE))
+    drop(page, empty)
+    expect(page.locator("#upload-message")).to_contain_text("the file is empty")
+    page.locator("#upload-close").click()
+    expect(page.locator("#upload-overlay")).to_be_hidden()
+
+
+def test_a_server_that_has_ended_is_said_to_have(page: Page, serve_own: Serve, watch: Watch) -> None:
+    watch.expect("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET")
+    served = serve_own(SAMPLE)
+    visit(page, served)
+    stop(served.process)
+    drop(page, SAMPLE)
+    expect(page.locator("#upload-message")).to_contain_text("is the dashboard still running?")
+
+
+# -- downloads
+
+
+def test_the_report_is_exported_as_one_html_file(page: Page, dashboard: Served, tmp_path: Path) -> None:
+    visit(page, dashboard, trace="known_causes/host_sync_stacks")
+    page.locator("#export-button").click()
+    with page.expect_download() as download:
+        page.locator("#export-html").click()
+    file = tmp_path / "report.html"
+    download.value.save_as(file)
+    assert file.stat().st_size < 5_000_000
+    page.goto(file.as_uri())
+    expect(page.locator("body")).to_contain_text("host_sync_stacks")
+
+
+def test_the_annotated_copy_is_a_trace_with_the_same_report(page: Page, dashboard: Served, tmp_path: Path) -> None:
+    visit(page, dashboard, trace="known_causes/host_sync_stacks")
+    page.locator("#export-button").click()
+    with page.expect_download() as download:
+        page.locator("#export-annotated").click()
+    assert download.value.suggested_filename == "host_sync_stacks.annotated.json.gz"
+    file = tmp_path / "copy.json.gz"
+    download.value.save_as(file)
+    copied, original = (
+        json.loads(to_json(overlapscope.analyze(overlapscope.load(path))))["traces"][0]["devices"]
+        for path in (file, SAMPLE)
+    )
+    assert copied == original
+
+
+# -- through a proxy
+
+
+@pytest.mark.parametrize("keeps_prefix", [True, False], ids=["prefix kept", "prefix stripped"])
+def test_everything_works_behind_a_prefix(page: Page, serve_traces: Serve, keeps_prefix: bool) -> None:
+    served = serve_traces(TRACES / "known_causes", "--base-path=/user/me/proxy")
+    assert served.base.endswith("/user/me/proxy/")
+    with Proxy(served.port, "/user/me/proxy/", keeps_prefix=keeps_prefix) as address:
+        page.goto(address)
+        settle(page)
+        expect(page.locator("#verdict-text")).to_be_visible()
+        for name in PAGES[1:]:
+            go(page, name)
+            assert page.url.startswith(f"{address}{name}")
+        drop(page, SAMPLE)
+        arrive(page, "overview", "dropped/")
+        assert page.url.startswith(f"{address}overview")
+        expect(page.locator("#verdict-text")).to_be_visible()
+
+
+# -- many at once
+
+
+def test_ten_clients_at_once_get_what_one_gets(dashboard: Served) -> None:
+    paths = [f"/api/annotated?trace={trace}" for trace in KINDS[:4]]
+    paths += ["/_dash-layout", "/api/timeline/model?trace=gpt2_train"]
+    paths += [
+        f"/api/timeline/view?trace=gpt2_train&start={n}000000&end=90000000&columns=1200&lanes=0,1" for n in range(5)
+    ]
+    alone = [ask(dashboard, path) for path in paths]
+    assert {answer.status for answer in alone} == {HTTPStatus.OK}
+
+    def client(number: int) -> list[tuple[int, bytes]]:
+        order = [(at + number) % len(paths) for at in range(len(paths))]
+        answers = {at: ask(dashboard, paths[at]) for at in order}
+        return [(answers[at].status, answers[at].body) for at in range(len(paths))]
+
+    with ThreadPoolExecutor(10) as pool:
+        for answers in pool.map(client, range(10)):
+            assert answers == [(answer.status, answer.body) for answer in alone]

@@ -1,0 +1,238 @@
+"""Overview, copies, idle and stalls, steps: on real traces, with everything on them that can be clicked."""
+
+from __future__ import annotations
+
+import csv
+import re
+from functools import cache
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from overlapscope import lanes
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.each_copy import list_copies
+from overlapscope.analysis.results import Window
+from overlapscope.report import build
+from overlapscope.rules import all_rules
+from overlapscope.sources import load
+from overlapscope.views.page import Page as ReportPage
+from overlapscope.views.page import Section
+from overlapscope.views.verdict import judge
+from tests import kineto_files
+from tests.browser.conftest import TRACES, Serve
+from tests.browser.helpers import settle, visit
+from tests.dashboard_process import Served
+
+PAGES = ("overview", "copies", "idle", "steps")
+OFFLOAD = "laboratory/offload_pipeline/one_stream"
+SYNCS = "known_causes/item_every_step_stacks"
+SHOWN = ("gpt2_train", OFFLOAD, SYNCS, "mixed_workloads/kv_offload", "known_causes/event_wait")
+
+
+@cache
+def analysed(trace: str) -> TraceAnalysis:
+    ending = ".trace.json.gz" if trace.startswith("laboratory") else ".json.gz"
+    return analyze_trace(load(TRACES / f"{trace}{ending}"))
+
+
+def section_of(trace: str) -> Section:
+    return next(ReportPage(build([analysed(trace)])).sections())
+
+
+def check_timeline_shows(page: Page, trace: str, window: Window) -> None:
+    """The timeline is open, and the window lies inside what its URL says is shown."""
+    page.wait_for_url(re.compile(r"/timeline\?"))
+    query = parse_qs(urlsplit(page.url).query)
+    origin = lanes.build(analysed(trace)).origin_ns
+    assert query["trace"] == [trace]
+    shown = (int(query["from"][0]) + origin, int(query["to"][0]) + origin)
+    assert shown[0] <= window.start_ns < window.end_ns <= shown[1]
+    assert shown[1] - shown[0] <= 4 * max(window.end_ns - window.start_ns, 10_000)
+
+
+def column(page: Page, grid: str, field: str) -> list[str]:
+    """The texts of a column's cells, from the top; of a long grid those that are drawn."""
+    cells: list[tuple[int, str]] = page.locator(f'#{grid} .ag-row [col-id="{field}"]').evaluate_all(
+        "cells => cells.map(cell => [Number(cell.closest('.ag-row').getAttribute('row-index')), cell.innerText])"
+    )
+    return [text for _, text in sorted(map(tuple, cells))]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [900, 1400])
+def test_every_page_fits_its_window(page: Page, dashboard: Served, width: int, scheme: str) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    for trace in (OFFLOAD, SYNCS):
+        for name in PAGES:
+            visit(page, dashboard, name, trace=trace)
+            for chart in page.locator(".js-plotly-plot").all():
+                expect(chart.locator(".main-svg").first).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (trace, name)
+
+
+@pytest.mark.parametrize("trace", SHOWN)
+def test_the_answer_needs_no_scrolling(page: Page, dashboard: Served, trace: str) -> None:
+    visit(page, dashboard, trace=trace)
+    section = section_of(trace)
+    verdict = judge(section)
+    expect(page.locator("#verdict-level")).to_have_text(verdict.level)
+    start = verdict.text.removeprefix(f"{section.title}: ")[:40]
+    expect(page.locator("#verdict-text")).to_contain_text(start, ignore_case=True)
+    expect(page.locator("#verdict-text")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_text(section.findings[0].title)).to_be_in_viewport(ratio=1)
+
+
+def test_a_finding_has_evidence_advice_and_code_and_leads_to_its_place(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, trace=SYNCS)
+    finding = section_of(SYNCS).findings[0]
+    rule = next(rule for rule in all_rules() if rule.id == finding.rule)
+    card = page.locator("#overview-findings .mantine-Accordion-item").first
+    for text in (finding.title, finding.detail, finding.advice, "known_causes.py:272"):
+        expect(card).to_contain_text(text)
+    assert finding.example is not None
+    for number, code in enumerate((rule.wrong, rule.right)):
+        shown = card.locator("pre").nth(number).inner_text()
+        assert shown.split() == code.split()
+    card.get_by_text("means and how it is computed").click()
+    expect(card).to_contain_text(rule.meaning.split("\n")[0][:60])
+    card.get_by_text("show in timeline").click()
+    check_timeline_shows(page, SYNCS, finding.example)
+
+
+def test_findings_open_and_close(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, trace=OFFLOAD)
+    first, second = section_of(OFFLOAD).findings[:2]
+    advice = page.get_by_text(second.advice[:60])
+    expect(page.get_by_text(first.advice[:60])).to_be_visible()
+    expect(advice).not_to_be_visible()
+    page.get_by_text(second.title).click()
+    expect(advice).to_be_visible()
+
+
+def test_each_figure_says_what_it_means(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, trace=OFFLOAD)
+    page.locator("#overview-figures .figure-tile").first.hover()
+    expect(page.get_by_text("How much of the overlap that was possible happened")).to_be_visible()
+
+
+def test_warnings_say_what_they_make_unknown(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, trace="known_causes/host_sync_stacks")
+    trust = page.locator("#overview-trust")
+    expect(trust).to_contain_text("Trust: degraded")
+    expect(trust).to_contain_text("step-skew")
+    expect(trust).to_contain_text("do not contain the copies made early for it")
+
+
+def test_a_click_on_a_copy_shows_it_in_the_timeline(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "copies", trace=OFFLOAD)
+    chart = page.locator("#copies-bandwidth .js-plotly-plot")
+    expect(chart).to_be_visible()
+    row = page.evaluate(
+        """() => {
+            const chart = document.querySelector('#copies-bandwidth .js-plotly-plot');
+            chart.emit('plotly_click', {points: [{curveNumber: 0, pointNumber: 0, x: 1, y: 1,
+                data: chart.data[0], fullData: chart._fullData[0], customdata: chart.data[0].customdata[0]}]});
+            return chart.data[0].customdata[0][0];
+        }"""
+    )
+    copies = list_copies(analysed(OFFLOAD).devices[0])
+    (number,) = (copies.row == row).nonzero()[0].tolist()
+    window = Window(start_ns=int(copies.start_ns[number]), end_ns=int(copies.end_ns[number]))
+    check_timeline_shows(page, OFFLOAD, window)
+
+
+def test_a_click_on_a_step_shows_it_in_the_timeline(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "steps", trace=OFFLOAD)
+    bar = page.locator("#steps-chart .barlayer .point path").first
+    box = bar.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    check_timeline_shows(page, OFFLOAD, analysed(OFFLOAD).devices[0].result.steps[0].window)
+
+
+def follow(page: Page, link: Locator) -> None:
+    """Follows a link, which must not load the page anew."""
+    page.evaluate("window.same = true")
+    link.click()
+    page.wait_for_url(re.compile(r"/timeline\?"))
+    settle(page)
+    assert page.evaluate("window.same") is True
+
+
+def test_rows_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
+    result = analysed(SYNCS).devices[0].result
+    visit(page, dashboard, "idle", trace=SYNCS)
+    follow(page, page.locator("#idle-evidence .timeline-link").first)
+    check_timeline_shows(page, SYNCS, next(one for one in result.evidence if one.subject == "idle").example)
+    page.go_back()
+    page.wait_for_url(re.compile(r"/idle\?"))
+    settle(page)
+    expect(page.locator("#idle-evidence")).to_be_visible()
+    visit(page, dashboard, "steps", trace=SYNCS)
+    follow(page, page.locator("#steps-table .timeline-link").first)
+    check_timeline_shows(page, SYNCS, result.steps[0].window)
+
+
+def test_tables_sort_by_number_not_by_letter(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "idle", trace="gpt2_train")
+    header = page.locator('#idle-evidence .ag-header-cell[col-id="count"]')
+    header.click()
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    counts = [int(text.replace(",", "")) for text in column(page, "idle-evidence", "count")]
+    assert len(counts) > 5
+    assert counts == sorted(counts)
+
+
+def test_a_table_is_saved_as_csv_with_exact_numbers(page: Page, dashboard: Served, tmp_path: Path) -> None:
+    visit(page, dashboard, "copies", trace=OFFLOAD)
+    with page.expect_download() as download:
+        page.locator("#copies-groups-csv").click()
+    assert download.value.suggested_filename == "copies-groups.csv"
+    download.value.save_as(tmp_path / "saved.csv")
+    with (tmp_path / "saved.csv").open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    groups = analysed(OFFLOAD).devices[0].result.copies
+    assert [int(row["bytes"]) for row in rows] == [group.bytes for group in groups]
+    assert [float(row["time, ms"]) * 1e6 for row in rows] == pytest.approx([group.time_ns for group in groups])
+    assert [row["copies"] for row in rows] == [group.direction for group in groups]
+
+
+def test_stalls_name_their_line_of_code(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "idle", trace=SYNCS)
+    expect(page.locator("#idle-stalls")).to_contain_text(re.compile(r"known_causes\.py:\d+"))
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings that lack something: copies, steps, a GPU."""
+    folder = tmp_path_factory.mktemp("odd")
+    kernels = [kineto_files.call(10, 2, 1), kineto_files.kernel(15, 100, correlation=1)]
+    kineto_files.write(folder / "kernel.json", kernels)
+    kineto_files.write(folder / "cpu.json", [kineto_files.host("cpu_op", "aten::add", 10, 5)])
+    return folder
+
+
+def test_what_is_missing_is_said(page: Page, odd: Path, serve_traces: Serve) -> None:
+    served = serve_traces(odd)
+    expected = {
+        "overview": "Nothing is copied between host and device",
+        "copies": "no copy can be exposed",
+        "idle": "never idle",
+        "steps": "overlapscope.step()",
+    }
+    for name, sentence in expected.items():
+        visit(page, served, name, trace="kernel")
+        expect(page.locator("#content")).to_contain_text(sentence)
+
+
+def test_a_recording_without_a_gpu_shows_reasons_instead_of_numbers(page: Page, odd: Path, serve_traces: Serve) -> None:
+    served = serve_traces(odd)
+    for name in PAGES:
+        visit(page, served, name, trace="cpu")
+        expect(page.locator("#verdict-level")).to_have_text("unusable")
+        expect(page.locator("#content")).to_contain_text("no GPU activity")
+        assert page.locator(".js-plotly-plot").count() == 0

@@ -1,0 +1,427 @@
+"""The timeline under mouse and keyboard: what it shows is checked against the lanes themselves."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from overlapscope import lanes
+from overlapscope.analysis import analyze_trace
+from overlapscope.lanes import Lane, Lanes
+from overlapscope.sources import load
+from overlapscope.views.colors import palette
+from overlapscope.views.words import percent, unit_for
+from tests import kineto_files
+from tests.browser.conftest import TRACES, Serve
+from tests.browser.helpers import go, visit
+from tests.dashboard_process import Served
+
+PIPELINE, TRAINING, PAGEABLE = "pipeline_3stream", "gpt2_train", "known_causes/pageable_memory"
+
+# Where an instant of a lane is on the page.
+_POINT = """([lane, ns]) => {
+    const timeline = overlapscope.activeTimeline, box = timeline.canvas.getBoundingClientRect();
+    const row = overlapscope.rowOf(timeline.rows.rows, timeline.model, lane);
+    return [box.left + timeline.size.gutter + (ns - timeline.view.start) / timeline.nsPerPixel(),
+            box.top + overlapscope.TOP + row.y - timeline.scroll + row.height / 2];
+}"""
+
+
+@functools.cache
+def drawn(trace: str) -> Lanes:
+    return lanes.build(analyze_trace(load(TRACES / f"{trace}.json.gz")))
+
+
+def stream(trace: str, label: str) -> Lane:
+    return next(lane for lane in drawn(trace).lanes if lane.kind == "stream" and label in lane.label)
+
+
+def open_timeline(page: Page, served: Served, trace: str, **query: str | int) -> None:
+    visit(page, served, "timeline", trace=trace, **query)
+    painted(page)
+
+
+def painted(page: Page) -> None:
+    """Waits until what is shown is exact."""
+    expect(page.locator("#timeline")).to_have_attribute("data-exact", "true")
+
+
+def view(page: Page) -> tuple[int, int]:
+    start, end = page.evaluate("[overlapscope.activeTimeline.view.start, overlapscope.activeTimeline.view.end]")
+    return start, end
+
+
+def point(page: Page, lane: Lane, at_ns: float) -> tuple[float, float]:
+    x, y = page.evaluate(_POINT, [lane.id, at_ns])
+    return x, y
+
+
+def in_url(page: Page, name: str, value: str | None) -> None:
+    """Waits until the URL says so."""
+    page.wait_for_function(
+        "([name, value]) => new URLSearchParams(location.search).get(name) === value", arg=[name, value]
+    )
+
+
+def details(page: Page) -> dict[str, str]:
+    """What the panel says of the chosen op."""
+    pairs = page.locator("#timeline-details dl > div").all()
+    return {pair.locator("dt").inner_text(): pair.locator("dd").inner_text() for pair in pairs}
+
+
+def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move(*end, steps=4)
+    page.mouse.up()
+
+
+def longest(lane: Lane) -> int:
+    return int(np.argmax(lane.end_ns - lane.start_ns))
+
+
+# -- moving
+
+
+@pytest.mark.parametrize(("closer", "back"), [("w", "s"), ("ArrowUp", "ArrowDown"), ("+", "-")])
+def test_keys_zoom_around_the_mouse(page: Page, dashboard: Served, closer: str, back: str) -> None:
+    open_timeline(page, dashboard, TRAINING)
+    lane, (start, end) = stream(TRAINING, "7"), view(page)
+    under = start + (end - start) * 0.3
+    page.mouse.move(*point(page, lane, under))
+    page.keyboard.press(closer)
+    painted(page)
+    nearer = view(page)
+    assert nearer[1] - nearer[0] == pytest.approx((end - start) / 1.25, rel=0.01)
+    assert (under - nearer[0]) / (nearer[1] - nearer[0]) == pytest.approx(0.3, abs=0.005)
+    page.keyboard.press(back)
+    painted(page)
+    assert view(page) == pytest.approx((start, end), abs=(end - start) / 1000)
+
+
+def test_keys_and_wheel_move_sideways(page: Page, dashboard: Served) -> None:
+    start, end = 40_000_000, 50_000_000
+    open_timeline(page, dashboard, TRAINING, **{"from": start, "to": end})
+    page.mouse.move(*point(page, stream(TRAINING, "7"), 45_000_000))
+    for key, sign in (("d", 1), ("a", -1), ("ArrowRight", 1), ("ArrowLeft", -1)):
+        before = view(page)
+        page.keyboard.press(key)
+        painted(page)
+        assert (view(page)[0] - before[0]) * sign > 0
+        assert view(page)[1] - view(page)[0] == end - start
+    before = view(page)
+    page.keyboard.down("Shift")
+    page.mouse.wheel(0, 100)
+    page.wait_for_function("before => overlapscope.activeTimeline.view.start > before", arg=before[0])
+    before = view(page)
+    x, y = point(page, stream(TRAINING, "7"), before[0])
+    drag(page, (x + 300, y), (x + 200, y))
+    page.keyboard.up("Shift")
+    assert view(page)[0] > before[0]
+    expect(page.locator("#timeline-span")).to_contain_text("Drag over the lanes")
+
+
+def test_the_wheel_with_control_zooms_and_alone_scrolls_the_lanes(page: Page, dashboard: Served) -> None:
+    page.set_viewport_size({"width": 1000, "height": 560})
+    open_timeline(page, dashboard, TRAINING)
+    lane, before = stream(TRAINING, "7"), view(page)
+    page.mouse.move(*point(page, lane, sum(before) / 2))
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -200)
+    page.keyboard.up("Control")
+    page.wait_for_function("before => overlapscope.activeTimeline.view.start > before", arg=before[0])
+    zoomed = view(page)
+    page.mouse.wheel(0, 60)
+    page.wait_for_function("() => overlapscope.activeTimeline.scroll > 0")
+    assert view(page) == zoomed
+
+
+def test_a_held_key_zooms_on_to_single_ops_and_fit_goes_back(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, TRAINING)
+    whole = view(page)
+    page.keyboard.down("w")
+    page.wait_for_function("() => overlapscope.activeTimeline.view.end - overlapscope.activeTimeline.view.start < 1e5")
+    page.keyboard.up("w")
+    page.keyboard.press("0")
+    assert view(page) == whole
+    painted(page)
+    in_url(page, "from", str(whole[0]))
+
+
+def test_keys_typed_into_a_field_do_not_move_the_view(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    before = view(page)
+    page.get_by_label("search by name").click()
+    page.keyboard.type("wasd0f")
+    assert view(page) == before
+    page.keyboard.press("Escape")
+    page.keyboard.press("w")
+    assert view(page) != before
+
+
+def test_every_zoom_is_measured_to_its_exact_painting(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, TRAINING)
+    count = "performance.getEntriesByName('overlapscope:zoom-to-paint').length"
+    before = page.evaluate(count)
+    for key in "wwss":
+        page.keyboard.press(key)
+        painted(page)
+    assert page.evaluate(count) == before + 4
+
+
+# -- what is drawn
+
+
+def test_columns_are_as_high_as_the_lanes_say(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, TRAINING)
+    lane = stream(TRAINING, "7")
+    start, end = view(page)
+    columns = page.evaluate("Math.floor(overlapscope.activeTimeline.size.lanes)")
+    answer = lanes.view(drawn(TRAINING), start, end, columns, [lane.id])
+    size = int.from_bytes(answer[:4], "little")
+    header = json.loads(answer[4 : 4 + size])["lanes"][0]
+    shares = {
+        lanes.CATEGORIES[fill["category"]]: np.frombuffer(answer, np.uint8, columns, 4 + size + fill["at"]).astype(int)
+        for fill in header["fill"]
+    }
+    # Alone in their columns, and not so long that the op is drawn over them.
+    single = (shares["compute"] > 0) & (sum((one > 0).astype(int) for one in shares.values()) == 1)
+    first, count = 4 + size + header["ops"]["at"], header["ops"]["count"]
+    begin = np.frombuffer(answer, "<f4", count, first) * columns / (end - start)
+    length = np.frombuffer(answer, "<f4", count, first + 4 * count) * columns / (end - start)
+    for left, right in zip(begin.tolist(), (begin + length).tolist(), strict=True):
+        single[max(0, int(left) - 1) : int(right) + 2] = False
+    assert single.sum() > 100
+    heights = page.evaluate(
+        """([lane, color]) => {
+            const { canvas, context, size, rows, model, scroll } = overlapscope.activeTimeline;
+            const row = overlapscope.rowOf(rows.rows, model, lane);
+            const { data, width } = context.getImageData(
+                size.gutter, overlapscope.TOP + row.y - scroll, Math.floor(size.lanes), row.height);
+            const color_at = (at) => (data[at] << 16) | (data[at + 1] << 8) | data[at + 2];
+            return Array.from({ length: width }, (_, x) => {
+                let height = 0;
+                for (let y = 0; y < row.height; y++) height += color_at(4 * (y * width + x)) === color;
+                return height;
+            });
+        }""",
+        [lane.id, int(palette(dark=False)["compute"][1:], 16)],
+    )
+    full = max(heights)
+    expected = np.maximum(1, np.floor(shares["compute"] * full / 255 + 0.5)).astype(int)
+    assert (np.array(heights)[single] == expected[single]).all()
+
+
+def test_copies_from_pageable_memory_are_hatched(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PAGEABLE)
+    lane = stream(PAGEABLE, "13")
+    row = longest(lane)
+    x, y = point(page, lane, float(lane.start_ns[row] + lane.end_ns[row]) / 2)
+    colors = page.evaluate(
+        """([x, y]) => {
+            const { canvas, context } = overlapscope.activeTimeline, box = canvas.getBoundingClientRect();
+            const { data } = context.getImageData(x - box.left - 20, y - box.top - 11, 40, 2);
+            return new Set(Array.from({ length: 80 }, (_, i) => data.slice(4 * i, 4 * i + 3).join())).size;
+        }""",
+        [x, y],
+    )
+    assert colors >= 2
+
+
+def test_groups_fold(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    box = page.locator("#timeline canvas.tl-canvas").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 40, box["y"] + 60)
+    page.wait_for_function("() => overlapscope.activeTimeline.folded.has('device 0')")
+    after = page.locator("#timeline canvas.tl-canvas").bounding_box()
+    assert after is not None and after["height"] < box["height"]
+
+
+# -- choosing
+
+
+def test_a_click_on_a_copy_tells_all_that_is_known_of_it(page: Page, dashboard: Served) -> None:
+    lane = stream(PIPELINE, "25")
+    row = longest(lane)
+    open_timeline(page, dashboard, PIPELINE)
+    page.mouse.click(*point(page, lane, float(lane.start_ns[row] + lane.end_ns[row]) / 2))
+    known = lanes.op(drawn(PIPELINE), lane.id, row)
+    expect(page.locator("#timeline-details .tl-title")).to_have_text(known["title"])
+    shown = details(page)
+    for name, value in known["facts"]:
+        assert name in shown
+        assert name == "start" or shown[name] in [text for key, text in known["facts"] if key == name]
+    assert {"bytes", "bandwidth", "launched by", "cause"} <= set(shown)
+    in_url(page, "op", f"{lane.id}:{row}")
+    page.get_by_role("button", name=re.compile("^launched by")).click()
+    expect(page.locator("#timeline-details .tl-title")).to_have_text("cudaMemcpyAsync")
+    page.get_by_role("button", name=re.compile("^launches")).click()
+    expect(page.locator("#timeline-details .tl-title")).to_have_text(known["title"])
+
+
+def test_a_click_where_ops_are_too_narrow_to_be_drawn_finds_one(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, TRAINING)
+    lane, (start, end) = stream(TRAINING, "7"), view(page)
+    lengths = lane.end_ns - lane.start_ns
+    column = (end - start) / page.evaluate("overlapscope.activeTimeline.size.lanes")
+    row = int(np.flatnonzero(lengths < 2 * column)[50])
+    page.mouse.click(*point(page, lane, float(lane.start_ns[row] + lane.end_ns[row]) / 2))
+    expect(page.locator("#timeline-details .tl-title")).to_be_visible()
+    page.wait_for_function("() => overlapscope.activeTimeline.chosen")
+    chosen = page.evaluate("overlapscope.activeTimeline.chosen")
+    assert chosen["lane"] == lane.id
+    assert abs(chosen["start"] - int(lane.start_ns[row])) < 5 * column
+
+
+def test_the_mouse_over_an_op_tells_what_it_is(page: Page, dashboard: Served) -> None:
+    lane = stream(PIPELINE, "33")
+    row = longest(lane)
+    open_timeline(page, dashboard, PIPELINE)
+    page.mouse.move(*point(page, lane, float(lane.start_ns[row] + lane.end_ns[row]) / 2))
+    tooltip = page.locator(".tl-tooltip")
+    expect(tooltip).to_contain_text(lane.name(row))
+    expect(tooltip).to_contain_text("bandwidth")
+    page.mouse.move(2, 2)
+    expect(tooltip).to_be_hidden()
+
+
+def test_search_goes_from_match_to_match(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    page.get_by_label("search by name").fill("memcpy HTOD")
+    count = lanes.search(drawn(PIPELINE), "memcpy htod", -1, 1)["count"]
+    expect(page.locator(".tl-count")).to_have_text(f"{count:,} matches")
+    at = view(page)[0] - 1
+    for number in (1, 2):
+        page.keyboard.press("Enter")
+        match = lanes.search(drawn(PIPELINE), "memcpy htod", at, 1)["match"]
+        at = match["start"]
+        expect(page.locator(".tl-count")).to_have_text(f"{number} of {count:,}")
+        in_url(page, "op", f"{match['lane']}:{match['row']}")
+        start, end = view(page)
+        assert start < match["start"] and match["end"] < end
+    page.keyboard.press("Shift+Enter")
+    expect(page.locator(".tl-count")).to_have_text(f"1 of {count:,}")
+    page.get_by_label("search by name").fill("no such kernel")
+    expect(page.locator(".tl-count")).to_have_text("no match")
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"), [("exposed copy", "exposed-copy"), ("idle gap", "idle"), ("host stall", "stall")]
+)
+def test_buttons_go_to_the_worst_case_after_case(page: Page, dashboard: Served, word: str, kind: lanes.Subject) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    button = page.get_by_role("button", name=f"worst {word}")
+    for number in range(2):
+        button.click()
+        found = lanes.worst(drawn(PIPELINE), kind, number)
+        match = found["match"]
+        expect(button).to_have_text(f"{word} {number + 1}/{found['count']:,}")
+        in_url(page, "op", f"{match['lane']}:{match['row']}")
+        start, end = view(page)
+        assert start <= match["start"] and match["end"] <= end
+
+
+# -- spans and places
+
+
+def test_a_dragged_span_shows_its_exact_figures(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    lane = stream(PIPELINE, "29")
+    drag(page, point(page, lane, 12_000_000), point(page, lane, 31_000_000))
+    shown = page.locator("#timeline-span")
+    expect(shown).to_contain_text("Selected span")
+    page.wait_for_function("() => new URLSearchParams(location.search).has('sel')")
+    asked = parse_qs(urlsplit(page.url).query)
+    start, end = map(int, asked["sel"][0].split("-"))
+    assert start == pytest.approx(12_000_000, abs=200_000) and end == pytest.approx(31_000_000, abs=200_000)
+    period = lanes.span(drawn(PIPELINE), 0, start, end)
+    unit = unit_for(period.span_ns)
+    for ns in (period.buckets.compute_ns, period.buckets.exposed_copy_ns, period.buckets.idle_ns):
+        expect(shown.get_by_role("cell", name=unit.number(ns), exact=True).first).to_be_visible()
+    expect(shown).to_contain_text(percent(period.overlap.efficiency_pct))
+    expect(shown).to_contain_text(percent(period.overlap.hidden_copy_pct))
+    drag(page, point(page, lane, end), point(page, lane, 40_000_000))
+    page.wait_for_function(
+        "end => Number(new URLSearchParams(location.search).get('sel').split('-')[1]) > end", arg=end
+    )
+    page.keyboard.press("Escape")
+    expect(shown).to_contain_text("Drag over the lanes")
+    in_url(page, "sel", None)
+
+
+def test_a_shared_url_restores_view_span_and_op(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    lane = stream(PIPELINE, "25")
+    page.get_by_role("button", name="worst exposed copy").click()
+    drag(page, point(page, lane, view(page)[0] + 100_000), point(page, lane, view(page)[1] - 100_000))
+    expect(page.locator("#timeline-span")).to_contain_text("Selected span")
+    page.wait_for_function("() => ['from', 'op', 'sel'].every((one) => new URLSearchParams(location.search).has(one))")
+    address, shown = page.url, page.locator("#timeline-span").inner_text()
+    title = page.locator("#timeline-details .tl-title").inner_text()
+    before = view(page)
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("#timeline-details .tl-title")).to_have_text(title)
+    expect(page.locator("#timeline-span")).to_contain_text("Selected span")
+    painted(page)
+    assert page.locator("#timeline-span").inner_text() == shown
+    assert view(page) == before
+    assert page.url == address
+
+
+def test_light_and_dark_keep_the_place(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE, **{"from": 10_000_000, "to": 20_000_000})
+    corner = """() => [...overlapscope.activeTimeline.context.getImageData(
+        overlapscope.activeTimeline.canvas.width - 2, overlapscope.TOP + 2, 1, 1).data]"""
+    light = page.evaluate(corner)
+    page.locator("#scheme-toggle").click()
+    page.wait_for_function(f"before => String(({corner})()) !== String(before)", arg=light)
+    assert view(page) == (10_000_000, 20_000_000)
+
+
+def test_help_opens_and_closes(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="keys and mouse")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="keys and mouse")).to_be_hidden()
+
+
+def test_the_timeline_left_behind_does_not_touch_the_next_page(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    page.keyboard.press("w")
+    go(page, "copies")
+    page.keyboard.press("w")
+    page.wait_for_timeout(500)
+    assert "from=" not in page.url
+
+
+def test_linked_timelines_move_together(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "compare", trace="pipeline_1stream", **{"with": PIPELINE})
+    both = page.locator(".tl[data-exact=true]")
+    expect(both).to_have_count(2)
+    before = [int(one.get_attribute("data-painted") or 0) for one in page.locator(".tl").all()]
+    page.locator(".tl").first.get_by_role("button", name="zoom in").click()
+    for number, one in enumerate(page.locator(".tl").all()):
+        page.wait_for_function(
+            "([element, before]) => Number(element.dataset.painted) > before",
+            arg=[one.element_handle(), before[number]],
+        )
+
+
+def test_a_trace_without_a_gpu_op_still_shows_its_threads(
+    page: Page, serve_traces: Serve, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("host_only")
+    file = kineto_files.write(folder / "host.json", [kineto_files.host("cpu_op", "aten::only", 0, 500)])
+    open_timeline(page, serve_traces(file), "host")
+    page.get_by_label("search by name").fill("only")
+    page.keyboard.press("Enter")
+    expect(page.locator("#timeline-details .tl-title")).to_have_text("aten::only")

@@ -1,0 +1,128 @@
+"""`overlapscope dashboard` as a user starts it: a process of its own, on a free port; and plain HTTP to ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_ADDRESS = re.compile(r"https?://\S+")
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server."""
+
+    address: str
+    """What it told its user to open, with the base path and the token."""
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+    """What it wrote to stderr, so far."""
+
+    @property
+    def base(self) -> str:
+        """The address up to and with the base path."""
+        parts = urlsplit(self.address)
+        return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.address).port
+        assert port is not None
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+def ask(
+    served: Served,
+    path: str,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> Answer:
+    """One request, with exactly the headers given, where they are given; redirects are not followed."""
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request(method, path, body=body, headers=dict(headers or {}))
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+
+
+@contextlib.contextmanager
+def serve(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """A server with the given traces and options, ended when the context ends."""
+    command = [sys.executable, "-m", "overlapscope", "dashboard", *map(str, arguments), "--no-open", "--port=0"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="backslashreplace",
+        env=os.environ | dict(environment or {}),
+    )
+    lines: list[str] = []
+    arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_drain, args=(process, lines, arrived), daemon=True).start()
+    try:
+        yield Served(_address(process, lines, arrived), process, lines)
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[str]) -> int:
+    """Ends the server as Ctrl-C does; its exit status."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _drain(process: subprocess.Popen[str], lines: list[str], arrived: queue.SimpleQueue[str | None]) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines.append(line.rstrip("\n"))
+        arrived.put(line)
+    arrived.put(None)
+
+
+def _address(process: subprocess.Popen[str], lines: list[str], arrived: queue.SimpleQueue[str | None]) -> str:
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            line = arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise AssertionError(f"the server said no address within {_PATIENCE_S:.0f} s: {lines}") from None
+        if line is None:
+            raise AssertionError(f"the server ended with {process.wait()}: {lines}")
+        if found := _ADDRESS.search(line):
+            return found[0].rstrip(".,")

@@ -1,0 +1,205 @@
+"""The dashboard's own logic: what its URLs mean, which traces it may show, and how it is started."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+import flask
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import overlapscope as ov
+from overlapscope.commands import main
+from overlapscope.dashboard import notebook
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.place import Place, parse
+from overlapscope.dashboard.security import is_loopback
+from overlapscope.dashboard.serve import DEFAULT_PORT, Listening
+from overlapscope.errors import UnreadableTrace, UsageError
+from tests.dashboard_process import ask, serve
+
+TRACES = Path(__file__).parents[1] / "traces"
+
+# -- URLs -----------------------------------------------------------------------------------------
+
+ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+numbers = st.none() | st.integers(-(2**62), 2**62)
+
+
+@given(st.sampled_from(["/", "/proxy/8050/"]), ids, st.none() | st.integers(0, 99), numbers, numbers, st.none() | ids)
+def test_a_link_leads_to_the_place_it_names(
+    base: str, trace: str, device: int | None, start: int | None, end: int | None, other: str | None
+) -> None:
+    place = Place(base, "steps", trace, device, start, end, other)
+    path, _, query = place.href().partition("?")
+    assert parse(base, path, f"?{query}") == place
+
+
+def test_a_span_stays_with_its_trace_and_its_page() -> None:
+    place = Place(page="timeline", trace="a", device=1, start_ns=5, end_ns=9)
+    assert place.href("timeline") == "/timeline?trace=a&device=1&from=5&to=9"
+    assert place.href("copies") == "/copies?trace=a&device=1"
+    assert place.href(trace="b") == "/timeline?trace=b"
+    assert Place(trace="a").href("timeline", start_ns=1, end_ns=2) == "/timeline?trace=a&from=1&to=2"
+
+
+def test_nonsense_in_a_url_is_left_out() -> None:
+    assert parse("/", "/steps/", "?trace=x&device=one&from=1e3&foo=1") == Place(page="steps", trace="x")
+    assert parse("/", None, None) == Place()
+
+
+# -- which traces ---------------------------------------------------------------------------------
+
+
+def test_a_directory_stands_for_all_that_is_below_it() -> None:
+    library = Library([TRACES])
+    entries = library.entries()
+    assert [entry.id for entry in entries[:3]] == ["gpt2_train", "pipeline_1stream", "pipeline_3stream"]
+    by_id = {entry.id: entry for entry in entries}
+    assert by_id["laboratory/offload_pipeline/one_stream"].folder == "laboratory/offload_pipeline"
+    assert library.siblings("ddp/rank1") == ("ddp/rank0", "ddp/rank1")
+    assert library.entry("../truth") is None and library.entry(None) is None
+    directories = [directory for directory, _ in library.results()]
+    assert directories == [TRACES / "laboratory"]
+
+
+def test_equal_names_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(TRACES / "streamed0_pinned0.json.gz", tmp_path / folder / "x.json.gz")
+    files = Library([tmp_path / "a" / "x.json.gz", tmp_path / "b" / "x.json.gz"])
+    assert [entry.id for entry in files.entries()] == ["x", "x (2)"]
+    directories = Library([tmp_path / "a", tmp_path / "b"])
+    assert [entry.id for entry in directories.entries()] == ["a/x", "b/x"]
+    again = Library([tmp_path / "a", tmp_path / "a" / "x.json.gz"])
+    assert [entry.id for entry in again.entries()] == ["a/x"]
+
+
+def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableTrace, match="no trace in this directory"):
+        Library([tmp_path])
+    with pytest.raises(UnreadableTrace, match="matches no file"):
+        Library([tmp_path / "*.json"])
+
+
+def test_a_trace_is_loaded_when_it_is_wanted() -> None:
+    library = Library([TRACES])
+    assert library.opened("gpt2_train") is None
+    opened = library.wait("gpt2_train")
+    assert library.opened("gpt2_train") is opened
+    assert opened.section(0).title == "gpt2_train.json.gz, NVIDIA H200"
+    assert opened.section(7).device == opened.section().device
+
+
+def test_a_trace_that_cannot_be_read_says_why_and_harms_no_other(tmp_path: Path) -> None:
+    (tmp_path / "bad.json.gz").write_bytes(gzip.compress(b"<html>"))
+    shutil.copy(TRACES / "streamed0_pinned0.json.gz", tmp_path)
+    library = Library([tmp_path])
+    with pytest.raises(UnreadableTrace, match=r"bad\.json\.gz"):
+        library.wait("bad")
+    assert library.failure("bad") is not None
+    assert library.wait("streamed0_pinned0").report.devices
+    with pytest.raises(UnreadableTrace, match="no such trace"):
+        library.wait("other")
+
+
+def test_a_dropped_trace_is_one_of_its_own() -> None:
+    library = Library()
+    path = TRACES / "streamed0_pinned0.json.gz"
+    assert library.add(path, "x.json.gz") == "dropped/x"
+    assert library.add(path, "x.json.gz") == "dropped/x (2)"
+    assert library.wait("dropped/x").report.devices
+    assert library.id_of(path) == "dropped/x"
+
+
+# -- who may ask ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.1.2.3", "a.localhost", "LOCALHOST"])
+def test_this_machine_is_known_by_its_names(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "a.org", "localhost.a.org", "10.0.0.1", "", "127.0.0.1.x"]
+)
+def test_any_other_name_may_be_another_machine(host: str) -> None:
+    assert not is_loopback(host)
+
+
+# -- notebook -------------------------------------------------------------------------------------
+
+
+def test_a_notebook_shows_a_frame_on_a_server_of_its_own() -> None:
+    paths = [TRACES / "streamed0_pinned0.json.gz"]
+    frame = notebook.frame(paths, height=700)
+    assert frame.url.startswith("http://localhost:") and notebook.frame(paths, height=700) == frame
+    assert 'height="700"' in frame._repr_html_() and frame.url in frame._repr_html_()
+    with urlopen(frame.url) as answer:
+        assert b"overlapscope" in answer.read()
+
+
+def test_on_a_hub_the_frame_goes_through_its_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/eve/")
+    frame = notebook.frame([TRACES / "streamed0_pinned1.json.gz"], height=700)
+    assert frame.url.startswith("/user/eve/proxy/") and "/?token=" in frame.url
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+TRACE = str(TRACES / "streamed0_pinned0.json.gz")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_stopped_which_is_no_failure(how: signal.Signals) -> None:
+    with serve(TRACE) as served:
+        assert b"overlapscope" in ask(served, "/").body
+        served.process.send_signal(how)
+        assert served.process.wait(timeout=20) == 0
+    assert served.lines[1:] == ["Stopped."]
+
+
+def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(TRACE) as served:
+        assert main(["dashboard", TRACE, "--no-open", "--port", str(served.port)]) == 2
+        error = capsys.readouterr().err
+        assert f"port {served.port} of 127.0.0.1 cannot be had" in error and "choose another with --port" in error
+    app = flask.Flask("one")
+    with socket.socket() as taken:
+        # Somebody else may have the usual port already.
+        with suppress(OSError):
+            taken.bind(("127.0.0.1", DEFAULT_PORT))
+            taken.listen()
+        listening = Listening(app, host="127.0.0.1", port=None, base="/", body_bytes=1)
+        assert listening.port not in (0, DEFAULT_PORT)
+
+
+def test_below_a_path_it_serves_whether_a_proxy_passes_the_path_on_or_not() -> None:
+    with serve(TRACE, "--base-path", "tools/scope") as served:
+        assert served.address.endswith("/tools/scope/")
+        sources = re.findall(r'(?:src|href)="([^"]+)"', ask(served, "/tools/scope/").text)
+        assert sources and all(source.startswith("/tools/scope/") for source in sources)
+        script = next(source for source in sources if ".js" in source)
+        assert ask(served, script).body == ask(served, script.removeprefix("/tools/scope")).body != b""
+
+
+def test_a_missing_trace_is_said_before_anything_is_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["dashboard", str(tmp_path), "--no-open"]) == 2
+    assert "no trace in this directory" in capsys.readouterr().err
+    assert main(["dashboard", str(tmp_path / "*.json"), "--no-open"]) == 2
+
+
+def test_a_report_is_shown_only_with_its_traces(tmp_path: Path) -> None:
+    shutil.copy(TRACE, tmp_path / "t.json.gz")
+    report = ov.analyze(ov.load(tmp_path / "t.json.gz"))
+    (tmp_path / "t.json.gz").unlink()
+    with pytest.raises(UsageError, match=r"t\.json\.gz: there is no such file"):
+        report.show()
