@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,6 +76,25 @@ def test_the_installed_command_analyses_the_samples_inside_the_wheel(installed: 
 def test_the_light_install_brings_no_optional_dependency(installed: Path, tmp_path: Path) -> None:
     code = f"import importlib.util as u; print([n for n in {OPTIONAL!r} if u.find_spec(n)])"
     assert run([installed / "python", "-c", code], cwd=tmp_path).strip() == "[]"
+
+
+def test_the_wheel_holds_every_file_that_pages_need(wheel: Path) -> None:
+    # By their place in the package: what is beside its modules.
+    ours = ROOT / "overlapscope"
+    files = [file for file in ours.rglob("*") if file.suffix in (".css", ".js", ".ico", ".svg", ".html")]
+    assert len(files) > 10
+    held = zipfile.ZipFile(wheel).namelist()
+    assert {file.relative_to(ROOT).as_posix() for file in files} <= set(held)
+
+
+@pytest.mark.parametrize("command", [("dashboard",), ("analyze", "--format", "html")])
+def test_what_a_browser_shows_says_what_to_install(installed: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    trace = str(ROOT / "traces" / "pipeline_1stream.json.gz")
+    done = subprocess.run(
+        [installed / "overlapscope", *command, trace], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "pip install 'overlapscope[dashboard]'" in done.stderr
 
 
 def test_importing_the_package_loads_no_optional_dependency_and_no_pandas() -> None:
