@@ -57,6 +57,8 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def local(traces: Path, temporary: Path) -> Iterator[Served]:
     """A server as it is by default, on the loopback address."""
     with serve(traces, f"--max-upload={LIMIT}B", environment={"TMPDIR": str(temporary)}) as served:
+        # Answered once the trace is loaded.
+        assert ask(served, "/api/annotated?trace=hostile").status == 200
         yield served
 
 
@@ -64,6 +66,8 @@ def local(traces: Path, temporary: Path) -> Iterator[Served]:
 def public(traces: Path) -> Iterator[Served]:
     """A server that others can reach."""
     with serve(traces, "--host=0.0.0.0") as served:
+        headers = {"Authorization": served.address.partition("?")[2].replace("=", " ")}
+        assert ask(served, "/api/annotated?trace=hostile", headers=headers).status == 200
         yield served
 
 

@@ -1,7 +1,8 @@
 """What a timeline in a file is drawn from: answers to the questions that a person who zooms in would ask first.
 
-A tile is what `overlapscope.lanes.view` says of one span. Those of the whole window come first, then of its quarters,
-their quarters and so on, only where ops are still too short to be drawn singly; and each finding's example has its own.
+A tile is what `overlapscope.lanes.view` says of one span. Those of the whole window come first, then finer ones, of its
+quarters, their quarters and so on, only where ops are still too short to be drawn singly; and each finding's example
+has its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import gzip
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,10 @@ from overlapscope import lanes as lane_views
 from overlapscope.lanes import Lanes
 
 COLUMNS = 2048
-PARTS = 4
-"""Into so many spans each is divided; the page takes tiles up to four times as fine as its pixels."""
+"""Of the first tile, and of those of examples: about as many as a screen has."""
+FINER = 4
+"""Each level's columns are so much narrower than those of the one before; the page takes tiles up to four times as
+fine as its pixels. A tile of any finer level has so many times `COLUMNS`, so that few of them do."""
 BUDGET_BYTES = 1_500_000
 """For the tiles of all timelines in a file, compressed; base64 makes a third more of it."""
 DRAWN_COLUMNS = 3
@@ -53,50 +56,55 @@ def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_
     """
     tiles: list[list[str]] = [[] for _ in drawn]
     left = budget_bytes
-    for number, span, _ in _wanted(drawn, examples):
-        packed = _tile(drawn[number], span)
-        if tiles[number] and len(packed) > left:
+    for wanted in _wanted(drawn, examples):
+        packed = _tile(drawn[wanted.number], wanted)
+        mine = tiles[wanted.number]
+        if mine and len(packed) > left:
             break
         left -= len(packed)
-        tiles[number].append(base64.b64encode(packed).decode("ascii"))
+        mine.append(base64.b64encode(packed).decode("ascii"))
     return [{"model": lane_views.model(lanes), "tiles": made} for lanes, made in zip(drawn, tiles, strict=True)]
 
 
 class _Wanted(NamedTuple):
     number: int
     span: Span
+    columns: int
     level: int
+    """Its columns are `FINER**-level` times as wide as those of the first tile."""
 
 
 def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]]) -> Iterator[_Wanted]:
-    """Spans in the order of their worth: whole windows, examples, then ever finer parts, the fullest first."""
+    """Tiles in the order of their worth: whole windows, examples, then ever finer ones, the fullest first."""
     whole = [Span(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
-    yield from (_Wanted(number, span, 0) for number, span in enumerate(whole))
+    yield from (_Wanted(number, span, COLUMNS, 0) for number, span in enumerate(whole))
     for number, lanes in enumerate(drawn):
         own = dict.fromkeys(around(example, lanes) for example in examples[number][:_EXAMPLES])
-        yield from (_Wanted(number, span, 0) for span in own if span != whole[number])
+        yield from (_Wanted(number, span, COLUMNS, 0) for span in own if span != whole[number])
     queue: list[tuple[int, int, int, _Wanted]] = []
     order = itertools.count()
     shorter = [_Short(lanes) for lanes in drawn]
 
-    def push_parts(parent: _Wanted) -> None:
-        start, end = parent.span
-        if end - start < PARTS * LEAST_COLUMN_NS * COLUMNS:
-            return
-        edges = [start + (end - start) * number // PARTS for number in range(PARTS + 1)]
-        for part in itertools.starmap(Span, itertools.pairwise(edges)):
-            # What the parent could not draw is what its parts are for.
-            missing = shorter[parent.number].inside(part, parent.level)
-            if missing:
-                level = parent.level + 1
-                heapq.heappush(queue, (level, -missing, next(order), _Wanted(parent.number, part, level)))
+    def push(coarse: _Wanted, spans: Iterable[Span]) -> None:
+        """What a tile could not draw is what finer ones of its parts are for."""
+        for span in spans:
+            missing = shorter[coarse.number].inside(span, coarse.level)
+            if missing and span.end_ns - span.start_ns >= LEAST_COLUMN_NS * FINER * COLUMNS:
+                finer = _Wanted(coarse.number, span, FINER * COLUMNS, coarse.level + 1)
+                heapq.heappush(queue, (finer.level, -missing, next(order), finer))
 
     for number, span in enumerate(whole):
-        push_parts(_Wanted(number, span, 0))
+        push(_Wanted(number, span, COLUMNS, 0), [span])
     while queue:
         *_, found = heapq.heappop(queue)
         yield found
-        push_parts(found)
+        push(found, _parts(found.span))
+
+
+def _parts(span: Span) -> Iterator[Span]:
+    start, length = span.start_ns, span.end_ns - span.start_ns
+    edges = [start + length * number // FINER for number in range(FINER + 1)]
+    return itertools.starmap(Span, itertools.pairwise(edges))
 
 
 class _Short:
@@ -116,16 +124,16 @@ class _Short:
         self._count = np.zeros(1, np.int64)
 
     def inside(self, span: Span, level: int) -> int:
-        """How many begin in a span and are left undrawn by the tiles of a level, each 4^-level of the whole."""
+        """How many begin in a span and are left undrawn by the tiles of a level."""
         if level != self._level:
             # Spans are asked for level by level.
-            shorter_than_ns = DRAWN_COLUMNS * self._span_ns / (COLUMNS * PARTS**level)
+            shorter_than_ns = DRAWN_COLUMNS * self._span_ns / (COLUMNS * FINER**level)
             self._level = level
             self._count = np.concatenate([[0], np.cumsum(self._length_ns < shorter_than_ns)])
         first, last = np.searchsorted(self._start_ns, span).tolist()
         return int(self._count[last] - self._count[first])
 
 
-def _tile(lanes: Lanes, span: Span) -> bytes:
-    ids = [lane.id for lane in lanes.lanes]
-    return gzip.compress(lane_views.view(lanes, span.start_ns, span.end_ns, COLUMNS, ids), 6, mtime=0)
+def _tile(lanes: Lanes, wanted: _Wanted) -> bytes:
+    (start_ns, end_ns), ids = wanted.span, [lane.id for lane in lanes.lanes]
+    return gzip.compress(lane_views.view(lanes, start_ns, end_ns, wanted.columns, ids), 6, mtime=0)

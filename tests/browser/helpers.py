@@ -24,11 +24,20 @@ def visit(page: Page, served: Served, name: str = "overview", **query: str | int
     settle(page)
 
 
+_DRAWN = """() => {
+    const grids = document.querySelectorAll('#content .ag-root-wrapper').length;
+    const charts = [...document.querySelectorAll('#content .dash-graph')];
+    return charts.every((chart) => chart.querySelector('.main-svg'))
+        && grids === document.querySelectorAll('#content .grid').length;
+}"""
+
+
 def settle(page: Page) -> None:
-    """Waits until a page is shown and nothing more is asked of the server."""
+    """Waits until a page is shown with its charts and tables, and nothing more is asked of the server."""
     expect(page.locator("#content > *").first).to_be_visible(timeout=30_000)
     expect(page.locator("#loading")).to_have_count(0, timeout=60_000)
     page.wait_for_load_state("networkidle")
+    page.wait_for_function(_DRAWN)
 
 
 def go(page: Page, name: str) -> None:
@@ -40,6 +49,8 @@ def go(page: Page, name: str) -> None:
 def arrive(page: Page, name: str, trace: str = "") -> None:
     """Waits until a page is shown, of a trace whose id begins with `trace`."""
     page.wait_for_url(lambda url: _is_at(url, name, trace))
+    # What is navigated by comes with what is shown.
+    expect(page.locator(f"#go-{name}")).to_have_attribute("data-active", "true", timeout=30_000)
     settle(page)
 
 
