@@ -138,7 +138,13 @@ def test_every_finding_has_its_evidence_advice_and_code() -> None:
     rules = {rule.id: rule for rule in all_rules()}
     assert report.findings
     for finding in report.findings:
-        for part in (finding.title, finding.detail, finding.advice, rules[finding.rule].wrong, rules[finding.rule].right):
+        for part in (
+            finding.title,
+            finding.detail,
+            finding.advice,
+            rules[finding.rule].wrong,
+            rules[finding.rule].right,
+        ):
             assert " ".join(part.split()) in text, part
 
 

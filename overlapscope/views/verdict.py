@@ -56,7 +56,9 @@ def judge(section: Section) -> Verdict:
     level: Level = "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
     if level == "good" and _supply_ns(device) >= GOOD_BELOW * device.span_ns:
         level = "fair"
-    sentences = [_overlap(section, device), *_other_losses(section, device)]
+    overlap, losses = _overlap(section, device), _other_losses(section, device)
+    # What matters comes first: of a program that copies next to nothing, what it loses elsewhere.
+    sentences = [*losses, overlap] if losses and _copies_hardly(device) else [overlap, *losses]
     if level == "good":
         sentences.append(f"That is good: {_rest(part)}.")
     sentences += _fix(section, device)
@@ -87,15 +89,19 @@ def _unoverlapped_ns(device: Device) -> int:
     return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
 
 
+def _copies_hardly(device: Device) -> bool:
+    return device.overlap.copy_ns < max(1, WORTH_SAYING * device.span_ns)
+
+
 def _overlap(section: Section, device: Device) -> str:
     overlap, unit = device.overlap, section.unit
     if overlap.copy_ns == 0:
-        return "nothing is copied between host and device."
-    if overlap.copy_ns < WORTH_SAYING * device.span_ns:
-        return f"copies hardly matter: they take {unit.text(overlap.copy_ns)} of {unit.text(device.span_ns)}."
+        return "Nothing is copied between host and device."
+    if _copies_hardly(device):
+        return f"Copies hardly matter: they take {unit.text(overlap.copy_ns)} of {unit.text(device.span_ns)}."
     copies = f"{unit.of(device.buckets.exposed_copy_ns, overlap.copy_ns)} of copies are exposed."
     if overlap.efficiency_pct is None:
-        return f"only copies in one direction ran, and nothing that could hide them; {copies}"
+        return f"Only copies in one direction ran, and nothing that could hide them; {copies}"
     done = f"{percent(overlap.efficiency_pct)} of the overlap that was possible happened; {copies}"
     saving = _unoverlapped_ns(device)
     if saving < WORTH_SAYING * section.judged_ns:
