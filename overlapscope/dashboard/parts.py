@@ -236,7 +236,11 @@ def grid(shown: Shown, table: Grid, id: str, *, links: bool = True) -> Component
             "enableCellTextSelection": True,
             "tooltipShowDelay": 400,
         },
-        csvExportParams={"fileName": f"{id}.csv", "columnKeys": [field.key for field in table.fields]},
+        csvExportParams={
+            "fileName": f"{id}.csv",
+            "columnKeys": [field.key for field in table.fields],
+            "processCellCallback": {"function": "csvCell(params)"},
+        },
         className="grid",
         style={"height": "430px" if tall else None, "width": "100%"},
     )

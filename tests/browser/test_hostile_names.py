@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -28,7 +29,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         at, first = 1000 * step, 10 * step + 1
         steps += [
             kineto_files.host("user_annotation", f"ProfilerStep#{step}", at, 900),
-            kineto_files.host("user_annotation", f"range {HOSTILE}", at + 1, 800),
+            kineto_files.host("user_annotation", f"=range {HOSTILE}", at + 1, 800),
             kineto_files.host("python_function", f"{HOSTILE}.py(12): {HOSTILE}", at, 900),
             kineto_files.host("cpu_op", f"aten::{HOSTILE}", at + 2, 700),
             kineto_files.call(at + 5, 2, first),
@@ -77,6 +78,19 @@ def test_names_that_mean_harm_stay_text_on_every_page(page: Page, hostile: Path,
         check_harmless(page)
     page.locator("#trace-select").click()
     check_harmless(page)
+
+
+def test_names_that_a_spreadsheet_would_run_stay_text(
+    page: Page, hostile: Path, serve_traces: Serve, tmp_path: Path
+) -> None:
+    visit(page, serve_traces(hostile), "steps", trace=TRACE)
+    expect(page.locator("#steps-ranges")).to_contain_text(f"=range {HOSTILE}")
+    with page.expect_download() as download:
+        page.locator("#steps-ranges-csv").click()
+    download.value.save_as(tmp_path / "ranges.csv")
+    with (tmp_path / "ranges.csv").open(newline="", encoding="utf-8-sig") as file:
+        first, *_ = [row[0] for row in csv.reader(file)][1:]
+    assert first == f"'=range {HOSTILE}"
 
 
 def test_names_that_mean_harm_stay_text_in_messages(page: Page, hostile: Path, serve_traces: Serve) -> None:
