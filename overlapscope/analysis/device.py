@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,8 +21,6 @@ from overlapscope.analysis.stalls import find_stalls
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.intervals import I64, Intervals, covered, union
 from overlapscope.trace import Trace
-
-Pieces = TypeVar("Pieces", ExposedCopies, IdleTime)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,28 +110,6 @@ def analyze_device(
     )
 
 
-def measure(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> Period:
-    """The figures of any span of a device, cut off at its window. It costs as much as what lies in the span."""
-    t = analysis.timeline
-    start = min(max(start_ns, t.start_ns), t.end_ns)
-    end = min(max(end_ns, start), t.end_ns)
-    columns = {f.name: getattr(t, f.name) for f in fields(t)}
-    columns |= {name: _touching(a, start, end) for name, a in columns.items() if isinstance(a, Intervals)}
-    exposed, idle = _pieces_touching(analysis.exposed, start, end), _pieces_touching(analysis.idle, start, end)
-    return _Figures(Timeline(**columns), exposed, idle).together(np.array([start]), np.array([end]))
-
-
-def _touching(a: Intervals, start: int, end: int) -> Intervals:
-    """The intervals of a set that have a part in `[start, end)`, whole and without a copy."""
-    mine = slice(a.ends.searchsorted(start, side="right"), a.starts.searchsorted(end, side="left"))
-    return Intervals(a.starts[mine], a.ends[mine])
-
-
-def _pieces_touching(pieces: Pieces, start: int, end: int) -> Pieces:
-    mine = slice(pieces.end_ns.searchsorted(start, side="right"), pieces.start_ns.searchsorted(end, side="left"))
-    return replace(pieces, **{f.name: getattr(pieces, f.name)[mine] for f in fields(pieces)})
-
-
 class _Figures:
     """Measures any windows of one device; the sets are prepared once."""
 
@@ -146,7 +121,7 @@ class _Figures:
     def together(self, starts: I64, ends: I64) -> Period:
         """The figures of all the windows added up."""
         summed = [{name: int(values.sum()) for name, values in part.items()} for part in self._lengths(starts, ends)]
-        return _period("", int(starts[0]), int(ends[-1]), *summed)
+        return period("", int(starts[0]), int(ends[-1]), *summed)
 
     def each(self, trace: Trace, periods: Periods) -> tuple[Period, ...]:
         """The figures of each window by itself."""
@@ -156,7 +131,7 @@ class _Figures:
         ]
         windows = zip(periods.row.tolist(), periods.start_ns.tolist(), periods.end_ns.tolist(), strict=True)
         return tuple(
-            _period(
+            period(
                 trace.annotations.name(row),
                 start,
                 end,
@@ -178,9 +153,10 @@ def _where(pieces: ExposedCopies | IdleTime, cause: int) -> Intervals:
     return union(pieces.start_ns[mine], pieces.end_ns[mine])
 
 
-def _period(
+def period(
     name: str, start: int, end: int, ns: dict[str, int], copy_causes: dict[str, int], idle_causes: dict[str, int]
 ) -> Period:
+    """The figures of one window from the lengths that `timeline.lengths` names, and those of its causes."""
     buckets, engines, overlap = measured(ns)
     return Period(
         name=name,

@@ -51,6 +51,12 @@ class Edges:
     """Row of `Timeline.ops`; -1 for an op of another device."""
     source_end_ns: I64
     confidence: I8
+    source_op: I64
+    """Row of `Trace.gpu_ops`, whatever its device."""
+    wait: I64
+    """The call that made the stream wait: row of `Trace.runtime_calls`."""
+    record: I64
+    """The call that recorded the event, likewise; -1 where it lies before the recording or is not known."""
 
     def take(self, rows: I64 | Bool) -> Edges:
         return Edges(*(getattr(self, f.name)[rows] for f in fields(self)))
@@ -58,12 +64,16 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waits:
+    call: I64
+    """Row of `Trace.runtime_calls`."""
     at_ns: I64
     lane: I64
     source_lane: I64
     """-1 where the trace does not say on which stream the event was recorded."""
     recorded_ns: I64
     """When the event was recorded on the host; for a rebuilt edge the nearest record call's time."""
+    record: I64
+    """The call that the trace names, else the nearest; -1 where there is none."""
     stated: Bool
     """The trace says on which stream and by which of its calls the event was recorded."""
     adjacent: Bool
@@ -82,7 +92,7 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     waits = _find_waits(trace, lane, in_order)
     if not len(waits.at_ns) or len(by_lane) < 2:
         nothing = np.empty(0, np.int64)
-        return Edges(nothing, nothing, nothing, nothing.astype(np.int8))
+        return Edges(nothing, nothing, nothing, nothing.astype(np.int8), nothing, nothing, nothing)
 
     launch_ns = np.zeros(len(ops), np.int64)
     launch_ns[launched] = at
@@ -98,12 +108,13 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     held_start = ops.start_ns[held]
     source = np.full(len(held), -1, np.int64)
     source_end = np.full(len(held), -1, np.int64)
+    record = np.full(len(held), -1, np.int64)
     possible = np.zeros(len(held), np.int64)
     for one, rows in by_lane.items():
-        before = np.searchsorted(launch_ns[rows], waits.recorded_ns, side="left") - 1
+        recorded = np.searchsorted(launch_ns[rows], waits.recorded_ns, side="left") - 1
         # An event that is made once and recorded every step has an older record than the nearest one.
         over = np.searchsorted(np.maximum.accumulate(ops.end_ns[rows]), held_start, side="right") - 1
-        before = np.where(stated | waits.adjacent, before, np.minimum(before, over))
+        before = np.where(stated | waits.adjacent, recorded, np.minimum(recorded, over))
         candidate = rows[np.maximum(before, 0)]
         ended = ops.end_ns[candidate]
         valid = (before >= 0) & (held >= 0) & (waits.lane != one)
@@ -113,6 +124,8 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
         better = valid & (ended > source_end)
         source[better] = candidate[better]
         source_end[better] = ended[better]
+        # What ran before an older record was not recorded by the nearest.
+        record[better] = np.where(before == recorded, waits.record, -1)[better]
 
     directly = held_start - source_end <= HANDOVER_NS
     sure = (waits.adjacent | (source_lane >= 0)) & (directly | (possible == 1))
@@ -122,7 +135,15 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     place = np.full(len(ops), -1, np.int64)
     here = np.flatnonzero(ops.device == timeline.device)
     place[here] = np.arange(len(here))
-    return Edges(place[held[found]], place[source[found]], source_end[found], confidence[found])
+    return Edges(
+        held=place[held[found]],
+        source=place[source[found]],
+        source_end_ns=source_end[found],
+        confidence=confidence[found],
+        source_op=source[found],
+        wait=waits.call[found],
+        record=record[found],
+    )
 
 
 def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
@@ -138,7 +159,7 @@ def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
         device = np.where(joined, np.append(syncs.device, -1)[match], -1).astype(np.int64)
         source_stream = np.where(joined, np.append(syncs.source_stream, -1)[match], -1).astype(np.int64)
         source_device = np.where(joined, np.append(syncs.source_device, -1)[match], -1).astype(np.int64)
-        record = np.where(joined, np.append(syncs.record_correlation, -1)[match], -1)
+        named = np.where(joined, np.append(syncs.record_correlation, -1)[match], -1)
         stream = np.where(joined, np.append(syncs.stream, -1)[match], -1).astype(np.int64)
         waiting = np.where(stream >= 0, device << 32 | (stream & 0xFFFFFFFF), -1)
         source_lane = np.where(source_stream >= 0, source_device << 32 | (source_stream & 0xFFFFFFFF), -1)
@@ -146,10 +167,11 @@ def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
         # Without sync events: the stream of what the same thread enqueues next.
         following = _next_of_thread(launched_at, calls.thread[ops.launch[in_order]], at, thread)
         waiting = np.append(lane[in_order], -1)[following]
-        source_lane = record = np.full(len(rows), -1, np.int64)
+        source_lane = named = np.full(len(rows), -1, np.int64)
 
     records = np.flatnonzero(call_kinds.records_event(calls))
     recorded_ns = at.copy()
+    record = np.full(len(rows), -1, np.int64)
     adjacent = np.zeros(len(rows), np.bool_)
     stated = np.zeros(len(rows), np.bool_)
     if len(records):
@@ -159,10 +181,12 @@ def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
         recorded_ns = np.where(known, calls.start_ns[records][np.maximum(nearest, 0)], at)
         enqueued = np.searchsorted(launched_at, at, "left") - np.searchsorted(launched_at, recorded_ns, "left")
         adjacent = known & (enqueued == 0)
-        match, joined = _by_correlation(calls.correlation, records, record)
+        match, joined = _by_correlation(calls.correlation, records, named)
         stated = joined & (source_lane >= 0)
         recorded_ns = np.where(stated, np.append(calls.start_ns, 0)[match], recorded_ns)
-    return _Waits(at, waiting, source_lane, recorded_ns, stated, adjacent)
+        close = np.where(known, records[np.maximum(nearest, 0)], -1)
+        record = np.where(joined, match, np.where(named > 0, -1, close))
+    return _Waits(rows, at, waiting, source_lane, recorded_ns, record, stated, adjacent)
 
 
 def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> tuple[I64, Bool]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
-from dash import Input, Output, State, dcc, html
+from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.dashboard import notices
@@ -37,6 +37,7 @@ def layout(base: str) -> Component:
             dcc.Store(id="scheme", storage_type="local"),
             dcc.Store(id="scheme-shown"),
             dcc.Store(id="loaded", data=0),
+            dcc.Store(id="addressed"),
             dcc.Interval(id="loading-clock", interval=_POLL_MS, disabled=True),
             dmc.AppShell(
                 id="shell",
@@ -72,7 +73,7 @@ def _header(base: str) -> Component:
                 className="shell-trace",
                 **{"aria-label": "trace"},
             ),
-            dmc.Select(id="device-select", w=190, allowDeselect=False, **{"aria-label": "device"}),
+            dmc.Select(id="device-select", allowDeselect=False, className="shell-device", **{"aria-label": "device"}),
             dmc.Box(style={"flex": 1}),
             dmc.Button("Open", id="upload-button", variant="default", size="xs"),
             dmc.Menu(
@@ -99,6 +100,13 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         Output("scheme-shown", "data"),
         Input("scheme", "data"),
     )
+    app.clientside_callback(
+        ClientsideFunction("overlapscope_address", "complete"),
+        Output("addressed", "data"),
+        Input("trace-select", "value"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback("function(path) { return false; }", Output("burger", "opened"), Input("url", "pathname"))
     app.clientside_callback(
         "function(opened, shell) { return {...shell, collapsed: {mobile: !opened}}; }",
         Output("shell", "navbar"),
@@ -246,16 +254,13 @@ def _devices(library: Library, place: Place) -> tuple[list[dict[str, str]], str 
 
 
 def _exports(place: Place) -> list[Component]:
-    """Plain links: what they name is sent as a file."""
+    """Plain links: what they name is sent as a file. `assets/address.js` adds the span in view."""
     query = place.href().partition("?")[2]
+    files = {
+        "html": ("export.html", "This report as one HTML file"),
+        "annotated": ("annotated", "The trace with causes, for Perfetto"),
+    }
     return [
-        dmc.MenuItem(
-            "This report as one HTML file", href=f"{place.base}api/export.html?{query}", id="export-html", refresh=True
-        ),
-        dmc.MenuItem(
-            "The trace with causes, for Perfetto",
-            href=f"{place.base}api/annotated?{query}",
-            id="export-annotated",
-            refresh=True,
-        ),
+        dmc.MenuItem(label, href=f"{place.base}api/{route}?{query}", id=f"export-{name}", refresh=True)
+        for name, (route, label) in files.items()
     ]

@@ -107,7 +107,10 @@ def _search(drawn: Lanes) -> _Answer:
     direction = _number("direction", -1, 1, otherwise=1)
     if direction == 0:
         raise _Wrong("direction is 1 or -1.")
-    return lanes.search(drawn, text, _time("after", -_FARTHEST_NS), direction)
+    # From one match to the next by its lane and row: many may begin at the same instant.
+    given = "lane" in flask.request.args or "row" in flask.request.args
+    after = lanes.Place(_number("lane"), _number("row")) if given else _time("after", -_FARTHEST_NS)
+    return lanes.search(drawn, text, after, direction)
 
 
 def _worst(drawn: Lanes) -> _Answer:

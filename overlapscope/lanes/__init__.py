@@ -8,6 +8,7 @@ from overlapscope.lanes.categories import CATEGORIES
 from overlapscope.lanes.details import op
 from overlapscope.lanes.lane import Lane, Lanes
 from overlapscope.lanes.model import model
+from overlapscope.lanes.places import Place
 from overlapscope.lanes.search import search
 from overlapscope.lanes.span import span
 from overlapscope.lanes.view import view
@@ -19,6 +20,7 @@ __all__ = [
     "SUBJECTS",
     "Lane",
     "Lanes",
+    "Place",
     "Subject",
     "at",
     "build",

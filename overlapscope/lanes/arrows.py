@@ -4,43 +4,44 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from overlapscope.analysis.edges import EXACT
 from overlapscope.lanes import places
 from overlapscope.lanes.lane import Lanes
 from overlapscope.lanes.places import Place
+from overlapscope.lanes.waits import EventWait
 from overlapscope.trace import I64
 
 MOST = 50
 """Arrows of one op; a graph launch has thousands."""
 
 Arrow = dict[str, Any]
+End = tuple[Place, int]
+"""An op of a lane, and the instant at which an arrow begins or ends there."""
 
 
-def of_gpu_op(lanes: Lanes, device: int, row: int) -> list[Arrow]:
-    """Its launch, the ops it waited for and those that waited for it. `row` is of the device's `Timeline.ops`."""
-    ops, edges = lanes.device(device).timeline.ops, lanes.device(device).edges
-    found = []
-    if ops.launch[row] >= 0:
-        found.append(_launch(lanes, int(ops.launch[row]), device, row))
-    waits = np.flatnonzero((edges.source >= 0) & ((edges.held == row) | (edges.source == row)))
-    # Several waits may say the same of two ops.
-    pairs: dict[tuple[int, int], int] = {}
-    for source, held, sure in zip(
-        *(c[waits].tolist() for c in (edges.source, edges.held, edges.confidence)), strict=True
-    ):
-        pairs[source, held] = max(sure, pairs.get((source, held), sure))
-    for (source, held), sure in list(pairs.items())[: MOST - len(found)]:
-        found.append(
-            _arrow(
-                "wait",
-                "exact" if sure == EXACT else "rebuilt",
-                (places.of_gpu_op(lanes, device, source), int(ops.end_ns[source]) - lanes.origin_ns),
-                (places.of_gpu_op(lanes, device, held), int(ops.start_ns[held]) - lanes.origin_ns),
-            )
-        )
-    return found
+def of_gpu_op(lanes: Lanes, device: int, row: int, waits: list[EventWait]) -> list[Arrow]:
+    """Its launch, and the event waits it takes part in. `row` is of the device's `Timeline.ops`."""
+    call = int(lanes.device(device).timeline.ops.launch[row])
+    launched = [_launch(lanes, call, device, row)] if call >= 0 else []
+    return launched + of_waits(lanes, waits)
+
+
+def of_waits(lanes: Lanes, waits: list[EventWait]) -> list[Arrow]:
+    """From the op that was waited for to the one held back, and from the call that recorded the event to the one that
+    asked for the wait. Each is drawn once: of several waits that say the same the first counts, which is the surest."""
+    found: dict[tuple[Place, Place], Arrow] = {}
+    for one in waits[: MOST // 2]:
+        pairs = []
+        source = places.of_trace_op(lanes, one.source_op)
+        if source is not None:
+            ended = int(lanes.analysis.trace.gpu_ops.end_ns[one.source_op]) - lanes.origin_ns
+            pairs.append(((source, ended), _begin(lanes, one.device, one.held)))
+        if one.record >= 0:
+            pairs.append((_called(lanes, one.record), _called(lanes, one.wait)))
+        for begin, end in pairs:
+            confidence = "exact" if one.confidence == EXACT else "rebuilt"
+            found.setdefault((begin[0], end[0]), _arrow("wait", confidence, begin, end))
+    return list(found.values())
 
 
 def of_calls(lanes: Lanes, calls: I64) -> list[Arrow]:
@@ -54,19 +55,22 @@ def of_calls(lanes: Lanes, calls: I64) -> list[Arrow]:
 
 
 def _launch(lanes: Lanes, call: int, device: int, row: int) -> Arrow:
-    calls, ops = lanes.analysis.trace.runtime_calls, lanes.device(device).timeline.ops
-    return _arrow(
-        "launch",
-        "exact",
-        (places.of_call(lanes, call), int(calls.start_ns[call]) - lanes.origin_ns),
-        (places.of_gpu_op(lanes, device, row), int(ops.start_ns[row]) - lanes.origin_ns),
-    )
+    return _arrow("launch", "exact", _called(lanes, call), _begin(lanes, device, row))
 
 
-def _arrow(kind: str, confidence: str, source: tuple[Place, int], target: tuple[Place, int]) -> Arrow:
+def _called(lanes: Lanes, call: int) -> End:
+    return places.of_call(lanes, call), int(lanes.analysis.trace.runtime_calls.start_ns[call]) - lanes.origin_ns
+
+
+def _begin(lanes: Lanes, device: int, row: int) -> End:
+    began = int(lanes.device(device).timeline.ops.start_ns[row])
+    return places.of_gpu_op(lanes, device, row), began - lanes.origin_ns
+
+
+def _arrow(kind: str, confidence: str, begin: End, end: End) -> Arrow:
     return {
         "kind": kind,
         "confidence": confidence,
-        "from": {"lane": source[0].lane, "row": source[0].row, "at": source[1]},
-        "to": {"lane": target[0].lane, "row": target[0].row, "at": target[1]},
+        "from": {"lane": begin[0].lane, "row": begin[0].row, "at": begin[1]},
+        "to": {"lane": end[0].lane, "row": end[0].row, "at": end[1]},
     }

@@ -9,7 +9,7 @@ import numpy as np
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.lanes import arrows
+from overlapscope.lanes import arrows, waits
 from overlapscope.lanes.categories import FIRST_EXPOSED_COPY, FIRST_IDLE
 from overlapscope.lanes.facts import Facts, by_cause, code, duration, exposed_inside, inside, instant, part_of
 from overlapscope.lanes.lane import Lane, Lanes
@@ -51,7 +51,9 @@ def of_op(lanes: Lanes, lane: Lane, row: int) -> Details:
         facts += [["hidden", part_of(end - start - exposed, end - start)], ["exposed", part_of(exposed, end - start)]]
     elif ops.kind[mine] == Kind.COMPUTE:
         facts.append(["copies beside it", part_of(inside(timeline.copy, start, end), end - start)])
-    return {"facts": facts, "arrows": arrows.of_gpu_op(lanes, device, mine)} | details
+    events = waits.of_gpu_op(lanes, device, mine)
+    facts += waits.facts(lanes, events)
+    return {"facts": facts, "arrows": arrows.of_gpu_op(lanes, device, mine, events)} | details
 
 
 def _moved(timeline: Timeline, row: int) -> Facts:
@@ -122,7 +124,9 @@ def of_piece(lanes: Lanes, lane: Lane, row: int) -> Details:
             *_moved(analysis.timeline, copy),
             *launch_facts(lanes, device, copy),
         ]
-        found = arrows.of_gpu_op(lanes, device, copy)
+        events = waits.of_gpu_op(lanes, device, copy)
+        facts += waits.facts(lanes, events)
+        found = arrows.of_gpu_op(lanes, device, copy, events)
         sure = int(exposed.confidence[piece])
     else:
         return {"facts": facts, "arrows": []}

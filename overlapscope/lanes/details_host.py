@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from overlapscope.lanes import arrows, places
+from overlapscope.lanes import arrows, places, waits
 from overlapscope.lanes.categories import ID
 from overlapscope.lanes.facts import Facts, code, duration, instant
 from overlapscope.lanes.lane import Lane, Lanes
@@ -24,12 +24,15 @@ def of_event(lanes: Lanes, lane: Lane, row: int) -> dict[str, Any]:
     start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
     thread = -1 if lane.thread is None else lane.thread
     facts: Facts = [["start", instant(start)], ["duration", duration(end - start)], ["thread", lane.group]]
+    events: list[waits.EventWait] = []
     if category in _CALLS:
         calls = np.array([lane.source[row]], np.int64)
         caused = int(caused_by(lanes, int(calls[0])))
         if category == ID["blocking-call"]:
             facts += [["host waited", duration(end - start)], ["idle caused", duration(caused)]]
         facts += code(trace, thread, start + lanes.origin_ns)
+        events = waits.of_call(lanes, int(calls[0]))
+        facts += waits.facts(lanes, events) or waits.facts_of_idle_wait(lanes, int(calls[0]))
     else:
         # What belongs to a step or range may be launched by any thread, as autograd does.
         own = None if category in _ANNOTATIONS else thread
@@ -42,7 +45,8 @@ def of_event(lanes: Lanes, lane: Lane, row: int) -> dict[str, Any]:
         facts.append(["launched", _what(lanes, launched, count)])
     # A range launches thousands; their arrows would say nothing.
     drawn = category in _CALLS or category == ID["cpu-op"]
-    return {"facts": facts, "arrows": arrows.of_calls(lanes, calls) if drawn else []}
+    found = arrows.of_calls(lanes, calls) if drawn else []
+    return {"facts": facts, "arrows": found + arrows.of_waits(lanes, events)}
 
 
 def _calls_inside(lanes: Lanes, thread: int | None, start_ns: int, end_ns: int) -> I64:

@@ -22,6 +22,7 @@ class Fill:
     """
 
     category: int
+    """Place in `CATEGORIES`; -1 for a set that is none of them."""
     flat: I64
     """Start of each interval and the length of all before it, in turns; at last never, the length of all, never."""
     grid: I32
@@ -76,11 +77,12 @@ def fills(start_ns: I64, end_ns: I64, category: U8) -> tuple[Fill, ...]:
         mine = category == number
         starts, ends = union(start_ns, end_ns) if mine.all() else union(start_ns[mine], end_ns[mine])
         if len(starts):
-            found.append(_fill(number, starts, ends))
+            found.append(fill_of(number, starts, ends))
     return tuple(found)
 
 
-def _fill(category: int, starts: I64, ends: I64) -> Fill:
+def fill_of(category: int, starts: I64, ends: I64) -> Fill:
+    """A set of at least one interval, whose times are not negative."""
     count = len(starts)
     flat = np.empty(2 * count + 3, np.int64)
     flat[: 2 * count : 2] = starts

@@ -29,6 +29,23 @@ def of_gpu_op(lanes: Lanes, device: int, row: int) -> Place:
     raise KeyError(f"stream {stream} of device {device}")
 
 
+def trace_row(lanes: Lanes, device: int, row: int) -> int:
+    """The row in `Trace.gpu_ops` of an op of a device."""
+    ops = lanes.analysis.trace.gpu_ops
+    if len(ops) == len(lanes.device(device).timeline.ops):
+        return row
+    return int(np.flatnonzero(ops.device == device)[row])
+
+
+def of_trace_op(lanes: Lanes, row: int) -> Place | None:
+    """Where an op of `Trace.gpu_ops` is drawn; None where its device is not."""
+    ops = lanes.analysis.trace.gpu_ops
+    device = int(ops.device[row])
+    if all(one.result.device != device for one in lanes.analysis.devices):
+        return None
+    return of_gpu_op(lanes, device, int(np.count_nonzero(ops.device[:row] == device)))
+
+
 def of_call(lanes: Lanes, row: int) -> Place:
     """Where a runtime call (row of `Trace.runtime_calls`) is drawn."""
     calls = lanes.analysis.trace.runtime_calls

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from overlapscope.lanes.lane import Lane, Lanes
+from overlapscope.lanes.places import Place
 from overlapscope.trace import I32, Bool
 from overlapscope.views.words import clean
 
@@ -27,53 +28,67 @@ class _Matches:
 _FOUND: WeakKeyDictionary[Lanes, dict[str, _Matches]] = WeakKeyDictionary()
 
 
-def search(lanes: Lanes, text: str, after_ns: int, direction: int) -> dict[str, Any]:
-    """The next op (`direction` 1) that begins after an instant, or the last (-1) that begins before it, whose name
-    contains the text in any case; past the last comes the first again.
+def search(lanes: Lanes, text: str, after: int | Place, direction: int) -> dict[str, Any]:
+    """The next op (`direction` 1) whose name contains the text in any case, or the one before (-1); past the last comes
+    the first again. `after` is the op to go on from, a match or not, or an instant: then the first that begins behind
+    it, or the last that begins before it.
 
     `{"count", "number", "match"}`: of how many it is which, counted from 1, and the match as `{"lane", "row", "start",
     "end", "title"}`; 0 and None where nothing matches. The order is that of starts; of those that begin at once, lane
-    by lane as drawn.
+    by lane as drawn, and row by row.
+
+    Raises KeyError where there is no such op.
     """
     found = _matches(lanes, text.lower())
+    here = _position(lanes, after, direction)
     if not found.count:
         return {"count": 0, "number": 0, "match": None}
     pairs = list(zip(lanes.lanes, found.rows, strict=True))
-    lane, which = _following(pairs, after_ns) if direction > 0 else _preceding(pairs, after_ns)
-    row = int(found.rows[lane.id][which])
-    start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
-    earlier = sum(_begun(*pair, start, "right") for pair in pairs[: lane.id])
-    earlier += sum(_begun(*pair, start, "left") for pair in pairs[lane.id + 1 :])
-    match = {"lane": lane.id, "row": row, "start": start, "end": end, "title": clean(lane.name(row))}
-    return {"count": found.count, "number": earlier + which + 1, "match": match}
+    passed = [_passed(lane, rows, here) for lane, rows in pairs]
+    number = sum(passed) + (1 if direction > 0 else 0)
+    if not 1 <= number <= found.count:
+        passed = [0 if direction > 0 else len(rows) for rows in found.rows]
+        number = 1 if direction > 0 else found.count
+    # The first of all lanes' next ones, or the last of those passed.
+    step, choose = (0, min) if direction > 0 else (-1, max)
+    starts = [
+        (int(lane.start_ns[rows[place + step]]), lane.id, int(rows[place + step]))
+        for (lane, rows), place in zip(pairs, passed, strict=True)
+        if 0 <= place + step < len(rows)
+    ]
+    start, lane_id, row = choose(starts)
+    lane = lanes.lanes[lane_id]
+    match = {"lane": lane_id, "row": row, "start": start, "end": int(lane.end_ns[row]), "title": clean(lane.name(row))}
+    return {"count": found.count, "number": number, "match": match}
 
 
-def _following(pairs: list[tuple[Lane, I32]], after_ns: int) -> tuple[Lane, int]:
-    """The first match that begins after an instant, or the first of all: its lane, and its place among that lane's."""
-    for begun in ([_begun(*pair, after_ns, "right") for pair in pairs], [0] * len(pairs)):
-        ahead = [
-            (int(lane.start_ns[rows[place]]), lane.id, place)
-            for (lane, rows), place in zip(pairs, begun, strict=True)
-            if place < len(rows)
-        ]
-        if ahead:
-            break
-    _, lane_id, place = min(ahead)
-    return pairs[lane_id][0], place
+class _Position(NamedTuple):
+    """Between two ops in the order of search: behind all that begin earlier, and of those that begin at `start_ns`
+    behind all of the lanes before `lane`, and of that lane's behind all rows before `row`."""
+
+    start_ns: int
+    lane: int
+    row: int
 
 
-def _preceding(pairs: list[tuple[Lane, I32]], before_ns: int) -> tuple[Lane, int]:
-    """The last match that begins before an instant, or the last of all."""
-    for begun in ([_begun(*pair, before_ns, "left") for pair in pairs], [len(rows) for _, rows in pairs]):
-        behind = [
-            (int(lane.start_ns[rows[place - 1]]), lane.id, place - 1)
-            for (lane, rows), place in zip(pairs, begun, strict=True)
-            if place
-        ]
-        if behind:
-            break
-    _, lane_id, place = max(behind)
-    return pairs[lane_id][0], place
+def _position(lanes: Lanes, after: int | Place, direction: int) -> _Position:
+    """Right behind what is to be gone on from, or right before it."""
+    if not isinstance(after, Place):
+        return _Position(after, len(lanes.lanes) if direction > 0 else -1, 0)
+    lane = lanes.lane(after.lane)
+    if not 0 <= after.row < len(lane):
+        raise KeyError(f"row {after.row} of lane {after.lane}")
+    return _Position(int(lane.start_ns[after.row]), after.lane, after.row + (1 if direction > 0 else 0))
+
+
+def _passed(lane: Lane, rows: I32, here: _Position) -> int:
+    """How many of a lane's matching rows stand before a position."""
+    if lane.id == here.lane:
+        row = here.row
+    else:
+        row = int(lane.start_ns.searchsorted(here.start_ns, side="right" if lane.id < here.lane else "left"))
+    # A key of the array's own type: any other would have the whole array converted.
+    return int(rows.searchsorted(np.int32(row)))
 
 
 def _matches(lanes: Lanes, text: str) -> _Matches:
@@ -91,9 +106,3 @@ def _matches(lanes: Lanes, text: str) -> _Matches:
             known.pop(next(iter(known)), None)
         found = known[text] = _Matches(rows, sum(map(len, rows)))
     return found
-
-
-def _begun(lane: Lane, rows: I32, at_ns: int, side: Literal["left", "right"]) -> int:
-    """How many of a lane's rows begin before an instant; on its right side also those that begin in it."""
-    # A key of the array's own type: any other would have the whole array converted.
-    return int(rows.searchsorted(np.int32(lane.start_ns.searchsorted(at_ns, side=side))))

@@ -139,9 +139,12 @@ def _overview(page: Page, charts: Mapping[str, Titled]) -> Iterator[str]:
 
 def _trace(page: Page, trace: _Trace, charts: Mapping[str, Mapping[str, Titled]], several: bool) -> Iterator[str]:
     yield f'<article class="trace" id="trace-{trace.number}">'
+    trusted = trace.sections[0].trace.trust.verdict == "trusted"
     alone = not several and len(trace.sections) == 1
     for section in trace.sections:
         yield from _headline(section, titled=not alone)
+    if not trusted:
+        yield _trust(trace.sections[0])
     judged = any(_judged(section) for section in trace.sections)
     if judged:
         yield "<h2>Findings, costliest first</h2>"
@@ -151,7 +154,15 @@ def _trace(page: Page, trace: _Trace, charts: Mapping[str, Mapping[str, Titled]]
         yield f'<div class="panel timeline"><div class="mount" id="{trace.target.id}"></div></div>'
     for section in trace.sections:
         yield from _details(section, charts.get(_anchor(section), {}), titled=not alone)
+    if trusted:
+        yield _trust(trace.sections[0])
     yield "</article>"
+
+
+def _trust(section: Section) -> str:
+    checks = tables.checks(section)
+    said = table(checks) if checks.rows else "<p>Every check of the trace passed.</p>"
+    return panel(f"Trust: {section.trace.trust.verdict}", said)
 
 
 def _headline(section: Section, *, titled: bool) -> Iterator[str]:
@@ -176,9 +187,6 @@ def _details(section: Section, charts: Mapping[str, Titled], *, titled: bool) ->
     narrow = [one for one in shown if len(one.columns) <= _NARROW]
     yield f'<div class="columns">{"".join(panel(one.title, table(one)) for one in narrow)}</div>'
     yield from (panel(one.title, table(one)) for one in shown if one not in narrow)
-    checks = tables.checks(section)
-    said = table(checks) if checks.rows else "<p>Every check of the trace passed.</p>"
-    yield panel(f"Trust: {section.trace.trust.verdict}", said)
 
 
 def _plots(charts: Mapping[str, Titled]) -> Iterator[str]:

@@ -110,11 +110,11 @@ def _lane(lane: Lane) -> str:
     return (
         f'<div class="lane"><span>{name}</span><svg viewBox="0 0 {max(1, len(lane.fill))} 1" '
         f'preserveAspectRatio="none" shape-rendering="crispEdges" style="fill:{escape(color)}" role="img" '
-        f'aria-label="{name}">{lane_rectangles(lane, 0)}</svg></div>'
+        f'aria-label="{name}">{_rectangles(lane)}</svg></div>'
     )
 
 
-def lane_rectangles(lane: Lane, y: int) -> str:
+def _rectangles(lane: Lane) -> str:
     """An SVG rectangle for each run of slices that are equally full; the fuller, the stronger."""
     rectangles = []
     at = 0
@@ -122,6 +122,6 @@ def lane_rectangles(lane: Lane, y: int) -> str:
         width = len(list(run))
         if digit.isdecimal():
             opacity = (int(digit) + 1) / 10
-            rectangles.append(f'<rect x="{at}" y="{y}" width="{width}" height="1" fill-opacity="{opacity}"/>')
+            rectangles.append(f'<rect x="{at}" width="{width}" height="1" fill-opacity="{opacity}"/>')
         at += width
     return "".join(rectangles)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -215,6 +217,17 @@ def test_the_report_is_exported_as_one_html_file(page: Page, dashboard: Served, 
     assert file.stat().st_size < 5_000_000
     page.goto(file.as_uri())
     expect(page.locator("body")).to_contain_text("host_sync_stacks")
+
+
+def test_the_span_in_view_is_what_is_exported(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "timeline", trace="gpt2_train")
+    page.get_by_role("button", name="Zoom in").click()
+    page.wait_for_url(re.compile("from="))
+    page.locator("#export-button").click()
+    with page.expect_download() as download:
+        page.locator("#export-html").click()
+    asked, shown = (parse_qs(urlsplit(url).query) for url in (download.value.url, page.url))
+    assert (asked["from"], asked["to"]) == (shown["from"], shown["to"])
 
 
 def test_the_annotated_copy_is_a_trace_with_the_same_report(page: Page, dashboard: Served, tmp_path: Path) -> None:

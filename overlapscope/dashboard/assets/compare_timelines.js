@@ -4,11 +4,9 @@
   const clientside = (window.dash_clientside = window.dash_clientside || {});
   let mounted = [];
 
-  const basePath = () => JSON.parse(document.getElementById("_dash-config").textContent).requests_pathname_prefix;
-
   const mountSide = async (side, { view, palette }, linked) => {
     const lib = window.overlapscope;
-    const source = lib.serverSource(basePath(), side.trace);
+    const source = lib.serverSource(lib.basePath(), side.trace);
     const model = await source.model();
     const element = document.getElementById(side.element);
     if (!element) return null;

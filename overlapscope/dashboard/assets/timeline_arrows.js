@@ -1,8 +1,10 @@
-/* The arrows of the chosen op: launch call to GPU op, event record to wait. An end that is out of view is drawn at
-the border, with the way that is left to it. */
+/* The arrows of the chosen op: launch call to GPU op; event record to wait, on the host and between the ops that it
+orders. An end that is out of view is drawn at the border, with the way that is left to it. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
+
+  const BOW_PX = 40;
 
   lib.drawArrows = (timeline, frame) => {
     if (!timeline.chosen) return;
@@ -17,8 +19,10 @@ the border, with the way that is left to it. */
     const unit = frame.unit;
     const bend = Math.max(24 * unit, Math.abs(to.x - from.x) / 2);
     const path = new Path2D();
+    // Within one row it runs in a bow, or it would hide what it leads past.
+    const bow = from.y === to.y ? BOW_PX * unit : 0;
     path.moveTo(from.x, from.y);
-    path.bezierCurveTo(from.x + bend, from.y, to.x - bend, to.y, to.x, to.y);
+    path.bezierCurveTo(from.x + bend, from.y - bow, to.x - bend, to.y - bow, to.x, to.y);
     const head = new Path2D();
     head.moveTo(to.x, to.y);
     head.lineTo(to.x - 8 * unit, to.y - 4.5 * unit);

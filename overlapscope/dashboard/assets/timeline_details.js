@@ -123,7 +123,12 @@
     return undefined;
   };
 
-  const ARROWS = { launch: ["launched by", "launches"], wait: ["waits for", "is waited for by"] };
+  /* What stands at either end of an arrow: where the other end is chosen, and where neither is. */
+  const ENDS = {
+    launch: { from: ["launched by", "launch call"], to: ["launches", "launched op"] },
+    wait: { from: ["waits for", "op waited for"], to: ["is waited for by", "op held back"] },
+    event: { from: ["event recorded by", "event recorded by"], to: ["event waited for by", "event waited for by"] },
+  };
 
   /* The panel of the chosen op. */
   lib.showDetails = (timeline) => {
@@ -140,7 +145,7 @@
     const where = lane ? [["lane", [lane.group, lane.label].filter(Boolean).join(", ")]] : [];
     const facts = [["category", lib.categoryText(op.category)], ...where, ...factsOf(timeline, op)];
     const children = [title, factList(facts)];
-    const links = (op.arrows || []).map((arrow) => arrowLink(timeline, op, arrow)).filter(Boolean);
+    const links = arrowLinks(timeline, op);
     if (links.length) {
       const list = node("div", "tl-links");
       list.append(...links);
@@ -150,18 +155,39 @@
     timeline.live.textContent = `${op.title}, ${lib.duration(op.end - op.start)}`;
   };
 
-  /* A button that goes to the other end of an arrow. */
-  const arrowLink = (timeline, op, arrow) => {
-    const here = arrow.to.lane === op.lane && arrow.to.row === op.row;
-    const other = here ? arrow.from : arrow.to;
-    const lane = timeline.model.lanes.find((one) => one.id === other.lane);
-    if (!lane || other.row === null || other.row === undefined) return null;
-    const words = (ARROWS[arrow.kind] || ["comes from", "leads to"])[here ? 0 : 1];
-    const away = lib.duration(Math.abs(arrow.to.at - arrow.from.at));
-    const guess = arrow.confidence === "rebuilt" ? ", rebuilt" : "";
-    const button = node("button", "tl-button", `${words}: ${[lane.group, lane.label].filter(Boolean).join(", ")} (${away}${guess})`);
+  /* Buttons that go to the ends of an op's arrows, each place once: first those that begin or end at the op. */
+  const arrowLinks = (timeline, op) => {
+    const isHere = (end) => end.lane === op.lane && end.row === op.row;
+    const own = (arrow) => isHere(arrow.from) || isHere(arrow.to);
+    const arrows = [...(op.arrows || [])].sort((a, b) => own(b) - own(a));
+    const seen = new Set();
+    const links = [];
+    for (const arrow of arrows) {
+      for (const side of ["from", "to"]) {
+        const end = arrow[side];
+        const key = `${end.lane}:${end.row}`;
+        if (isHere(end) || end.row === null || end.row === undefined || seen.has(key)) continue;
+        const link = arrowLink(timeline, arrow, side, own(arrow));
+        if (link) links.push(link);
+        seen.add(key);
+      }
+    }
+    return links;
+  };
+
+  /* A button that goes to one end of an arrow; `own`: the other end is the chosen op. */
+  const arrowLink = (timeline, arrow, side, own) => {
+    const end = arrow[side];
+    const lane = timeline.model.lanes.find((one) => one.id === end.lane);
+    if (!lane) return null;
+    const kind = arrow.kind === "wait" && lane.kind === "host" ? "event" : arrow.kind;
+    const words = ENDS[kind][side][own ? 0 : 1];
+    const where = [lane.group, lane.label].filter(Boolean).join(", ");
+    const about = own ? [lib.duration(Math.abs(arrow.to.at - arrow.from.at))] : [];
+    if (arrow.confidence === "rebuilt") about.push("rebuilt");
+    const button = node("button", "tl-button", `${words}: ${where}${about.length ? ` (${about.join(", ")})` : ""}`);
     button.type = "button";
-    button.addEventListener("click", () => lib.goTo(timeline, other.lane, other.row));
+    button.addEventListener("click", () => lib.goTo(timeline, end.lane, end.row));
     return button;
   };
 

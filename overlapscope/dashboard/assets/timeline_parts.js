@@ -128,7 +128,7 @@
         const found = await timeline.source.search(text, after, direction);
         if (state.wish !== wish) return;
         if (jump && found.match) {
-          state.at = found.match.start;
+          state.at = { lane: found.match.lane, row: found.match.row };
           count.textContent = `${found.number.toLocaleString("en-US")} of ${found.count.toLocaleString("en-US")}`;
           await lib.goToMatch(timeline, found.match);
         } else {

@@ -1,7 +1,8 @@
 /* Where a timeline gets its data from: the server's routes, or tiles that lie in the page itself.
 
 A source has view(start, end, columns, laneIds) -> Promise of [ArrayBuffer], op(lane, row), at(lane, start, end),
-search(text, after, direction) and worst(kind, number), each a Promise of what the route of that name answers. */
+search(text, after, direction) and worst(kind, number), each a Promise of what the route of that name answers.
+`after` is the op to go on from, {lane, row}, or an instant. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -25,7 +26,8 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
       ],
       op: (lane, row) => json("op", { lane, row }),
       at: (lane, start, end) => json("at", { lane, start, end }),
-      search: (text, after, direction) => json("search", { text, after, direction }),
+      search: (text, after, direction) =>
+        json("search", { text, direction, ...(typeof after === "number" ? { after } : { lane: after.lane, row: after.row }) }),
       worst: (kind, number) => json("worst", { kind, number }),
     };
   };
@@ -56,7 +58,7 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
       return { buffer, records, start: first.start, end: first.end, column: (first.end - first.start) / first.columns };
     };
 
-    /* Every op that a tile holds, once, by start: {lane, row, start, end, title, category}. */
+    /* Every op that a tile holds, once, by start, lane and row: {lane, row, start, end, title, category}. */
     const ops = async () => {
       if (all) return all;
       const found = new Map();
@@ -65,8 +67,10 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
           for (let i = 0; i < record.ops.count; i++) collect(found, lane, record, i);
         }
       }
-      return (all = [...found.values()].sort((a, b) => a.start - b.start));
+      return (all = [...found.values()].sort(order));
     };
+
+    const order = (a, b) => a.start - b.start || a.lane - b.lane || a.row - b.row;
 
     const collect = (found, lane, record, i) => {
       const { start, length, row, name, category } = record.ops;
@@ -106,10 +110,15 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
       },
       search: async (text, after, direction) => {
         const wanted = text.toLowerCase();
-        const matches = (await ops()).filter((op) => op.title.toLowerCase().includes(wanted));
+        const every = await ops();
+        const matches = every.filter((op) => op.title.toLowerCase().includes(wanted));
         if (!wanted || !matches.length) return { count: 0, number: 0, match: null };
-        let number = matches.findIndex((op) => op.start > after);
-        if (direction < 0) number = matches.filter((op) => op.start < after).length - 1;
+        const here =
+          typeof after === "number"
+            ? { start: after, lane: direction * Infinity, row: 0 }
+            : every.find((op) => op.lane === after.lane && op.row === after.row);
+        let number = matches.findIndex((op) => order(op, here) > 0);
+        if (direction < 0) number = matches.filter((op) => order(op, here) < 0).length - 1;
         else if (number < 0) number = 0;
         if (number < 0) number = matches.length - 1;
         return { count: matches.length, number: number + 1, match: matches[number] };

@@ -4,11 +4,6 @@
 (function () {
     "use strict";
 
-    function basePath() {
-        const config = document.getElementById("_dash-config");
-        return (config && JSON.parse(config.textContent).requests_pathname_prefix) || "/";
-    }
-
     function element(tag, id, parent) {
         const made = document.createElement(tag);
         made.id = id;
@@ -89,7 +84,7 @@
         if (!file.size) {
             return refuse(file.name + ": the file is empty, or a folder; drop trace files.");
         }
-        const answer = await fetch(basePath() + "api/upload").catch(() => refuse(unreachable(file)));
+        const answer = await fetch(window.overlapscope.basePath() + "api/upload").catch(() => refuse(unreachable(file)));
         const limit = answer.ok ? (await answer.json()).limit_bytes : Infinity;
         if (file.size > limit) {
             return refuse(
@@ -113,7 +108,7 @@
         return new Promise((resolve, reject) => {
             const request = new XMLHttpRequest();
             job.request = request;
-            request.open("POST", basePath() + "api/upload?name=" + encodeURIComponent(file.name));
+            request.open("POST", window.overlapscope.basePath() + "api/upload?name=" + encodeURIComponent(file.name));
             request.setRequestHeader("Content-Type", "application/octet-stream");
             request.upload.addEventListener("progress", (event) => {
                 const { progress, message } = overlay();
@@ -160,7 +155,7 @@
         } finally {
             sending = null;
         }
-        window.location.assign(basePath() + "overview?trace=" + encodeURIComponent(first));
+        window.location.assign(window.overlapscope.basePath() + "overview?trace=" + encodeURIComponent(first));
     }
 
     // -- dropping and choosing

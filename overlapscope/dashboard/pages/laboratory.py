@@ -8,7 +8,7 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
-from dash import MATCH, Input, Output, State, dcc, html
+from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.dashboard import parts
@@ -16,11 +16,11 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place
 from overlapscope.dashboard.shown import Shown
 from overlapscope.laboratory.comparison import WALL, Comparison, compare
-from overlapscope.laboratory.results import Analysis, VariantResult
+from overlapscope.laboratory.results import Analysis, Strip, VariantResult
 from overlapscope.views.charts.bars import bars as bars_chart
 from overlapscope.views.colors import palette
 from overlapscope.views.laboratory import Line, chapter, overview
-from overlapscope.views.laboratory_strip import data_uri
+from overlapscope.views.laboratory_html import LANE_COLORS
 from overlapscope.views.laboratory_tables import digits
 from overlapscope.views.tables import Table
 from overlapscope.views.words import clean, percent, unit_for
@@ -34,13 +34,17 @@ def layout(shown: Shown) -> Component:
     found = shown.library.results()
     if not any(results.experiments for _, results in found):
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
+    compared = [(number, directory, compare(results)) for number, (directory, results) in enumerate(found)]
+    drawn = [
+        {"element": _grid(number, place), "variants": _variants(shown, directory, one)}
+        for number, directory, comparisons in compared
+        for place, one in enumerate(comparisons)
+    ]
     return parts.page(
         "Laboratory",
-        *(
-            _results(shown, number, directory, compare(results))
-            for number, (directory, results) in enumerate(found)
-            if results.experiments
-        ),
+        *(_results(number, comparisons, shown.dark) for number, _, comparisons in compared if comparisons),
+        dcc.Store(id="laboratory-variants", data=drawn),
+        html.Div(id="laboratory-drawn", hidden=True),
         lead=_LEAD,
     )
 
@@ -57,7 +61,7 @@ def _nothing() -> Component:
     )
 
 
-def _results(shown: Shown, number: int, directory: Path, comparisons: Sequence[Comparison]) -> Component:
+def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Component:
     top = overview(comparisons)
     links = [
         dmc.Anchor(clean(one.result.name, 80), href=f"#{_anchor(number, place)}", size="sm")
@@ -69,11 +73,11 @@ def _results(shown: Shown, number: int, directory: Path, comparisons: Sequence[C
                 "Results",
                 *(dmc.Text(machine, size="sm", c="dimmed") for machine in top.machines),
                 _table(top.claims),
-                *([_claims(top.contradicted, shown.dark)] if top.contradicted else []),
+                *([_claims(top.contradicted, dark)] if top.contradicted else []),
                 *(dmc.Text(trouble, size="sm") for trouble in top.troubles),
                 dmc.Group(links, gap="sm", mt="sm"),
             ),
-            *(_experiment(shown, directory, one, number, place) for place, one in enumerate(comparisons)),
+            *(_experiment(one, number, place) for place, one in enumerate(comparisons)),
         ],
         gap="md",
     )
@@ -86,14 +90,12 @@ def _anchor(number: int, place: int) -> str:
 # -- an experiment --------------------------------------------------------------------------------
 
 
-def _experiment(shown: Shown, directory: Path, one: Comparison, number: int, place: int) -> Component:
+def _experiment(one: Comparison, number: int, place: int) -> Component:
     result = one.result
     index = f"{number}-{place}"
-    first = next((id for variant in result.variants if (id := _trace(shown.library, directory, variant))), None)
-    cards = [_card(shown, directory, one, variant, first) for variant in result.variants]
     return parts.panel(
         clean(f"{result.name}: {result.title}", 200),
-        dmc.SimpleGrid(cards, cols={"base": 1, "sm": 2, "lg": 3, "xl": 4}, spacing="sm", mt="xs"),
+        html.Div(id=_grid(number, place), className="laboratory-grid"),
         dmc.Button(
             "Figures and claims",
             id={"type": "laboratory-more", "index": index},
@@ -107,75 +109,57 @@ def _experiment(shown: Shown, directory: Path, one: Comparison, number: int, pla
     )
 
 
-def _card(shown: Shown, directory: Path, one: Comparison, variant: VariantResult, first: str | None) -> Component:
-    analysis = variant.analyses[0] if variant.analyses else None
-    id = _trace(shown.library, directory, variant)
-    return dmc.Paper(
-        [
-            dmc.Group(
-                [dmc.Text(clean(variant.name, 80), fw=600), *_level(analysis, shown.dark)], justify="space-between"
-            ),
-            html.Div(
-                dmc.Text(clean(variant.shows, 400), size="xs", c="dimmed", lineClamp=2), title=clean(variant.shows, 400)
-            ),
-            *([_strip(analysis, shown.dark)] if analysis else []),
-            _figures(one, variant, analysis),
-            *_links(shown.place, id, first),
-        ],
-        withBorder=True,
-        p="sm",
-        className="laboratory-card",
-    )
+def _grid(number: int, place: int) -> str:
+    return f"laboratory-grid-{number}-{place}"
 
 
-def _level(analysis: Analysis | None, dark: bool) -> list[Component]:
-    if analysis is None:
-        return []
+def _variants(shown: Shown, directory: Path, one: Comparison) -> list[dict[str, Any]]:
+    """What `assets/laboratory.js` draws of each variant."""
+    ids = [_trace(shown.library, directory, variant) for variant in one.result.variants]
+    first = next((id for id in ids if id is not None), None)
+    return [
+        _variant(one, variant, shown.dark) | {"links": _links(shown.place, id, first)}
+        for variant, id in zip(one.result.variants, ids, strict=True)
+    ]
+
+
+def _variant(one: Comparison, variant: VariantResult, dark: bool) -> dict[str, Any]:
     colors = palette(dark)
-    level = analysis.verdict.level
-    return [dmc.Text(level, size="sm", fw=700, style={"color": colors.get(level, colors["muted"])})]
+    analysis = variant.analyses[0] if variant.analyses else None
+    level = analysis.verdict.level if analysis else ""
+    return {
+        "name": clean(variant.name, 80),
+        "shows": clean(variant.shows, 400),
+        "level": level,
+        "color": colors.get(level, colors["muted"]),
+        "lanes": [
+            {"name": clean(lane.name, 8), "color": _lane_color(colors, lane.name), "fill": lane.fill}
+            for lane in (analysis.strip.lanes if analysis else ())
+        ],
+        "caption": _caption(analysis.strip) if analysis else "",
+        "figures": _figures(one, variant, analysis),
+    }
 
 
-def _strip(analysis: Analysis, dark: bool) -> Component:
-    strip = analysis.strip
-    names = ", ".join(lane.name for lane in strip.lanes)
-    shown = clean(strip.label, 60) or "the whole recording"
-    span = unit_for(strip.span_ns).text(strip.span_ns)
-    return html.Div(
-        [
-            html.Div(
-                [html.Div([html.Span(clean(lane.name, 8)) for lane in strip.lanes], className="laboratory-lanes")]
-                + [
-                    html.Img(
-                        src=data_uri(strip, dark),
-                        alt=f"timeline of {shown}: {names}",
-                        style={"height": f"{14 * max(1, len(strip.lanes))}px"},
-                    )
-                ],
-                className="laboratory-strip",
-            ),
-            dmc.Text(f"{shown}, {span}", size="xs", c="dimmed", ta="right"),
-        ]
-    )
+def _lane_color(colors: dict[str, str], name: str) -> str:
+    return colors.get(LANE_COLORS.get(name, name), colors["muted"])
 
 
-def _figures(one: Comparison, variant: VariantResult, analysis: Analysis | None) -> Component:
+def _caption(strip: Strip) -> str:
+    what = clean(strip.label, 60) or "the whole recording"
+    return f"{what}, {unit_for(strip.span_ns).text(strip.span_ns)}"
+
+
+def _figures(one: Comparison, variant: VariantResult, analysis: Analysis | None) -> list[tuple[str, str]]:
     if variant.status != "ok":
-        return dmc.Text(clean(f"{variant.status}: {variant.error or 'no reason is known'}", 300), size="sm")
+        return [(variant.status, clean(variant.error or "no reason is known", 300))]
     wall = next(figure for figure in one.figures[variant.name] if figure.name == WALL)
     told = [("time here", digits(wall.ours) if wall.ours is None else f"{digits(wall.ours)} ms")]
     if wall.published is not None:
         told.append(("published", f"{digits(wall.published)} ms"))
     if analysis is not None:
         told.append(("efficiency", percent(analysis.overlap.efficiency_pct)))
-    return dmc.Group(
-        [
-            html.Div([dmc.Text(name, size="xs", c="dimmed"), dmc.Text(value, fw=600, className="laboratory-figure")])
-            for name, value in told
-        ],
-        gap="lg",
-        mt=4,
-    )
+    return told
 
 
 def _trace(library: Library, directory: Path, variant: VariantResult) -> str | None:
@@ -183,21 +167,25 @@ def _trace(library: Library, directory: Path, variant: VariantResult) -> str | N
     return library.id_of(directory / variant.traces[0]) if variant.traces else None
 
 
-def _links(place: Place, id: str | None, first: str | None) -> list[Component]:
+def _links(place: Place, id: str | None, first: str | None) -> list[tuple[str, str]]:
     if id is None:
         return []
     links = [("open", place.href("overview", trace=id, other=None))]
     if first is not None and first != id:
         links.append(("compare with the first", place.href("compare", trace=first, other=id)))
-    shown = [dcc.Link(text, href=href, className="timeline-link") for text, href in links]
-    return [dmc.Group(shown, gap="md", mt=4, className="laboratory-links")]
+    return links
 
 
 # -- its figures and claims -----------------------------------------------------------------------
 
 
 def register(app: dash.Dash, library: Library) -> None:
-    """An experiment's figures are drawn when they are asked for: all at once are too many."""
+    """The variants are drawn by the page's own script, an experiment's figures when they are asked for."""
+    app.clientside_callback(
+        ClientsideFunction("overlapscope_laboratory", "draw"),
+        Output("laboratory-drawn", "children"),
+        Input("laboratory-variants", "data"),
+    )
 
     @app.callback(
         Output({"type": "laboratory-detail", "index": MATCH}, "children"),

@@ -1,0 +1,38 @@
+/* The page's address: where the app lives, the trace that it shows, and links that take the span in view along. */
+(() => {
+  "use strict";
+  const lib = (window.overlapscope = window.overlapscope || {});
+  const clientside = (window.dash_clientside = window.dash_clientside || {});
+  const EXPORTS = { "export-html": "export.html", "export-annotated": "annotated" };
+
+  /* The path that the app lives under, with a slash at its end. */
+  lib.basePath = () => {
+    const config = document.getElementById("_dash-config");
+    return (config && JSON.parse(config.textContent).requests_pathname_prefix) || "/";
+  };
+
+  clientside.overlapscope_address = {
+    /* An address without a trace shows the first one; from then on it says which, so that it can be shared. */
+    complete: (trace) => {
+      const url = new URL(window.location.href);
+      if (trace && !url.searchParams.has("trace")) {
+        if (url.pathname === lib.basePath()) url.pathname += "overview";
+        url.search = `?${new URLSearchParams({ trace })}`.replaceAll("%2F", "/");
+        window.history.replaceState(window.history.state, "", url);
+      }
+      return clientside.no_update;
+    },
+  };
+
+  // The timeline may have moved since the menu was made, and says so in the address.
+  document.addEventListener(
+    "click",
+    (event) => {
+      if (!event.target.closest("#export-button")) return;
+      for (const [id, route] of Object.entries(EXPORTS)) {
+        clientside.set_props(id, { href: `${lib.basePath()}api/${route}${window.location.search}` });
+      }
+    },
+    true,
+  );
+})();
