@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,10 +18,14 @@ from numpy.typing import NDArray
 
 from overlapscope import lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.calls import records_event, waits_event
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.results import Device
+from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.intervals import covered, union
-from overlapscope.lanes import CATEGORIES, Lane, Lanes
+from overlapscope.lanes import CATEGORIES, Lane, Lanes, places
 from overlapscope.lanes.facts import duration
 from overlapscope.lanes.stalls import caused_by
 from overlapscope.lanes.view import MOST, NAMED, WIDE
@@ -248,6 +253,28 @@ def test_search_steps_through_all_matches_in_the_order_of_time(trace: Trace, tex
 
 
 @settings(max_examples=60, deadline=None)
+@given(traces(), st.sampled_from(("op", "CUDA", "idle", "e")), st.data())
+def test_search_goes_on_from_any_op_to_every_match(trace: Trace, text: str, data: st.DataObject) -> None:
+    drawn = built(trace)
+    every = sorted((int(begin), lane.id, row) for lane in drawn.lanes for row, begin in enumerate(lane.start_ns))
+    expected = [one for one in every if text.lower() in drawn.lanes[one[1]].name(one[2]).lower()]
+    if not every:
+        return
+    here = data.draw(st.sampled_from(every))
+    first = next((i for i, one in enumerate(expected) if one > here), 0)
+    last = next((i for i in reversed(range(len(expected))) if expected[i] < here), len(expected) - 1)
+    for direction, begin in ((1, first), (-1, last)):
+        after = lanes.Place(*here[1:])
+        for step in range(len(expected)):
+            number = (begin + direction * step) % len(expected)
+            found = lanes.search(drawn, text, after, direction)
+            match = found["match"]
+            assert (match["start"], match["lane"], match["row"]) == expected[number]
+            assert (found["number"], found["count"]) == (number + 1, len(expected))
+            after = lanes.Place(match["lane"], match["row"])
+
+
+@settings(max_examples=60, deadline=None)
 @given(gpu_ops(), host_events(*CALLS), steps, st.integers(0, 80), st.integers(0, 80))
 def test_figures_of_any_span(ops: list[Op], calls: list[Host], notes: list[Host], a: int, b: int) -> None:
     drawn = built(make_trace(ops, calls=calls, annotations=notes))
@@ -277,21 +304,29 @@ def test_everything_can_be_asked_of_every_op(trace: Trace) -> None:
 
 
 def check_arrows(drawn: Lanes, told: dict[str, Any]) -> None:
-    """Each end of an arrow is at an op, and one of its ends is of what was asked, unless that launched it."""
-    calls = ("blocking-call", "runtime-call")
+    """Each end of an arrow is at an op: of a launch at a call and what it launched, of an event wait at two ops or at
+    the calls that recorded the event and waited for it."""
+    calls = drawn.analysis.trace.runtime_calls
     for arrow in told["arrows"]:
         source, target = (drawn.lanes[arrow[end]["lane"]] for end in ("from", "to"))
-        assert target.kind == "stream"
-        assert arrow["to"]["at"] == target.start_ns[arrow["to"]["row"]]
+        begin, end = arrow["from"]["row"], arrow["to"]["row"]
+        assert arrow["to"]["at"] == target.start_ns[end]
         assert arrow["confidence"] in ("exact", "rebuilt")
+        if arrow["kind"] == "wait" and source.kind == "stream":
+            assert target.kind == "stream"
+            assert arrow["from"]["at"] == source.end_ns[begin] <= arrow["to"]["at"]
+            continue
+        assert CATEGORIES[source.category[begin]] in ("blocking-call", "runtime-call")
+        assert arrow["from"]["at"] == source.start_ns[begin]
         if arrow["kind"] == "launch":
-            assert CATEGORIES[source.category[arrow["from"]["row"]]] in calls
-            assert arrow["from"]["at"] == source.start_ns[arrow["from"]["row"]]
+            assert target.kind == "stream"
             ops = drawn.device(target.device).timeline.ops
-            assert ops.launch[target.source[arrow["to"]["row"]]] == source.source[arrow["from"]["row"]]
+            assert ops.launch[target.source[end]] == source.source[begin]
         else:
-            assert source.kind == "stream"
-            assert arrow["from"]["at"] == source.end_ns[arrow["from"]["row"]] <= arrow["to"]["at"]
+            assert CATEGORIES[target.category[end]] == "runtime-call"
+            assert records_event(calls)[source.source[begin]]
+            assert waits_event(calls)[target.source[end]]
+            assert arrow["from"]["at"] <= arrow["to"]["at"]
 
 
 def check_ranking(drawn: Lanes, kind: lanes.Subject) -> None:
@@ -382,6 +417,30 @@ def test_a_steps_span_has_the_figures_of_the_step(name: str) -> None:
     assert (whole.buckets, whole.overlap, whole.span_ns) == (device.buckets, device.overlap, device.span_ns)
 
 
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
+def test_a_spans_figures_are_those_of_the_interval_algebra(path: Path) -> None:
+    drawn = built(load(path))
+    random = np.random.default_rng(0)
+    for one in drawn.analysis.devices:
+        t, device = one.timeline, one.result.device
+        bounds = np.sort(random.integers(t.start_ns, t.end_ns, (20, 2)), axis=1)
+        bounds[0] = t.start_ns, t.end_ns
+        parts = lengths(t, bounds[:, 0], bounds[:, 1])
+        for number, (start, end) in enumerate(bounds.tolist()):
+            figures = lanes.span(drawn, device, start - drawn.origin_ns, end - drawn.origin_ns)
+            expected = measured({name: int(values[number]) for name, values in parts.items()})
+            assert (figures.buckets, figures.engines, figures.overlap) == expected
+            assert (figures.window.start_ns, figures.window.end_ns, figures.span_ns) == (start, end, end - start)
+            for pieces, names, told in (
+                (one.exposed, COPY_CAUSES, figures.exposed_copy_by_cause),
+                (one.idle, IDLE_CAUSES, figures.idle_by_cause),
+            ):
+                for cause, name in enumerate(names):
+                    mine = pieces.cause == cause
+                    inside = covered(union(pieces.start_ns[mine], pieces.end_ns[mine]), [start], [end])
+                    assert told[name] == inside[0]
+
+
 @pytest.mark.parametrize("name", ["known_causes/host_sync", "known_causes/allocation", "ddp/rank0"])
 def test_stalls_cost_what_the_report_says(name: str) -> None:
     drawn = built(load(TRACES / f"{name}.json.gz"))
@@ -429,6 +488,116 @@ def test_what_an_op_waited_for_is_drawn() -> None:
     assert {arrow["to"]["at"] for arrow in waits} >= {told["start"]}
     assert {arrow["from"]["at"] for arrow in waits} >= {told["end"]}
     check_arrows(drawn, told)
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces())
+def test_an_edge_knows_its_calls(trace: Trace) -> None:
+    analysis = analyze_trace(trace)
+    for device in analysis.devices:
+        check_calls_of_edges(analysis, device)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
+def test_the_edges_of_recordings_know_their_calls(path: Path) -> None:
+    analysis = analyze_trace(load(path))
+    for device in analysis.devices:
+        check_calls_of_edges(analysis, device)
+
+
+def check_calls_of_edges(analysis: TraceAnalysis, device: DeviceAnalysis) -> None:
+    """An edge runs from the last op that its stream was given before the record call to the first that the waiting
+    stream was given after the wait call."""
+    edges, ops, calls = device.edges, analysis.trace.gpu_ops, analysis.trace.runtime_calls
+    assert (device.timeline.ops.end_ns[edges.source] == edges.source_end_ns)[edges.source >= 0].all()
+    assert (ops.end_ns[edges.source_op] == edges.source_end_ns).all()
+    assert ((edges.source >= 0) == (ops.device[edges.source_op] == device.result.device)).all()
+    assert waits_event(calls)[edges.wait].all()
+    assert records_event(calls)[edges.record[edges.record >= 0]].all()
+    launched = np.where(ops.launch >= 0, np.append(calls.start_ns, 0)[ops.launch], -1)
+
+    def given(op: int) -> NDArray[np.bool_]:
+        same: NDArray[np.bool_] = (ops.device == ops.device[op]) & (ops.stream == ops.stream[op]) & (ops.launch >= 0)
+        return same
+
+    mine = np.flatnonzero(ops.device == device.result.device)
+    for number in range(len(edges.held)):
+        held, source = int(mine[edges.held[number]]), int(edges.source_op[number])
+        waited = calls.start_ns[edges.wait[number]]
+        assert launched[held] >= waited
+        assert not (given(held) & (launched >= waited) & (launched < launched[held])).any()
+        if edges.record[number] >= 0:
+            recorded = calls.start_ns[edges.record[number]]
+            assert recorded <= waited
+            assert launched[source] < recorded
+            assert not (given(source) & (launched < recorded) & (launched > launched[source])).any()
+        if edges.confidence[number] == EXACT:
+            (sync,) = np.flatnonzero(analysis.trace.syncs.correlation == calls.correlation[edges.wait[number]])
+            named = analysis.trace.syncs.record_correlation[sync]
+            assert calls.correlation[edges.record[number]] == named
+
+
+@pytest.mark.parametrize(
+    ("name", "confidence"),
+    [
+        ("known_causes/event_wait", "rebuilt"),
+        ("known_causes/event_wait_no_sync_events", "rebuilt"),
+        ("laboratory/kv_offload/prefetch.trace", "exact"),
+        ("mixed_workloads/model_on_two_devices", "rebuilt"),
+    ],
+)
+def test_each_end_of_an_event_wait_shows_all_of_it(name: str, confidence: str) -> None:
+    drawn = built(load(TRACES / f"{name}.json.gz"))
+    for device in drawn.analysis.devices:
+        edges = device.edges
+        for number in {0, len(edges.held) // 2, len(edges.held) - 1}:
+            source = places.of_trace_op(drawn, int(edges.source_op[number]))
+            held = places.of_gpu_op(drawn, device.result.device, int(edges.held[number]))
+            record, wait = (places.of_call(drawn, int(calls[number])) for calls in (edges.record, edges.wait))
+            assert source is not None
+            streams = [drawn.lanes[place.lane].stream for place in (held, source)]
+            for place in (source, held, record, wait):
+                told = lanes.op(drawn, *place)
+                check_arrows(drawn, told)
+                drawn_there = {
+                    ((a["from"]["lane"], a["from"]["row"]), (a["to"]["lane"], a["to"]["row"])): a["confidence"]
+                    for a in told["arrows"]
+                    if a["kind"] == "wait"
+                }
+                assert drawn_there[source, held] == drawn_there[record, wait] == confidence
+            told = lanes.op(drawn, *wait)
+            (event,) = [value for name, value in told["facts"] if name == "event"]
+            assert re.search(rf"stream {streams[0]}( of device \d)? waits for stream {streams[1]}", event)
+            assert confidence in event
+            assert len(told["arrows"]) == 2
+
+
+def test_a_record_call_that_is_not_known_is_not_drawn() -> None:
+    drawn = built(load(TRACES / "ddp" / "rank0.json.gz"))
+    edges = drawn.analysis.devices[0].edges
+    number = int(np.flatnonzero(edges.record < 0)[0])
+    told = lanes.op(drawn, *places.of_call(drawn, int(edges.wait[number])))
+    assert dict(told["facts"])["event"].endswith("; rebuilt, low confidence; its record call is not known")
+    assert [arrow["kind"] for arrow in told["arrows"]] == ["wait"]
+
+
+def test_an_op_of_a_device_that_is_not_shown_has_no_arrow() -> None:
+    drawn = lanes.build(analyze_trace(load(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"), device=0))
+    edges = drawn.analysis.devices[0].edges
+    told = lanes.op(drawn, *places.of_gpu_op(drawn, 0, int(edges.held[0])))
+    assert "of device 1" in dict(told["facts"])["event"]
+    assert {drawn.lanes[arrow["from"]["lane"]].kind for arrow in told["arrows"]} == {"host"}
+
+
+def test_a_wait_that_held_back_nothing_says_so() -> None:
+    waits = [Wait(5, 9), Wait(20, 7)]
+    ops = [Op(Kind.COMPUTE, 10, 15, stream=7, launch=(0, 1)), Op(Kind.H2D, 12, 15, stream=9, launch=(1, 2))]
+    drawn = built(make_trace(ops, waits=waits))
+    calls = drawn.analysis.trace.runtime_calls
+    for row in np.flatnonzero(waits_event(calls)).tolist():
+        told = lanes.op(drawn, *places.of_call(drawn, row))
+        assert dict(told["facts"])["event"].endswith("waits, but no op is known to have been held back")
+        assert told["arrows"] == []
 
 
 def test_a_graph_launch_shows_some_of_its_ops() -> None:
@@ -520,5 +689,8 @@ def test_what_does_not_exist_is_an_error() -> None:
         lanes.view(drawn, 0, 5, 10, [99])
     with pytest.raises(KeyError):
         lanes.span(drawn, 3, 0, 5)
+    for place in (lanes.Place(99, 0), lanes.Place(0, 99)):
+        with pytest.raises(KeyError):
+            lanes.search(drawn, "op", place, 1)
     with pytest.raises(ValueError, match="at least"):
         lanes.view(drawn, 5, 5, 10, [0])

@@ -79,6 +79,8 @@ def test_search_goes_both_ways(client: FlaskClient, library: Library) -> None:
     assert second["number"] == 2
     back = ask(client, library, "search", text="memcpy", after=second["match"]["start"], direction=-1).json
     assert back == first
+    match = back["match"]
+    assert ask(client, library, "search", text="memcpy", lane=match["lane"], row=match["row"]).json == second
     assert ask(client, library, "search", text="no such").json == {"count": 0, "number": 0, "match": None}
 
 
@@ -101,6 +103,8 @@ def test_search_goes_both_ways(client: FlaskClient, library: Library) -> None:
         ("search", {"text": "a", "direction": 0}),
         ("search", {"text": "a", "direction": 2}),
         ("search", {"text": "a" * 501}),
+        ("search", {"text": "a", "lane": 0}),
+        ("search", {"text": "a", "row": 0}),
         ("worst", {"kind": "everything"}),
         ("worst", {"kind": "idle", "number": -1}),
     ],
@@ -121,6 +125,7 @@ def test_nonsense_is_answered_with_a_sentence(
         ("op", {"lane": 99, "row": 0}),
         ("op", {"lane": 0, "row": 1 << 30}),
         ("at", {"lane": 99, "start": 0, "end": 5}),
+        ("search", {"text": "a", "lane": 99, "row": 0}),
         ("view", {"start": 0, "end": 9, "columns": 10, "lanes": "99"}),
     ],
 )

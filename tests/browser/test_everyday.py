@@ -25,15 +25,12 @@ from tests.dashboard_process import Served, ask, stop
 
 SAMPLE = TRACES / "known_causes" / "host_sync_stacks.json.gz"
 
-# Each kind of trace once: training, copies of all kinds, several devices, graphs, no steps, nothing but GPU ops.
+# What differs most: training, several devices, graphs, nothing but GPU ops.
 KINDS = (
     "gpt2_train",
-    "known_causes/host_sync_stacks",
-    "known_causes/pageable_memory",
     "mixed_workloads/model_on_two_devices",
     "mixed_workloads/graph_with_copies",
     "mixed_workloads/small_transformer_gpu_only",
-    "ddp/rank0",
 )
 
 # -- every page

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import gzip
 import json
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -13,7 +15,7 @@ from playwright.sync_api import Page, expect
 
 from overlapscope import lanes
 from overlapscope.analysis import analyze_trace
-from overlapscope.lanes import Lane, Lanes
+from overlapscope.lanes import Lane, Lanes, places
 from overlapscope.sources import load
 from overlapscope.views.colors import palette
 from overlapscope.views.words import percent, unit_for
@@ -23,6 +25,7 @@ from tests.browser.helpers import go, visit
 from tests.dashboard_process import Served
 
 PIPELINE, TRAINING, PAGEABLE = "pipeline_3stream", "gpt2_train", "known_causes/pageable_memory"
+EVENT_WAIT = "known_causes/event_wait"
 
 # Where an instant of a lane is on the page.
 _POINT = """([lane, ns]) => {
@@ -256,13 +259,42 @@ def test_a_click_on_a_copy_tells_all_that_is_known_of_it(page: Page, dashboard: 
     expect(page.locator("#timeline-details .tl-title")).to_have_text(known["title"])
     shown = details(page)
     for name, value in known["facts"]:
-        assert name in ("start", "cause") or shown[name] == value
-    assert {"bytes", "bandwidth", "launched by", "cause"} <= set(shown)
+        # An op may wait for several events.
+        assert name in ("start", "cause", "event") or shown[name] == value
+    assert {"bytes", "bandwidth", "launched by", "cause", "event"} <= set(shown)
     in_url(page, "op", f"{lane.id}:{row}")
     page.get_by_role("button", name=re.compile("^launched by")).click()
     expect(page.locator("#timeline-details .tl-title")).to_have_text("cudaMemcpyAsync")
     page.get_by_role("button", name=re.compile("^launches")).click()
     expect(page.locator("#timeline-details .tl-title")).to_have_text(known["title"])
+
+
+def test_a_click_on_any_end_of_an_event_wait_draws_all_of_it(page: Page, dashboard: Served) -> None:
+    lanes_of = drawn(EVENT_WAIT)
+    (device,) = lanes_of.analysis.devices
+    edges, number = device.edges, len(device.edges.held) // 2
+    source, held = (places.of_gpu_op(lanes_of, 0, int(ops[number])) for ops in (edges.source, edges.held))
+    record, wait = (places.of_call(lanes_of, int(calls[number])) for calls in (edges.record, edges.wait))
+    for place in (record, wait, source, held):
+        told = lanes.op(lanes_of, *place)
+        length = max(told["end"] - told["start"], 1_000)
+        where = {"from": told["start"] - 2 * length, "to": told["end"] + 2 * length}
+        open_timeline(page, dashboard, EVENT_WAIT, **where)
+        page.mouse.click(*point(page, lanes_of.lanes[place.lane], (told["start"] + told["end"]) / 2))
+        in_url(page, "op", f"{place.lane}:{place.row}")
+        arrows = page.evaluate("overlapscope.activeTimeline.chosen.arrows")
+        ends = {tuple((arrow[end]["lane"], arrow[end]["row"]) for end in ("from", "to")) for arrow in arrows}
+        assert {(tuple(source), tuple(held)), (tuple(record), tuple(wait))} <= ends
+        shown = page.locator("#timeline-details")
+        expect(shown.locator("dt", has_text=re.compile("^event$")).first).to_be_visible()
+    page.get_by_role("button", name=re.compile("^waits for: .*rebuilt")).first.click()
+    in_url(page, "op", f"{source.lane}:{source.row}")
+    page.get_by_role("button", name=re.compile("^event recorded by: .*rebuilt")).last.click()
+    in_url(page, "op", f"{record.lane}:{record.row}")
+    page.get_by_role("button", name=re.compile("^event waited for by: ")).click()
+    in_url(page, "op", f"{wait.lane}:{wait.row}")
+    page.get_by_role("button", name=re.compile("^op held back: ")).click()
+    in_url(page, "op", f"{held.lane}:{held.row}")
 
 
 def test_a_click_where_ops_are_too_narrow_to_be_drawn_finds_one(page: Page, dashboard: Served) -> None:
@@ -296,11 +328,11 @@ def test_search_goes_from_match_to_match(page: Page, dashboard: Served) -> None:
     page.get_by_label("search by name").fill("memcpy HTOD")
     count = lanes.search(drawn(PIPELINE), "memcpy htod", -1, 1)["count"]
     expect(page.locator(".tl-count")).to_have_text(f"{count:,} matches")
-    at = view(page)[0] - 1
+    after: int | lanes.Place = view(page)[0] - 1
     for number in (1, 2):
         page.keyboard.press("Enter")
-        match = lanes.search(drawn(PIPELINE), "memcpy htod", at, 1)["match"]
-        at = match["start"]
+        match = lanes.search(drawn(PIPELINE), "memcpy htod", after, 1)["match"]
+        after = lanes.Place(match["lane"], match["row"])
         expect(page.locator(".tl-count")).to_have_text(f"{number} of {count:,}")
         in_url(page, "op", f"{match['lane']}:{match['row']}")
         start, end = view(page)
@@ -309,6 +341,52 @@ def test_search_goes_from_match_to_match(page: Page, dashboard: Served) -> None:
     expect(page.locator(".tl-count")).to_have_text(f"1 of {count:,}")
     page.get_by_label("search by name").fill("no such kernel")
     expect(page.locator(".tl-count")).to_have_text("no match")
+
+
+# All matches and the first again, then one step back: in the server's answers or in tiles.
+_WALK = """async ([text, tiles]) => {
+    const { source, model } = overlapscope.activeTimeline;
+    const asked = tiles ? overlapscope.staticSource(tiles, model.categories) : source;
+    const { count } = await asked.search(text, -1, 1);
+    const found = [];
+    let after = -1;
+    for (let step = 0; step < count + 2; step++) {
+        const { number, match } = await asked.search(text, after, step <= count ? 1 : -1);
+        found.push([number, match.lane, match.row, match.start]);
+        after = { lane: match.lane, row: match.row };
+    }
+    return found;
+}"""
+
+
+def test_search_visits_all_that_begin_at_once(page: Page, dashboard: Served) -> None:
+    """A kernel and the piece of overlap under it begin at the same instant."""
+    every = sorted(
+        (int(start), lane.id, row)
+        for lane in drawn(EVENT_WAIT).lanes
+        for row, start in enumerate(lane.start_ns)
+        if "m" in lane.name(row).lower()
+    )
+    count, end = len(every), drawn(EVENT_WAIT).end_ns
+    expected = [[number + 1, lane, row, start] for number, (start, lane, row) in enumerate(every)]
+    open_timeline(page, dashboard, EVENT_WAIT, **{"from": 0, "to": end})
+    assert page.evaluate(_WALK, ["m", None]) == [*expected, expected[0], expected[-1]]
+    # Tiles name the ops that are wide enough in them.
+    tile = lanes.view(drawn(EVENT_WAIT), 0, end, 20_000, range(len(drawn(EVENT_WAIT).lanes)))
+    *found, again, back = page.evaluate(_WALK, ["m", [base64.b64encode(gzip.compress(tile)).decode()]])
+    assert [again, back] == [found[0], found[-1]]
+    assert [number for number, *_ in found] == list(range(1, len(found) + 1))
+    assert {(lane, row) for _, lane, row, _ in found} < {(lane, row) for _, lane, row in every}
+    for walked in (expected, found):
+        begun = [start for *_, start in walked]
+        assert len(set(begun)) < len(begun) == len({(lane, row) for _, lane, row, _ in walked})
+    page.get_by_label("search by name").fill("m")
+    for number, (_, lane, row) in enumerate(every[:6]):
+        page.keyboard.press("Enter")
+        expect(page.locator(".tl-count")).to_have_text(f"{number + 1} of {count:,}")
+        in_url(page, "op", f"{lane}:{row}")
+    page.keyboard.press("Shift+Enter")
+    expect(page.locator(".tl-count")).to_have_text(f"5 of {count:,}")
 
 
 @pytest.mark.parametrize(
