@@ -184,6 +184,9 @@ def graph(figure: Figure, id: str, *, name: str) -> Component:
     """A chart that fills its width. `name` is what its PNG is called."""
     config: Any = {
         "displaylogo": False,
+        # Plotly's own button would send the chart away.
+        "showSendToCloud": False,
+        "plotlyServerURL": "",
         "responsive": True,
         "displayModeBar": "hover",
         "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],

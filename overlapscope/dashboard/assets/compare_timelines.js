@@ -24,6 +24,8 @@
       const made = await Promise.all(data.sides.map((side, number) => mountSide(side, data, others(number))));
       timelines.push(...made);
       mounted = made.filter(Boolean);
+      // Each began as near to the view as its own trace goes; together they may go beyond it.
+      mounted.forEach((timeline) => timeline.setView(data.view.start, data.view.end, { silent: true }));
       return "mounted";
     },
   };

@@ -1,0 +1,155 @@
+"""The report in a file, opened from the disk: it draws everything, asks for nothing, and its names cannot act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from overlapscope.commands import main
+from tests import kineto_files
+from tests.browser.conftest import TRACES
+from tests.browser.test_hostile_names import HOSTILE, check_harmless
+
+Write = Callable[..., Path]
+BREAKOUT = "</script><img src=x onerror=window.hacked=1>"
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """Writes the report of a trace; once for all tests that ask for the same."""
+    folder, known = tmp_path_factory.mktemp("reports"), dict[str, Path]()
+
+    def once(trace: Path) -> Path:
+        if str(trace) not in known:
+            target = folder / f"{len(known)}.html"
+            assert main(["analyze", str(trace), "--format", "html", "--output", str(target)]) == 0
+            known[str(trace)] = target
+        return known[str(trace)]
+
+    return once
+
+
+def read(page: Page, report: Path) -> list[str]:
+    """Opens the file, waits until all is drawn, and returns what was asked for besides it."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(report.as_uri())
+    expect(page.locator("html[data-charts=drawn]")).to_have_count(1, timeout=30_000)
+    exact(page)
+    return [url for url in asked if url != report.as_uri() and not url.startswith(("data:", "blob:"))]
+
+
+def exact(page: Page, number: int = 0) -> None:
+    expect(page.locator(f"#timeline-{number}")).to_have_attribute("data-exact", "true", timeout=30_000)
+
+
+def in_view(page: Page) -> str:
+    """What the timeline says of the span it shows, as a picture of its canvas."""
+    return str(page.locator("#timeline-0 canvas").first.evaluate("canvas => canvas.toDataURL()"))
+
+
+@pytest.mark.parametrize("trace", ["gpt2_train.json.gz", "ddp"])
+def test_everything_is_drawn_and_nothing_is_asked_for(page: Page, write: Write, trace: str) -> None:
+    assert read(page, write(TRACES / trace)) == []
+    plots = page.locator(".plot")
+    assert plots.count() >= 4
+    assert page.locator(".plot .main-svg").count() >= plots.count()
+    for mount in page.locator(".timeline .mount").all():
+        expect(mount.locator("canvas").first).to_be_visible()
+    assert page.locator(".failed").count() == 0
+
+
+def test_a_finding_leads_to_its_place_in_the_timeline(page: Page, write: Write) -> None:
+    read(page, write(TRACES / "gpt2_train.json.gz"))
+    before = in_view(page)
+    page.get_by_role("button", name="Show in the timeline").first.click()
+    expect(page.locator("#timeline-0")).to_be_in_viewport()
+    exact(page)
+    assert in_view(page) != before
+
+
+def test_the_timeline_can_be_zoomed_down_to_single_ops_and_searched(page: Page, write: Write) -> None:
+    read(page, write(TRACES / "gpt2_train.json.gz"))
+    canvas = page.locator("#timeline-0 canvas").first
+    canvas.scroll_into_view_if_needed()
+    seen = {in_view(page)}
+    for _ in range(5):
+        page.locator("#timeline-0").get_by_role("button", name="zoom in").click()
+        exact(page)
+        seen.add(in_view(page))
+    assert len(seen) == 6
+    page.locator("#timeline-0 input").fill("gemm")
+    page.locator("#timeline-0 input").press("Enter")
+    expect(page.locator("#timeline-0 .tl-count")).to_contain_text("of")
+
+
+def test_code_before_and_after_stands_behind_a_click(page: Page, write: Write) -> None:
+    read(page, write(TRACES / "gpt2_train.json.gz"))
+    code = page.locator(".finding pre").first
+    expect(code).to_be_hidden()
+    page.get_by_text("Code before and after").first.click()
+    expect(code).to_be_visible()
+
+
+def test_light_and_dark_can_be_switched(page: Page, write: Write) -> None:
+    page.emulate_media(color_scheme="dark")
+    read(page, write(TRACES / "gpt2_train.json.gz"))
+
+    def ground() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    def words() -> str:
+        return str(page.locator(".plot text").first.evaluate("text => text.style.fill"))
+
+    dark, light_words = ground(), words()
+    page.locator("#theme").click()
+    assert ground() != dark
+    page.wait_for_function("before => document.querySelector('.plot text').style.fill !== before", arg=light_words)
+    page.locator("#theme").click()
+    assert ground() == dark
+
+
+def test_charts_offer_no_way_to_send_them_anywhere(page: Page, write: Write) -> None:
+    read(page, write(TRACES / "gpt2_train.json.gz"))
+    titles = page.locator(".modebar-btn").evaluate_all("all => all.map(one => one.dataset.title)")
+    assert "Download plot as a PNG" in titles
+    assert not [title for title in titles if "hare" in title or "loud" in title]
+
+
+def test_names_that_mean_harm_stay_text(page: Page, write: Write, tmp_path: Path) -> None:
+    trace = tmp_path / "hostile.json"
+    events = []
+    for step in range(4):
+        at, first = 1000 * step, 10 * step + 1
+        events += [
+            kineto_files.host("user_annotation", f"ProfilerStep#{step}", at, 900),
+            kineto_files.host("user_annotation", f"range {BREAKOUT}", at + 1, 800),
+            kineto_files.call(at + 5, 2, first),
+            kineto_files.call(at + 20, 400, first + 2, name=f"cudaStreamSynchronize{BREAKOUT}"),
+            kineto_files.call(at + 450, 2, first + 4),
+            kineto_files.kernel(at + 10, 100, correlation=first, name=f"void {BREAKOUT}"),
+            kineto_files.kernel(at + 460, 90, correlation=first + 4, name=HOSTILE),
+        ]
+    kineto_files.write(trace, events, deviceProperties=[{"id": 0, "name": f"GPU {BREAKOUT}"}])
+    assert read(page, write(trace)) == []
+    check_harmless(page)
+    box = page.locator("#timeline-0 canvas").first.bounding_box()
+    assert box is not None
+    for part in (0.3, 0.5, 0.7):
+        page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] * 0.6)
+        page.mouse.click(box["x"] + box["width"] * part, box["y"] + box["height"] * 0.6)
+    for shown in page.locator(".plot .nsewdrag").all():
+        shown.hover(force=True)
+    check_harmless(page)
+    assert BREAKOUT in page.locator("h1").inner_text()
+
+
+def test_an_old_browser_is_told_what_it_lacks(page: Page, write: Write) -> None:
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(write(TRACES / "gpt2_train.json.gz").as_uri())
+    expect(page.locator("h1")).to_contain_text("gpt2_train")
+    why = page.locator(".timeline .mount").first.evaluate("one => getComputedStyle(one, '::after').content")
+    assert "too old" in why

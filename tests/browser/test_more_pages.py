@@ -1,0 +1,146 @@
+"""Compare, Ranks and Laboratory, and the export of a view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import TRACES, Serve
+from tests.browser.helpers import arrive, visit
+from tests.dashboard_process import Served
+
+BEFORE, AFTER = "pipeline_1stream", "pipeline_3stream"
+
+# -- compare
+
+
+def canvases(page: Page) -> list[str]:
+    return [
+        str(page.locator(f"#compare-timeline-{name} canvas").first.evaluate("canvas => canvas.toDataURL()"))
+        for name in ("before", "after")
+    ]
+
+
+def exact(page: Page) -> None:
+    for name in ("before", "after"):
+        expect(page.locator(f"#compare-timeline-{name}")).to_have_attribute("data-exact", "true", timeout=30_000)
+
+
+def test_two_traces_are_compared(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "compare", trace=BEFORE, **{"with": AFTER})
+    expect(page.locator("#compare-sentence")).to_have_text(
+        "The median step is 50.9 % shorter; most of that is exposed copy."
+    )
+    expect(page.locator("#compare-table")).to_contain_text("exposed copy")
+    findings = page.locator("#compare-findings tr")
+    expect(findings.filter(has_text="one-way-copies")).to_contain_text("gone")
+    expect(findings.filter(has_text="host-sync")).to_contain_text("new")
+    expect(page.locator("#compare-buckets .main-svg").first).to_be_visible()
+
+
+def test_zooming_one_timeline_zooms_the_other(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "compare", trace=BEFORE, **{"with": AFTER})
+    exact(page)
+    before = canvases(page)
+    page.locator("#compare-timeline-before").get_by_role("button", name="zoom in").click()
+    exact(page)
+    after = canvases(page)
+    assert before[0] != after[0] and before[1] != after[1]
+
+
+def test_the_second_trace_is_chosen_on_the_page(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "compare", trace=BEFORE)
+    expect(page.locator("#content")).to_contain_text("Choose a second trace above.")
+    page.locator("#compare-after").click()
+    page.locator("#compare-after").fill(AFTER)
+    page.get_by_role("option", name=AFTER).click()
+    page.wait_for_url(f"**with={AFTER}*")
+    expect(page.locator("#compare-sentence")).to_be_visible(timeout=30_000)
+    page.locator("#compare-swap").click()
+    expect(page.locator("#compare-sentence")).to_contain_text("longer", timeout=30_000)
+    assert f"trace={AFTER}" in page.url and f"with={BEFORE}" in page.url
+
+
+def test_what_cannot_be_compared_is_said(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "compare", trace="gpt2_train", **{"with": "known_causes/host_sync_stacks"})
+    expect(page.locator("#compare-doubts")).to_contain_text("steps")
+
+
+def test_one_trace_alone_cannot_be_compared(page: Page, serve_traces: Serve) -> None:
+    visit(page, serve_traces(TRACES / "gpt2_train.json.gz"), "compare")
+    expect(page.locator("#content")).to_contain_text("Comparing takes two")
+
+
+# -- ranks
+
+
+def test_ranks_of_a_folder_are_loaded_and_compared(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "ranks", trace="ddp/rank0")
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 0 seems to be the straggler", timeout=30_000)
+    expect(page.locator("#ranks-table .ag-center-cols-container .ag-row")).to_have_count(2)
+    expect(page.locator("#ranks-buckets .main-svg").first).to_be_visible()
+    page.locator("#content").get_by_role("link", name="rank 1").click()
+    arrive(page, "overview", "ddp/rank1")
+    expect(page.locator("#verdict-text")).to_be_visible()
+
+
+def test_traces_of_other_names_are_no_ranks_unless_asked_for(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "ranks", trace="streamed0_pinned0")
+    rows = page.locator("#ranks-table .ag-center-cols-container .ag-row")
+    expect(rows).to_have_count(4, timeout=30_000)
+    page.locator("label[for=ranks-all]").first.click()
+    expect(rows).to_have_count(7, timeout=60_000)
+
+
+def test_one_rank_alone_says_how_to_open_more(page: Page, serve_traces: Serve) -> None:
+    visit(page, serve_traces(TRACES / "gpt2_train.json.gz"), "ranks")
+    expect(page.locator("#content")).to_contain_text("Open the folder")
+
+
+# -- laboratory
+
+
+def test_experiments_stand_as_a_grid_of_variants(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "laboratory")
+    experiment = page.locator("[id^=experiment-]").filter(has_text="offload_pipeline:")
+    cards = experiment.locator(".laboratory-card")
+    expect(cards).to_have_count(3)
+    expect(cards.first).to_contain_text("published")
+    assert cards.first.locator("svg rect").count() > 3
+    experiment.get_by_role("button", name="Figures and claims").click()
+    expect(experiment.locator(".js-plotly-plot").first).to_be_visible()
+    expect(experiment.locator(".laboratory-claims")).to_contain_text("two_streams is faster than one_stream")
+
+
+def test_a_variant_can_be_opened_and_compared(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "laboratory")
+    cards = page.locator("[id^=experiment-]").filter(has_text="offload_pipeline:").locator(".laboratory-card")
+    cards.filter(has_text="three_streams").get_by_role("link", name="compare with the first").click()
+    arrive(page, "compare", "laboratory/offload_pipeline/one_stream")
+    expect(page.locator("#compare-sentence")).to_contain_text("shorter", timeout=30_000)
+    page.go_back()
+    cards.first.get_by_role("link", name="open").click()
+    arrive(page, "overview", "laboratory/offload_pipeline/one_stream")
+
+
+def test_without_results_it_says_how_to_get_some(page: Page, serve_traces: Serve) -> None:
+    visit(page, serve_traces(TRACES / "gpt2_train.json.gz"), "laboratory")
+    expect(page.locator("#content")).to_contain_text("overlapscope scenarios run --all")
+
+
+# -- export
+
+
+def test_a_view_is_exported_and_opens_from_the_disk(page: Page, dashboard: Served, tmp_path: Path) -> None:
+    visit(page, dashboard, trace="gpt2_train")
+    page.locator("#export-button").click()
+    with page.expect_download() as download:
+        page.locator("#export-html").click()
+    assert download.value.suggested_filename == "gpt2_train.html"
+    target = tmp_path / "exported.html"
+    download.value.save_as(target)
+    assert target.stat().st_size < 5_000_000
+    page.goto(target.as_uri())
+    expect(page.locator("html[data-charts=drawn]")).to_have_count(1, timeout=30_000)
+    expect(page.locator("h1")).to_contain_text("gpt2_train")
