@@ -16,7 +16,7 @@ from overlapscope.laboratory import store, truth
 from overlapscope.laboratory.comparison import compare
 from overlapscope.laboratory.results import Results
 from overlapscope.sources import load
-from overlapscope.views import laboratory_markdown
+from overlapscope.views.laboratory import markdown as laboratory_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "diagnoses.md"

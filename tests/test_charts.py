@@ -23,6 +23,7 @@ from overlapscope.views import charts, grids
 from overlapscope.views.charts.bandwidth import choose
 from overlapscope.views.charts.steps import MOST_BARS, chosen
 from overlapscope.views.page import Page, Section
+from overlapscope.views.scale import unit_of
 from tests.helpers import US, Host, Op, make_trace
 
 TRACES = sorted(Path("traces/known_causes").glob("*.json.gz")) + [
@@ -84,7 +85,7 @@ def test_the_bars_of_causes_add_up_to_their_bucket(path: Path, subject: Any) -> 
         (bars,) = charts.causes(section, subject, False)["data"]
         buckets = section.device.buckets
         whole = buckets.idle_ns if subject == "idle" else buckets.exposed_copy_ns
-        unit = grids.unit_of(section, whole)
+        unit = unit_of(section, whole)
         assert sum(bars["x"]) * unit.ns == pytest.approx(whole)
         assert bars["x"] == sorted(bars["x"], reverse=True)
 

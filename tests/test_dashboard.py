@@ -128,9 +128,7 @@ def test_this_machine_is_known_by_its_names(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize(
-    "host", ["0.0.0.0", "::", "a.org", "localhost.a.org", "10.0.0.1", "", "127.0.0.1.x"]
-)
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "a.org", "localhost.a.org", "10.0.0.1", "", "127.0.0.1.x"])
 def test_any_other_name_may_be_another_machine(host: str) -> None:
     assert not is_loopback(host)
 

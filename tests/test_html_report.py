@@ -26,8 +26,9 @@ from overlapscope.report import build
 from overlapscope.rules import all_rules
 from overlapscope.sources import expand, load
 from overlapscope.trace import Kind, Trace
-from overlapscope.views import html, html_report
-from overlapscope.views.html_tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
+from overlapscope.views.html import report as html_report
+from overlapscope.views.html.document import changes
+from overlapscope.views.html.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
 from overlapscope.views.page import Page
 from tests.helpers import MS, US, Host, Op, make_trace
 
@@ -282,7 +283,7 @@ json_values = st.recursive(
 @given(json_values, json_values)
 def test_changes_make_one_figure_out_of_the_other(before: Any, after: Any) -> None:
     holder, wanted = {"figure": deepcopy(before), "same": [1, {"x": 2}]}, {"figure": after, "same": [1, {"x": 2}]}
-    for path, value in html.changes(holder, wanted):
+    for path, value in changes(holder, wanted):
         part: Any = holder
         for key in path[:-1]:
             part = part[key]
@@ -291,9 +292,7 @@ def test_changes_make_one_figure_out_of_the_other(before: Any, after: Any) -> No
 
 
 def test_what_does_not_change_is_carried_once() -> None:
-    assert html.changes({"x": list(range(1000)), "color": "a"}, {"x": list(range(1000)), "color": "b"}) == [
-        [["color"], "b"]
-    ]
+    assert changes({"x": list(range(1000)), "color": "a"}, {"x": list(range(1000)), "color": "b"}) == [[["color"], "b"]]
 
 
 # -- the command ----------------------------------------------------------------------------------
@@ -320,7 +319,7 @@ def test_one_step_is_shown_alone(tmp_path: Path) -> None:
 def test_without_plotly_it_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overlapscope.views.html.find_spec", lambda _: None)
+    monkeypatch.setattr("overlapscope.views.html.document.find_spec", lambda _: None)
     target = tmp_path / "report.html"
     assert main(["analyze", str(TRACES / "ddp"), "--format", "html", "--output", str(target)]) == 2
     assert "pip install 'overlapscope[dashboard]'" in capsys.readouterr().err

@@ -21,11 +21,12 @@ from overlapscope.laboratory.renew import collect, renewed
 from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
 from overlapscope.rules import find_all
 from overlapscope.sources import load
-from overlapscope.views import laboratory_markdown, laboratory_terminal
-from overlapscope.views.laboratory_tables import digits
+from overlapscope.views.laboratory import markdown as laboratory_markdown
+from overlapscope.views.laboratory import terminal as laboratory_terminal
+from overlapscope.views.laboratory.tables import digits
 
 pytest.importorskip("plotly", reason="the HTML report needs Plotly")
-from overlapscope.views import laboratory_html
+from overlapscope.views.laboratory import html as laboratory_html
 
 TRACES = Path("traces")
 

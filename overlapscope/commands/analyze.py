@@ -52,7 +52,7 @@ class Command:
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
         if args.format == "html":
-            from overlapscope.views.html import require_plotly
+            from overlapscope.views.html.document import require_plotly
 
             require_plotly()
         analyses, scope = _analyze(args)
@@ -160,7 +160,7 @@ def _markdown(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> by
 
 def _html(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:
     from overlapscope import lanes
-    from overlapscope.views import html_report
+    from overlapscope.views.html import report as html_report
 
     return html_report.render(page, [lanes.build(analysis) for analysis in analyses]).encode("utf-8", "replace")
 

@@ -242,4 +242,3 @@ def _name(program: str, *, module: bool) -> str:
     if path.name == "__main__.py":
         path = path.parent
     return path.name if path.is_dir() else path.stem
-

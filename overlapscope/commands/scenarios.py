@@ -82,8 +82,8 @@ def _count(text: str) -> int:
 
 def _list() -> int:
     from overlapscope.laboratory import catalog
-    from overlapscope.views import laboratory_terminal as view
     from overlapscope.views import terminal
+    from overlapscope.views.laboratory import terminal as view
 
     entries, faults = _load(list(catalog.shipped().values()))
     width, color, encoding = terminal.describe(sys.stdout)
@@ -139,7 +139,7 @@ def _run(args: argparse.Namespace) -> int:
     from overlapscope.laboratory import catalog, runner, store
     from overlapscope.laboratory.results import FILE
     from overlapscope.recorder._torch import require_torch
-    from overlapscope.views.laboratory_progress import Progress
+    from overlapscope.views.laboratory.progress import Progress
 
     require_torch()
     entries, faults = _load(list(catalog.shipped().values()) if args.all else _paths(args.names))
@@ -176,7 +176,9 @@ def _report(args: argparse.Namespace) -> int:
     from overlapscope.laboratory import store
     from overlapscope.laboratory.comparison import compare
     from overlapscope.laboratory.results import FILE
-    from overlapscope.views import laboratory_markdown, laboratory_terminal, terminal
+    from overlapscope.views import terminal
+    from overlapscope.views.laboratory import markdown as laboratory_markdown
+    from overlapscope.views.laboratory import terminal as laboratory_terminal
 
     directory, shipped = _results_directory(args.results)
     results = store.read(directory)
@@ -195,7 +197,7 @@ def _report(args: argparse.Namespace) -> int:
         if find_spec("plotly") is None:
             print("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.", file=sys.stderr)
         else:
-            from overlapscope.views import laboratory_html
+            from overlapscope.views.laboratory import html as laboratory_html
 
             write(laboratory_html.render(comparisons).encode(), output / "report.html", force=True)
     return DONE

@@ -11,8 +11,8 @@ from msgspec import structs
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.place import Place, parse
 from overlapscope.errors import OverlapscopeError
-from overlapscope.views import html_report
-from overlapscope.views.html_tiles import Span
+from overlapscope.views.html import report as html_report
+from overlapscope.views.html.tiles import Span
 from overlapscope.views.page import Page
 from overlapscope.views.words import clean
 

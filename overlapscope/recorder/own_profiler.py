@@ -29,9 +29,7 @@ _MARKS = "The program marks its ops for another profiler with {}, and only one c
 class OwnProfiler:
     """Watches for profilers that the program starts, from `watch` on and for good."""
 
-    def __init__(
-        self, give_way: Callable[[str], bool], working: Callable[[], AbstractContextManager[object]]
-    ) -> None:
+    def __init__(self, give_way: Callable[[str], bool], working: Callable[[], AbstractContextManager[object]]) -> None:
         """`give_way(because)` stops our own recording; it is False where that is complete and stands.
 
         `working()` surrounds what must not be interrupted.

@@ -192,6 +192,24 @@ def test_an_empty_file_is_refused(page: Page, serve_traces: Serve, tmp_path: Pat
     expect(page.locator("#upload-overlay")).to_be_hidden()
 
 
+def test_sending_can_be_cancelled(page: Page, serve_traces: Serve, watch: Watch) -> None:
+    watch.expect("ERR_ABORTED|ERR_FAILED")
+    visit(page, serve_traces(SAMPLE))
+    before = page.url
+    # Never passed on: as slow as a network can be.
+    page.route("**/api/upload?name=*", lambda route: None)
+    drop(page, SAMPLE)
+    expect(page.locator("#upload-progress")).to_be_visible()
+    expect(page.locator("#upload-message")).to_contain_text(SAMPLE.name)
+    page.locator("#upload-close").click()
+    expect(page.locator("#upload-overlay")).to_be_hidden()
+    page.unroute_all(behavior="ignoreErrors")
+    assert page.url == before
+    # And another can be sent.
+    drop(page, SAMPLE)
+    arrive(page, "overview", "dropped/")
+
+
 def test_a_server_that_has_ended_is_said_to_have(page: Page, serve_own: Serve, watch: Watch) -> None:
     watch.expect("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET")
     served = serve_own(SAMPLE)

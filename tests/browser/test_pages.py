@@ -6,6 +6,7 @@ import csv
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -55,10 +56,10 @@ def check_timeline_shows(page: Page, trace: str, window: Window) -> None:
 
 def column(page: Page, grid: str, field: str) -> list[str]:
     """The texts of a column's cells, from the top; of a long grid those that are drawn."""
-    cells: list[tuple[int, str]] = page.locator(f'#{grid} .ag-row [col-id="{field}"]').evaluate_all(
+    cells: list[list[Any]] = page.locator(f'#{grid} .ag-row [col-id="{field}"]').evaluate_all(
         "cells => cells.map(cell => [Number(cell.closest('.ag-row').getAttribute('row-index')), cell.innerText])"
     )
-    return [text for _, text in sorted(map(tuple, cells))]
+    return [text for _, text in sorted(cells)]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

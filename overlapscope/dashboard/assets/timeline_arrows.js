@@ -17,10 +17,11 @@ orders. An end that is out of view is drawn at the border, with the way that is 
     if (!from || !to || (from.outside && to.outside && from.x === to.x)) return;
     const { context, brushes } = timeline;
     const unit = frame.unit;
-    const bend = Math.max(24 * unit, Math.abs(to.x - from.x) / 2);
-    const path = new Path2D();
+    const wide = Math.abs(to.x - from.x);
     // Within one row it runs in a bow, or it would hide what it leads past.
-    const bow = from.y === to.y ? BOW_PX * unit : 0;
+    const bow = from.y === to.y ? Math.min(BOW_PX * unit, wide) : 0;
+    const bend = bow ? wide / 4 : Math.max(24 * unit, wide / 2);
+    const path = new Path2D();
     path.moveTo(from.x, from.y);
     path.bezierCurveTo(from.x + bend, from.y - bow, to.x - bend, to.y - bow, to.x, to.y);
     const head = new Path2D();

@@ -19,7 +19,7 @@
             value /= 1000;
             unit += 1;
         }
-        return (unit ? value.toPrecision(3) : value) + " " + units[unit];
+        return Number(value.toPrecision(3)) + " " + units[unit];
     }
 
     // -- what is shown

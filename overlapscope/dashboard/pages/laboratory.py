@@ -19,9 +19,9 @@ from overlapscope.laboratory.comparison import WALL, Comparison, compare
 from overlapscope.laboratory.results import Analysis, Strip, VariantResult
 from overlapscope.views.charts.bars import bars as bars_chart
 from overlapscope.views.colors import palette
-from overlapscope.views.laboratory import Line, chapter, overview
-from overlapscope.views.laboratory_html import LANE_COLORS
-from overlapscope.views.laboratory_tables import digits
+from overlapscope.views.laboratory.content import Line, chapter, overview
+from overlapscope.views.laboratory.html import LANE_COLORS
+from overlapscope.views.laboratory.tables import digits
 from overlapscope.views.tables import Table
 from overlapscope.views.words import clean, percent, unit_for
 

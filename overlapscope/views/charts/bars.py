@@ -6,7 +6,7 @@ from typing import Any
 
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.colors import palette
-from overlapscope.views.laboratory import Bars
+from overlapscope.views.laboratory.content import Bars
 
 HEIGHT = 300
 

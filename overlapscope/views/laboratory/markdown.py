@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from overlapscope.laboratory.comparison import Comparison
-from overlapscope.views.laboratory import Chapter, Line, Overview, chapter, overview, strip_lines
+from overlapscope.views.laboratory.content import Chapter, Line, Overview, chapter, overview, strip_lines
 from overlapscope.views.markdown import escape, table_lines
 from overlapscope.views.words import clean
 

@@ -11,8 +11,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from overlapscope.laboratory.comparison import Comparison
-from overlapscope.views.laboratory import Chapter, Line, Overview, chapter, overview
-from overlapscope.views.laboratory_tables import sentence
+from overlapscope.views.laboratory.content import Chapter, Line, Overview, chapter, overview
+from overlapscope.views.laboratory.tables import sentence
 from overlapscope.views.tables import Column, Table, text
 from overlapscope.views.terminal import lay_out, table_grid
 from overlapscope.views.words import clean, plural

@@ -89,8 +89,8 @@ def render(document: Document) -> str:
 
 
 def asset(name: str) -> str:
-    """A file of `views/html_assets`, as text."""
-    return files("overlapscope").joinpath("views", "html_assets", name).read_text(encoding="utf-8")
+    """A file of `views/html/assets`, as text."""
+    return files("overlapscope").joinpath("views", "html", "assets", name).read_text(encoding="utf-8")
 
 
 def packed(value: Any) -> str:

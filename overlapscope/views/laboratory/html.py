@@ -9,12 +9,12 @@ from itertools import groupby
 
 from overlapscope.laboratory.comparison import Comparison
 from overlapscope.laboratory.results import Lane, Strip
-from overlapscope.views import html
 from overlapscope.views.charts.bars import HEIGHT
 from overlapscope.views.charts.bars import bars as bars_chart
-from overlapscope.views.html import Chart, Document
-from overlapscope.views.html_parts import items, table
-from overlapscope.views.laboratory import Bars, Chapter, Line, Overview, chapter, overview
+from overlapscope.views.html import document
+from overlapscope.views.html.document import Chart, Document
+from overlapscope.views.html.parts import items, table
+from overlapscope.views.laboratory.content import Bars, Chapter, Line, Overview, chapter, overview
 from overlapscope.views.words import clean, unit_for
 
 LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
@@ -24,7 +24,7 @@ _CLASS = {"holds": "holds", "does not hold": "fails", "unknown": "unknown"}
 
 def render(comparisons: Sequence[Comparison]) -> str:
     """The report as one document. Raises MissingPackage where Plotly is not installed."""
-    html.require_plotly()
+    document.require_plotly()
     chapters = [chapter(comparison) for comparison in comparisons]
     body = [*_overview(overview(comparisons)), *_contents(chapters)]
     charts: dict[str, Chart] = {}
@@ -32,7 +32,7 @@ def render(comparisons: Sequence[Comparison]) -> str:
         drawn = {f"plot-{number}-{place}": bars for place, bars in enumerate(_known(one.bars))}
         charts |= {name: Chart(*(bars_chart(bars, dark) for dark in (False, True))) for name, bars in drawn.items()}
         body += _chapter(one, number, list(drawn))
-    return html.render(Document("Laboratory report", body, charts))
+    return document.render(Document("Laboratory report", body, charts))
 
 
 def _overview(shown: Overview) -> Iterator[str]:

@@ -9,7 +9,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.views import tables
 from overlapscope.views.charts.buckets import PARTS, named
 from overlapscope.views.headline import headlines
-from overlapscope.views.html import variable
+from overlapscope.views.html.document import variable
 from overlapscope.views.page import Section
 from overlapscope.views.tables import Column, Table
 from overlapscope.views.words import bare_shares

@@ -11,8 +11,8 @@ from overlapscope.rules import all_rules
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.views import tables
-from overlapscope.views.html_parts import paragraphs
-from overlapscope.views.html_tiles import Span, around
+from overlapscope.views.html.parts import paragraphs
+from overlapscope.views.html.tiles import Span, around
 from overlapscope.views.page import Page, section_of
 from overlapscope.views.words import clean
 

@@ -10,7 +10,7 @@ import msgspec
 
 from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, tally
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, Strip, VariantResult
-from overlapscope.views.laboratory_tables import all_tables, named_analyses, sentence
+from overlapscope.views.laboratory.tables import all_tables, named_analyses, sentence
 from overlapscope.views.tables import Column, Table, text
 from overlapscope.views.words import bandwidth, clean, size, unit_for
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from overlapscope.views.laboratory_tables import digits
+from overlapscope.views.laboratory.tables import digits
 from overlapscope.views.words import clean
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.views import charts
-from overlapscope.views.html import Chart, Figure
+from overlapscope.views.html.document import Chart, Figure
 from overlapscope.views.page import Section
 
 LEAST_STEPS = 2

@@ -11,13 +11,14 @@ from typing import Any
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.lanes import Lanes
 from overlapscope.rules.finding import Finding
-from overlapscope.views import html, tables
+from overlapscope.views import tables
 from overlapscope.views.colors import palette
-from overlapscope.views.html import Document
-from overlapscope.views.html_charts import Titled, of_all, of_section
-from overlapscope.views.html_findings import Target, findings
-from overlapscope.views.html_parts import bucket_bar, figures, level, panel, table
-from overlapscope.views.html_tiles import BUDGET_BYTES, Span, pyramids
+from overlapscope.views.html import document
+from overlapscope.views.html.charts import Titled, of_all, of_section
+from overlapscope.views.html.document import Document
+from overlapscope.views.html.findings import Target, findings
+from overlapscope.views.html.parts import bucket_bar, figures, level, panel, table
+from overlapscope.views.html.tiles import BUDGET_BYTES, Span, pyramids
 from overlapscope.views.page import Page, Section
 from overlapscope.views.verdict import judge
 from overlapscope.views.words import clean
@@ -52,7 +53,7 @@ def render(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> str:
 
     Raises MissingPackage where Plotly is not installed.
     """
-    html.require_plotly()
+    document.require_plotly()
     traces = _traces(page, lanes)
     judged = [section for trace in traces for section in trace.sections if _judged(section)]
     compared = _named("all", of_all(judged))
@@ -61,14 +62,14 @@ def render(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> str:
     for trace in traces:
         body += _trace(page, trace, own, len(traces) > 1)
     charts = {name: titled.chart for found in (compared, *own.values()) for name, titled in found.items()}
-    return html.render(
+    return document.render(
         Document(
             title=f"overlapscope: {_title(page)}",
             body=body,
             charts=charts,
             data={"timelines": _timelines(traces, view), "palettes": [palette(False), palette(True)]},
-            scripts=[*_timeline_assets(_TIMELINE_SCRIPTS), html.asset("report.js")],
-            styles=[*_timeline_assets("timeline*.css"), html.asset("report.css")],
+            scripts=[*_timeline_assets(_TIMELINE_SCRIPTS), document.asset("report.js")],
+            styles=[*_timeline_assets("timeline*.css"), document.asset("report.css")],
         )
     )
 

@@ -1,0 +1,1 @@
+"""The laboratory's results, for a terminal, as markdown and as HTML."""
