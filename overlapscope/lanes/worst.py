@@ -35,20 +35,33 @@ class _Case(NamedTuple):
     """What decides where nothing else does."""
 
 
-_RANKED: WeakKeyDictionary[Lanes, dict[str, list[_Case]]] = WeakKeyDictionary()
+class _Ranking(NamedTuple):
+    of: int
+    """How many cases there are; the worst of them are kept."""
+    worst: list[_Case]
+
+
+_RANKED: WeakKeyDictionary[Lanes, dict[str, _Ranking]] = WeakKeyDictionary()
 
 
 def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
-    """The case of that number, 0 being the worst: `{"count", "match"}`, the match `{"lane", "row", "start", "end",
-    "title"}` or None where there are fewer. The lead-in is left out, where nothing can be said; the `MOST` worst count.
+    """The case of that number, 0 being the worst: `{"count", "ranked", "match"}`: how many there are, how many of them
+    can be asked for (`MOST` at most), and `{"lane", "row", "start", "end", "title"}`, or None where there are fewer.
+    The lead-in is left out, where nothing can be said.
     """
     known = _RANKED.setdefault(lanes, {})
     if kind not in known:
-        ranked = sorted(_FINDERS[kind](lanes), key=lambda one: (-one.cost_ns, -one.wait_ns, one.start_ns, one.device))
-        known[kind] = ranked[:MOST]
-    cases = known[kind]
+        known[kind] = _ranking(_FINDERS[kind](lanes))
+    count, cases = known[kind]
     match = _match(lanes, kind, cases[number]) if 0 <= number < len(cases) else None
-    return {"count": len(cases), "match": match}
+    return {"count": count, "ranked": len(cases), "match": match}
+
+
+def _ranking(found: list[_Ranking]) -> _Ranking:
+    """One ranking of those of all devices."""
+    cases = [case for one in found for case in one.worst]
+    cases.sort(key=lambda one: (-one.cost_ns, -one.wait_ns, one.start_ns, one.device))
+    return _Ranking(sum(one.of for one in found), cases[:MOST])
 
 
 def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
@@ -79,9 +92,9 @@ def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tupl
     return int(idle.start_ns[piece]), str(IDLE_CAUSES[idle.cause[piece]])
 
 
-def _exposed_copies(lanes: Lanes) -> list[_Case]:
+def _exposed_copies(lanes: Lanes) -> list[_Ranking]:
     """Pieces of one copy that follow one another are one case."""
-    cases = []
+    found = []
     for one in lanes.analysis.devices:
         exposed = one.exposed
         rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
@@ -90,28 +103,28 @@ def _exposed_copies(lanes: Lanes) -> list[_Case]:
         opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
         first = np.flatnonzero(opens)
         last = np.flatnonzero(np.roll(opens, -1))
-        cases += _longest(one.result.device, copy[first], start[first], end[last])
-    return cases
+        found.append(_longest(one.result.device, copy[first], start[first], end[last]))
+    return found
 
 
-def _idle_gaps(lanes: Lanes) -> list[_Case]:
-    cases = []
+def _idle_gaps(lanes: Lanes) -> list[_Ranking]:
+    found = []
     for one in lanes.analysis.devices:
         gaps = one.timeline.idle
         rows = np.flatnonzero(gaps.ends > one.timeline.judged_from_ns)
         start = np.maximum(gaps.starts[rows], one.timeline.judged_from_ns)
-        cases += _longest(one.result.device, rows, start, gaps.ends[rows])
-    return cases
+        found.append(_longest(one.result.device, rows, start, gaps.ends[rows]))
+    return found
 
 
-def _longest(device: int, row: I64, start: I64, end: I64) -> list[_Case]:
+def _longest(device: int, row: I64, start: I64, end: I64) -> _Ranking:
     length = end - start
     kept = np.arange(len(row)) if len(row) <= MOST else np.argpartition(-length, MOST)[:MOST]
     rows, starts, ends, costs = (column[kept].tolist() for column in (row, start, end, length))
-    return [_Case(device, *case, 0) for case in zip(rows, starts, ends, costs, strict=True)]
+    return _Ranking(len(row), [_Case(device, *case, 0) for case in zip(rows, starts, ends, costs, strict=True)])
 
 
-def _stalls(lanes: Lanes) -> list[_Case]:
+def _stalls(lanes: Lanes) -> list[_Ranking]:
     """Blocking calls; of those that caused nothing only the ones that reach behind the lead-in."""
     trace = lanes.analysis.trace
     calls, caused = trace.runtime_calls, caused_by_each(lanes)
@@ -121,10 +134,10 @@ def _stalls(lanes: Lanes) -> list[_Case]:
         rows = rows[(caused[rows] > 0) | (calls.end_ns[rows] > judged)]
     wait = calls.end_ns[rows] - calls.start_ns[rows]
     order = np.lexsort((-wait, -caused[rows]))[:MOST]
-    rows, wait = rows[order], wait[order]
+    count, rows, wait = len(rows), rows[order], wait[order]
     columns = (rows, calls.start_ns[rows], calls.end_ns[rows], caused[rows], wait)
     row, start, end, cost, waited = (column.tolist() for column in columns)
-    return [_Case(-1, *case) for case in zip(row, start, end, cost, waited, strict=True)]
+    return [_Ranking(count, [_Case(-1, *case) for case in zip(row, start, end, cost, waited, strict=True)])]
 
 
 _FINDERS = {"exposed-copy": _exposed_copies, "idle": _idle_gaps, "stall": _stalls}

@@ -175,7 +175,7 @@
             one.disabled = true;
           } else if (found.match) {
             one.textContent = `${word} ${number + 1}/${found.count.toLocaleString("en-US")}`;
-            number = (number + 1) % found.count;
+            number = (number + 1) % found.ranked;
             await lib.goToMatch(timeline, found.match);
           }
         } catch (error) {

@@ -126,7 +126,7 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
       worst: async (kind, number) => {
         const cases = (await ops()).filter((op) => WORST[kind](op.category));
         cases.sort((a, b) => b.end - b.start - (a.end - a.start));
-        return { count: cases.length, match: told(cases[number] || null) };
+        return { count: cases.length, ranked: cases.length, match: told(cases[number] || null) };
       },
     };
   };
