@@ -34,8 +34,9 @@ lint: $(VENV)/.ready  ## check style with ruff
 types: $(VENV)/.ready  ## check types with mypy --strict
 	$(VENV)/bin/mypy --strict
 
-bench: $(VENV)/.ready  ## measure speed and memory into benchmarks/results.md (needs 3 GB of disk, some minutes)
+bench: $(VENV)/.ready browser  ## measure speed and memory into benchmarks/*.md (needs 3 GB of disk, many minutes)
 	$(VENV)/bin/python benchmarks/analyze.py
+	$(VENV)/bin/python -m benchmarks.dashboard
 
 wheel: $(VENV)/.ready  ## build the wheel into dist/
 	$(VENV)/bin/pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .

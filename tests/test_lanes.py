@@ -330,7 +330,7 @@ def check_arrows(drawn: Lanes, told: dict[str, Any]) -> None:
 
 
 def check_ranking(drawn: Lanes, kind: lanes.Subject) -> None:
-    count = lanes.worst(drawn, kind, 0)["count"]
+    count = lanes.worst(drawn, kind, 0)["ranked"]
     matches = [lanes.worst(drawn, kind, number)["match"] for number in range(count)]
     assert lanes.worst(drawn, kind, count)["match"] is None
     for match in matches:
@@ -447,7 +447,7 @@ def test_stalls_cost_what_the_report_says(name: str) -> None:
     (device,) = drawn.analysis.result.devices
     costs: Counter[str] = Counter()
     previous = None
-    for number in range(lanes.worst(drawn, "stall", 0)["count"]):
+    for number in range(lanes.worst(drawn, "stall", 0)["ranked"]):
         match = lanes.worst(drawn, "stall", number)["match"]
         told = lanes.op(drawn, match["lane"], match["row"])
         assert told["category"] == "blocking-call"

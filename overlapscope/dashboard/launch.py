@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 UPLOAD_BYTES = 4 << 30
 """Size of the largest file that may be dropped onto the page, unless the caller says otherwise."""
 
+_OTHER_REQUESTS_BYTES = 16 << 20
+"""More than the page itself ever sends."""
+
 _PACKAGES = ("dash", "dash_ag_grid", "dash_mantine_components", "waitress")
 
 
@@ -65,7 +68,9 @@ def launch(
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     app = create(library, base=base, token=token, upload_bytes=upload_bytes)
-    listening = Listening(app.server, host=host, port=port, base=base, body_bytes=upload_bytes)
+    # The limit of uploads is checked where they arrive; this one is for every request.
+    body_bytes = upload_bytes + _OTHER_REQUESTS_BYTES
+    listening = Listening(app.server, host=host, port=port, base=base, body_bytes=body_bytes)
     return listening, f"{listening.url}?token={token}" if token else listening.url
 
 

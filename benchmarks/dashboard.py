@@ -1,0 +1,409 @@
+"""Measures the dashboard in a real browser: zooming in large traces, the first page, memory, and ten clients at once.
+
+    python -m benchmarks.dashboard [--ops N ...] [--moves N] [--repeats N]
+
+Zooming: the timeline of a made-up trace of N GPU ops, as many launches and as many CPU ops. Zooms and pans are made
+with real keys and a real mouse wheel, one after another, each from its input event to the end of drawing its exact
+answer, which the page itself measures. The first page: from the start of the server's process until the overview's
+verdict has been drawn, in a browser that never saw the page. Writes `benchmarks/dashboard.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
+
+from benchmarks.analyze import HERE, Target, grown, say
+from tests.browser import chromium
+from tests.dashboard_process import serve
+
+RESULTS = HERE / "dashboard.md"
+
+OPS = (1_000_000, 10_000_000)
+MOVES = 120
+FIRST_PAGE_MB = {11: 1.5, 260: 4.0}
+MEMORY_MB = (11, 260, 1000)
+CLIENTS, CLIENT_VIEWS = 10, 30
+WIDTH, HEIGHT = 1440, 900
+PATIENCE_MS = 60_000
+MEASURE = "overlapscope:zoom-to-paint"
+
+Move = Callable[[Page, str], None]
+
+_EXACT = "() => document.querySelector('#timeline[data-exact=true]') !== null"
+_PAINTED_AFTER = """(before) => {
+    const { painted, exact } = document.getElementById('timeline').dataset;
+    return exact === 'true' && Number(painted) > before;
+}"""
+_LANES = "() => overlapscope.activeTimeline.wanted().lanes"
+_LISTEN = """
+window.heard = [];
+for (const kind of ['wheel', 'keydown']) {
+    const hear = (event) => window.heard.push([kind, performance.now() - event.timeStamp]);
+    addEventListener(kind, hear, { capture: true });
+}
+"""
+# When a frame with the verdict in it has been made, as seconds since the epoch.
+_WATCH_VERDICT = """
+new MutationObserver((changes, observer) => {
+    if (document.getElementById('verdict-text')) {
+        observer.disconnect();
+        requestAnimationFrame(() => setTimeout(() => {
+            window.verdictAt = (performance.timeOrigin + performance.now()) / 1000;
+        }));
+    }
+}).observe(document, { subtree: true, childList: true });
+"""
+_FORGET = f"() => {{ performance.clearMeasures('{MEASURE}'); window.heard = []; }}"
+_MEASURES = f"() => performance.getEntriesByName('{MEASURE}').map((entry) => entry.duration)"
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What moving about with one kind of input took, one number for each move."""
+
+    paint_ms: list[float]
+    """From the input event to the end of drawing the exact answer."""
+    heard_ms: list[float]
+    """Of that, until the page was told of the event: a browser hands wheel turns on with its frames."""
+    server_ms: list[float]
+    payload_bytes: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Zooming:
+    """What moving about in a timeline took."""
+
+    ops: int
+    moves: dict[str, Moves]
+    """By the kind of input."""
+    clients_ms: list[float]
+    """Views while ten clients ask at once, from the request to the last byte."""
+    clients_s: float
+    rss_mb: float
+
+
+def zooming(browser: Browser, ops: int, count: int) -> Zooming:
+    with made_up(ops) as (address, process):
+        context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
+        context.add_init_script(_LISTEN)
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_function(_EXACT, timeout=PATIENCE_MS)
+        page.wait_for_timeout(1000)
+        moves = {"keys": moved(page, address, by_key, count), "wheel": moved(page, address, by_wheel, count)}
+        lanes = page.evaluate(_LANES)
+        end = page.evaluate("() => overlapscope.activeTimeline.model.end")
+        context.close()
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            each = list(pool.map(lambda seed: client(address, lanes, end, seed), range(CLIENTS)))
+        seconds = time.perf_counter() - begin
+        rss_mb = memory_mb(process.pid, "VmRSS")
+    return Zooming(ops, moves, [ms for one in each for ms in one], seconds, rss_mb)
+
+
+@contextlib.contextmanager
+def made_up(ops: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server of a made-up trace: the address of its timeline, and its process."""
+    command = [sys.executable, "-m", "benchmarks.dashboard_server", str(ops)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        if not address:
+            raise RuntimeError(f"the server of {ops} ops did not start")
+        try:
+            yield address, process
+        finally:
+            process.terminate()
+
+
+def moved(page: Page, address: str, move: Move, count: int) -> Moves:
+    """What `count` moves took, after some to warm up."""
+    move_about(page, move, 10, seed=1)
+    page.evaluate(_FORGET)
+    asked(address, "/benchmark/views")
+    move_about(page, move, count, seed=2)
+    views = json.loads(asked(address, "/benchmark/views"))["views"]
+    return Moves(
+        page.evaluate(_MEASURES),
+        [ms for event, ms in page.evaluate("() => window.heard") if event == EVENTS[move]],
+        [1000 * seconds for seconds, _ in views],
+        [size for _, size in views],
+    )
+
+
+def move_about(page: Page, move: Move, count: int, seed: int) -> None:
+    """Zooms in at places at random, looks around, and zooms out again, waiting for each exact picture."""
+    draw = random.Random(seed)
+    box = page.locator("#timeline canvas").first.bounding_box()
+    assert box is not None
+    page.keyboard.press("0")
+    depth = 0
+    for _ in range(count):
+        page.mouse.move(box["x"] + box["width"] * draw.uniform(0.3, 0.9), box["y"] + box["height"] * 0.6)
+        page.wait_for_timeout(draw.uniform(30, 60))
+        before = int(page.locator("#timeline").get_attribute("data-painted") or 0)
+        what = draw.choice(("in", "in", "in", "out", "left", "right")) if 2 < depth < 24 else "in"
+        if depth == 24:
+            page.keyboard.press("0")
+            depth = 0
+        else:
+            move(page, what)
+            depth += {"in": 1, "out": -1}.get(what, 0)
+        with contextlib.suppress(TimeoutError):
+            # A move against the trace's edge changes nothing.
+            page.wait_for_function(_PAINTED_AFTER, arg=before, timeout=2000)
+
+
+def by_key(page: Page, what: str) -> None:
+    page.keyboard.press({"in": "w", "out": "s", "left": "a", "right": "d"}[what])
+
+
+def by_wheel(page: Page, what: str) -> None:
+    with held(page, "Control" if what in ("in", "out") else "Shift"):
+        page.mouse.wheel(0, -200 if what in ("in", "left") else 200)
+
+
+EVENTS: dict[Move, str] = {by_key: "keydown", by_wheel: "wheel"}
+
+
+@contextlib.contextmanager
+def held(page: Page, key: str) -> Iterator[None]:
+    page.keyboard.down(key)
+    yield
+    page.keyboard.up(key)
+
+
+def asked(address: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().read()
+
+
+def client(address: str, lanes: Sequence[int], end_ns: int, seed: int) -> list[float]:
+    """Milliseconds that each of some views at random took over one connection."""
+    draw = random.Random(seed)
+    trace = urlsplit(address).query
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    taken = []
+    with contextlib.closing(connection):
+        for _ in range(CLIENT_VIEWS):
+            length = int(end_ns * 10 ** draw.uniform(-5, 0))
+            start = draw.randrange(max(1, end_ns - length))
+            query = f"{trace}&start={start}&end={start + length}&columns=1100&lanes={','.join(map(str, lanes))}"
+            begin = time.perf_counter()
+            connection.request("GET", f"/api/timeline/view?{query}", headers={"Accept-Encoding": "gzip"})
+            response = connection.getresponse()
+            response.read()
+            taken.append(1000 * (time.perf_counter() - begin))
+            if response.status != http.HTTPStatus.OK:
+                raise RuntimeError(f"a view was answered with {response.status}")
+    return taken
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPage:
+    """Seconds from the start of the server's process."""
+
+    listening_s: float
+    verdict_s: float
+    rss_mb: float
+    peak_mb: float
+
+
+def first_page(browser: Browser, trace: Path) -> FirstPage:
+    context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
+    context.add_init_script(_WATCH_VERDICT)
+    page = context.new_page()
+    begin = time.time()
+    with serve(trace) as served:
+        listening = time.time() - begin
+        page.goto(served.address)
+        verdict = page.wait_for_function("() => window.verdictAt", timeout=PATIENCE_MS).json_value() - begin
+        page.goto(f"{served.base}timeline")
+        page.wait_for_function(_EXACT, timeout=PATIENCE_MS)
+        pid = served.process.pid
+        found = FirstPage(listening, verdict, memory_mb(pid, "VmRSS"), memory_mb(pid, "VmHWM"))
+        context.close()
+    return found
+
+
+def memory_mb(pid: int, what: str) -> float:
+    """Resident memory of a process (`VmRSS`), or the most it ever had (`VmHWM`), as Linux tells it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(one for one in status.splitlines() if one.startswith(f"{what}:"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The smallest value that at least `part` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]
+
+
+# -- what is written
+
+
+def zoom_report(results: Sequence[Zooming]) -> tuple[list[str], list[Target]]:
+    lines = [
+        "## Zooming and panning",
+        "",
+        "| GPU ops | by | moves | painted, median | p95 | longest | before the page hears of it, median "
+        "| server, median | p95 | payload, median | largest |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    targets = []
+    for one in results:
+        name = f"{one.ops:,}"
+        for kind, moves in one.moves.items():
+            paint, heard = moves.paint_ms, statistics.median(moves.heard_ms)
+            lines.append(
+                f"| {name} | {kind} | {len(paint)} | {statistics.median(paint):.1f} ms "
+                f"| {percentile(paint, 0.95):.1f} ms | {max(paint):.1f} ms | {heard:.1f} ms "
+                f"| {statistics.median(moves.server_ms):.2f} ms | {percentile(moves.server_ms, 0.95):.2f} ms "
+                f"| {statistics.median(moves.payload_bytes) / 1000:.1f} kB | {max(moves.payload_bytes) / 1000:.1f} kB |"
+            )
+        keys = one.moves["keys"]
+        paint_50, paint_95 = statistics.median(keys.paint_ms), percentile(keys.paint_ms, 0.95)
+        server = statistics.median(ms for moves in one.moves.values() for ms in moves.server_ms)
+        largest = max(size for moves in one.moves.values() for size in moves.payload_bytes) / 1000
+        targets += [
+            Target(f"key to painted, {name} GPU ops, median", "under 20 ms", f"{paint_50:.1f} ms", paint_50 < 20),
+            Target(f"key to painted, {name} GPU ops, p95", "under 60 ms", f"{paint_95:.1f} ms", paint_95 < 60),
+            Target(f"server's share, {name} GPU ops, median", "under 5 ms", f"{server:.2f} ms", server < 5),
+            Target(f"payload, {name} GPU ops, largest", "under 50 kB", f"{largest:.1f} kB", largest < 50),
+        ]
+    lines += [
+        "",
+        f"Ten clients at once, each asking for {CLIENT_VIEWS} views at random over one connection:",
+        "",
+        "| GPU ops | views per second | median | p95 | resident memory |",
+        "|---|---|---|---|---|",
+    ]
+    for one in results:
+        clients = one.clients_ms
+        lines.append(
+            f"| {one.ops:,} | {len(clients) / one.clients_s:.0f} | {statistics.median(clients):.1f} ms "
+            f"| {percentile(clients, 0.95):.1f} ms | {one.rss_mb:.0f} MB |"
+        )
+    return [*lines, ""], targets
+
+
+def page_report(pages: dict[float, list[FirstPage]]) -> tuple[list[str], list[Target]]:
+    lines = [
+        "## The first page, and memory",
+        "",
+        "From the start of the process; memory is resident after the overview and the timeline were shown.",
+        "",
+        "| MB | runs | listening | verdict shown, median | longest | resident MB | peak MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    targets = []
+    for size, runs in pages.items():
+        verdict = statistics.median(one.verdict_s for one in runs)
+        resident = statistics.median(one.rss_mb for one in runs)
+        lines.append(
+            f"| {size:.0f} | {len(runs)} | {statistics.median(one.listening_s for one in runs):.2f} s "
+            f"| {verdict:.2f} s | {max(one.verdict_s for one in runs):.2f} s "
+            f"| {resident:.0f} | {statistics.median(one.peak_mb for one in runs):.0f} |"
+        )
+        wanted = next((limit for asked, limit in FIRST_PAGE_MB.items() if abs(asked - size) < 0.05 * asked), None)
+        if wanted is not None:
+            targets.append(
+                Target(f"first page, {size:.0f} MB", f"under {wanted} s", f"{verdict:.2f} s", verdict < wanted)
+            )
+    sizes = list(pages)
+    resident_mb = [statistics.median(one.rss_mb for one in runs) for runs in pages.values()]
+    if len(sizes) > 1:
+        slope, start = statistics.linear_regression(sizes, resident_mb)
+        lines += ["", f"Resident memory by least squares: {start:.0f} MB + {1000 * slope:.0f} MB per GB of trace."]
+    return [*lines, ""], targets
+
+
+def machine(browser: Browser) -> str:
+    """What the figures were measured on, without naming it."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = models[0].partition(":")[2].strip() if models else cpu
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    return (
+        f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GB of memory, {platform.system()}; "
+        f"Python {platform.python_version()}, Chromium {browser.version} without a GPU, {WIDTH} by {HEIGHT} pixels. "
+        "Server and browser share the machine."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measures the dashboard into benchmarks/dashboard.md.")
+    parser.add_argument("--ops", type=int, nargs="*", default=OPS, metavar="N", help="GPU ops of the made-up traces")
+    parser.add_argument("--moves", type=int, default=MOVES, metavar="N", help=f"zooms and pans (default: {MOVES})")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of a first page (default: 5)")
+    options = parser.parse_args()
+    path = chromium.find()
+    if path is None:
+        sys.exit(chromium.MISSING)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        about = machine(browser)
+        pages = {}
+        with tempfile.TemporaryDirectory() as directory:
+            for megabytes in MEMORY_MB:
+                say(f"first page, {megabytes} MB")
+                trace = grown(Path(directory), megabytes)
+                runs = [first_page(browser, trace) for _ in range(options.repeats)]
+                pages[trace.stat().st_size / 1e6] = runs
+                trace.unlink()
+        results = []
+        for ops in options.ops:
+            say(f"zooming, {ops} GPU ops")
+            results.append(zooming(browser, ops, options.moves))
+        browser.close()
+    zoomed, targets = zoom_report(results)
+    paged, more = page_report(pages)
+    lines = [
+        "# The dashboard in a browser",
+        "",
+        "Written by `python -m benchmarks.dashboard`. A move is one key or one turn of the mouse wheel, from its input",
+        "event to the end of drawing the exact answer for it; the next is made when that is done. A browser tells the",
+        "page of a key at once, of a wheel with its next frames. The server's part is from the first line of the",
+        "application to the last byte of the answer, compressed as it is sent. The traces to zoom in are made up",
+        "(`benchmarks/synthetic_trace.py`), with as many launches and CPU ops as GPU ops; the others are grown from a",
+        "recording of GPT-2 in training (`benchmarks/grow.py`). MB are 10^6 bytes, of traces unpacked.",
+        "",
+        about,
+        "",
+        "| | wanted | measured | |",
+        "|---|---|---|---|",
+        *(f"| {t.what} | {t.wanted} | {t.measured} | {'met' if t.met else '**missed**'} |" for t in [*targets, *more]),
+        "",
+        *zoomed,
+        *paged,
+    ]
+    text = "\n".join(lines)
+    RESULTS.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
