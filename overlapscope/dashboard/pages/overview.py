@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
+from typing import Any
 
+import dash
 import dash_mantine_components as dmc
-from dash import dcc, html
+from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
 from overlapscope.dashboard import parts
+from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.shown import Shown
 from overlapscope.rules import all_rules
 from overlapscope.rules.finding import Finding
@@ -27,7 +31,7 @@ _STATUS = {"warn": ("!", "fair"), "fail": ("✕", "poor")}
 
 
 def layout(shown: Shown) -> Component:
-    """The page."""
+    """The answer first: the verdict and its figures. The rest follows when they are on the screen (`register`)."""
     device = shown.section.device
     if device is None or not parts.usable(shown):
         return parts.unusable(shown)
@@ -35,6 +39,32 @@ def layout(shown: Shown) -> Component:
         [
             parts.verdict(shown),
             _figures(shown, device),
+            html.Div(id="overview-more"),
+            dcc.Store(id="overview-begun", data={"dark": shown.dark}),
+        ],
+        gap="md",
+        maw=1500,
+    )
+
+
+def register(app: dash.Dash, library: Library) -> None:
+    """The part of the page that needs a chart: Plotly is the largest thing that a browser has to load for it."""
+
+    @app.callback(
+        Output("overview-more", "children"),
+        Input("overview-begun", "data"),
+        State("url", "pathname"),
+        State("url", "search"),
+    )
+    def show_more(begun: dict[str, bool], pathname: str, search: str) -> Any:
+        shown = parts.shown_at(app, library, pathname, search)
+        device = shown.section.device if shown else None
+        return dash.no_update if shown is None or device is None else _more(replace(shown, dark=begun["dark"]), device)
+
+
+def _more(shown: Shown, device: Device) -> Component:
+    return dmc.Stack(
+        [
             parts.panel(
                 "Where the time goes",
                 parts.graph(charts.bucket_bar(shown.section, shown.dark), "overview-buckets", name="buckets"),
@@ -44,7 +74,6 @@ def layout(shown: Shown) -> Component:
             _trust(shown),
         ],
         gap="md",
-        maw=1500,
     )
 
 
