@@ -97,9 +97,10 @@ def serve(*arguments: str | Path, environment: Mapping[str, str] | None = None) 
 
 
 def stop(process: subprocess.Popen[str]) -> int:
-    """Ends the server as Ctrl-C does; its exit status."""
+    """Ends the server; its exit status."""
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        # Not as Ctrl-C does: a shell has what it runs in the background ignore that.
+        process.send_signal(signal.SIGTERM)
     try:
         return process.wait(timeout=15)
     except subprocess.TimeoutExpired:

@@ -52,11 +52,29 @@ def test_a_span_stays_with_its_trace_and_its_page() -> None:
 
 
 def test_nonsense_in_a_url_is_left_out() -> None:
-    assert parse("/", "/steps/", "?trace=x&device=one&from=1e3&foo=1") == Place(page="steps", trace="x")
+    assert parse("/", "/steps/", f"?trace=x&device=one&from=1e3&to={'9' * 30}&foo=1") == Place(page="steps", trace="x")
     assert parse("/", None, None) == Place()
 
 
 # -- which traces ---------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_missing_is_told_before_anything_is_served(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableTrace, match="no such file"):
+        Library([tmp_path / "missing.json"])
+
+
+def test_a_dropped_file_is_called_by_its_own_name(tmp_path: Path) -> None:
+    """Not by that of the place where it lies."""
+    library = Library()
+    good = shutil.copy(TRACES / "streamed1_pinned1.json.gz", tmp_path / "tmp1.json.gz")
+    bad = tmp_path / "tmp2.json"
+    bad.write_text("{")
+    section = library.wait(library.add(Path(good), "mine.json.gz")).section()
+    assert section.title.startswith("mine.json.gz")
+    with pytest.raises(UnreadableTrace, match=r"^bad\.json: ") as error:
+        library.wait(library.add(bad, "bad.json"))
+    assert str(tmp_path) not in str(error.value)
 
 
 def test_a_directory_stands_for_all_that_is_below_it() -> None:
@@ -111,6 +129,15 @@ def test_a_trace_that_cannot_be_read_says_why_and_harms_no_other(tmp_path: Path)
         library.wait("other")
 
 
+def test_where_memory_is_short_the_two_shown_last_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlapscope.dashboard.library.KEPT_EVENTS", 1)
+    library = Library([TRACES / "ddp", TRACES / "streamed0_pinned0.json.gz"])
+    ids = [entry.id for entry in library.entries()]
+    for id in (*ids, ids[1]):
+        assert library.wait(id).id == id
+    assert [library.opened(id) is not None for id in ids] == [False, True, True]
+
+
 def test_a_dropped_trace_is_one_of_its_own() -> None:
     library = Library()
     path = TRACES / "streamed0_pinned0.json.gz"
@@ -156,7 +183,7 @@ def test_on_a_hub_the_frame_goes_through_its_proxy(monkeypatch: pytest.MonkeyPat
 TRACE = str(TRACES / "streamed0_pinned0.json.gz")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_serves_until_it_is_stopped_which_is_no_failure(how: signal.Signals) -> None:
     with serve(TRACE) as served:
         assert b"overlapscope" in ask(served, "/").body

@@ -111,6 +111,7 @@ def test_the_loopback_names_are_answered(local: Served, path: str) -> None:
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://localhost:1"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
@@ -120,6 +121,16 @@ def test_the_loopback_names_are_answered(local: Served, path: str) -> None:
 def test_another_sites_page_cannot_post(local: Served, path: str, headers: dict[str, str]) -> None:
     answer = ask(local, path, method="POST", headers={"Host": f"localhost:{local.port}", **headers}, body=b"{}")
     assert answer.status == 403
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_another_sites_page_cannot_ask_for_anything_but_to_go_there(local: Served, path: str) -> None:
+    """Not even for what it cannot read: a report takes seconds to make."""
+    for site in ("cross-site", "same-site"):
+        headers = {"Host": f"localhost:{local.port}", "Sec-Fetch-Site": site}
+        for mode in ("no-cors", "cors", "websocket"):
+            assert ask(local, path, headers={**headers, "Sec-Fetch-Mode": mode}).status == 403
+        assert ask(local, path, headers={**headers, "Sec-Fetch-Mode": "navigate"}).status == 200
 
 
 def test_no_answer_invites_other_sites(local: Served) -> None:
@@ -140,6 +151,7 @@ def test_every_answer_tells_the_browser_to_load_nothing_from_elsewhere(local: Se
     )
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
 # -- the token
@@ -147,7 +159,7 @@ def test_every_answer_tells_the_browser_to_load_nothing_from_elsewhere(local: Se
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_server_that_others_can_reach_demands_its_token(public: Served, path: str) -> None:
-    for headers in ({}, {"Authorization": "token wrong"}, {"Cookie": "overlapscope-token=wrong"}):
+    for headers in ({}, {"Authorization": "token wrong"}, {"Cookie": f"{cookie_of(public)}=wrong"}):
         answer = ask(public, path, headers=headers)
         assert answer.status == 401
         assert b"hostile" not in answer.body
@@ -189,6 +201,41 @@ def test_a_token_can_be_given_for_the_loopback_address_too(traces: Path) -> None
         assert served.address.endswith("?token=abc-123")
         assert ask(served, "/").status == 401
         assert ask(served, "/", headers={"Authorization": "token abc-123"}).status == 200
+
+
+def cookie_of(served: Served) -> str:
+    """Name of the cookie that a server sets."""
+    parts = urlsplit(served.address)
+    return str(ask(served, f"{parts.path}?{parts.query}").headers["Set-Cookie"]).partition("=")[0]
+
+
+def test_an_empty_token_is_none(traces: Path) -> None:
+    with serve(traces, "--host=0.0.0.0", "--token=") as served:
+        assert len(served.address.partition("?token=")[2]) >= 32
+        assert ask(served, "/").status == 401 and ask(served, "/?token=").status == 401
+        with serve(traces, "--token=a b&c") as other:
+            assert cookie_of(other) != cookie_of(served)
+
+
+def test_a_large_body_is_refused_before_it_is_stored(public: Served, local: Served) -> None:
+    """Once its head has come: nothing of the body is sent here."""
+    token = urlsplit(public.address).query.removeprefix("token=")
+    asked = [
+        (public, "/api/upload?name=x.json", {}, b"413"),
+        (public, "/_dash-update-component", {"Authorization": f"token {token}"}, b"413"),
+        (
+            public,
+            "/api/upload?name=x.json",
+            {"Authorization": f"token {token}", "Sec-Fetch-Site": "cross-site"},
+            b"413",
+        ),
+        (public, "/api/upload?name=x.json", {"Authorization": f"token {token}", "Expect": "100-continue"}, b"100"),
+        (local, "/_dash-update-component", {}, b"413"),
+    ]
+    for served, path, more, status in asked:
+        head = {"Host": "localhost", "Content-Length": "1000000000", **more}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+        assert raw(served, f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 " + status)
 
 
 # -- only the traces given

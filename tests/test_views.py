@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from overlapscope.trace import Kind
 from overlapscope.views import markdown, strip, terminal, words
 from overlapscope.views.page import Page
 from overlapscope.views.verdict import judge
+from tests import kineto_files
 
 HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"
 
@@ -161,6 +163,20 @@ def test_verdict_does_not_call_a_gpu_good_that_only_waits_for_copies() -> None:
     verdict = judge(next(page_of("traces/known_causes/no_compute.json.gz").sections()))
     assert verdict.level != "good"
     assert "Copies outlast compute" in verdict.text
+
+
+@pytest.mark.parametrize("name", ["ddp/rank0", "mixed_workloads/model_on_two_devices"])
+def test_verdict_begins_with_the_largest_loss(name: str) -> None:
+    """More than a quarter of the window is idle, next to 3 % of exposed communication or copies."""
+    assert ": The GPU is idle for " in verdict_of(f"traces/{name}.json.gz")
+
+
+def test_verdict_does_not_call_a_gpu_good_whose_idle_time_nobody_can_explain(tmp_path: Path) -> None:
+    events = [kineto_files.kernel(10 * number, 5, correlation=number + 1) for number in range(20)]
+    verdict = judge(next(page_of(str(kineto_files.write(tmp_path / "gpu_only.json", events))).sections()))
+    assert verdict.level == "fair"
+    assert "mostly unknown" in verdict.text
+    assert "nothing left to save" not in verdict.text
 
 
 def test_verdict_says_when_trust_is_degraded() -> None:

@@ -27,6 +27,10 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
     exposed_other_ns: int
     idle_ns: int
 
+    def named(self) -> dict[str, int]:
+        """Each bucket's length by the name that people read, in order: `exposed copy`."""
+        return {name.removesuffix("_ns").replace("_", " "): ns for name, ns in msgspec.structs.asdict(self).items()}
+
 
 class Engines(msgspec.Struct, frozen=True, kw_only=True):
     """How long each engine worked: lengths of unions, which may run side by side."""

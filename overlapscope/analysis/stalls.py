@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.causes import IDLE_CAUSES, IdleCause
+from overlapscope.analysis.causes import IDLE_RANK, IdleCause
 from overlapscope.analysis.host import Blocking, lines_around, ops_around
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.results import HostStall
@@ -12,7 +12,9 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import Intervals, cut
 from overlapscope.trace import Trace
 
-_BLOCKED = [IDLE_CAUSES.index(c) for c in (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)]
+BLOCKED = (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)
+"""Causes of idle time that blame a call."""
+BLOCKED_NUMBERS = [IDLE_RANK[cause] for cause in BLOCKED]
 
 
 def find_stalls(
@@ -26,7 +28,7 @@ def find_stalls(
     calls = trace.runtime_calls
     caused = np.zeros(len(calls), np.int64)
     row, start, end = cut(idle.start_ns, idle.end_ns, windows)
-    blamed = np.isin(idle.cause[row], _BLOCKED) & (idle.call[row] >= 0)
+    blamed = np.isin(idle.cause[row], BLOCKED_NUMBERS) & (idle.call[row] >= 0)
     np.add.at(caused, idle.call[row[blamed]], (end - start)[blamed])
     elsewhere = _of_other_devices(trace, timeline)
     mine = blocking.row

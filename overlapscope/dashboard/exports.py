@@ -1,7 +1,8 @@
-"""The report of a trace as one HTML file, as a download."""
+"""What can be taken along: the report of a trace as one HTML file, and the trace with its causes for Perfetto."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from msgspec import structs
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.place import Place, parse
 from overlapscope.errors import OverlapscopeError
+from overlapscope.views import annotated
 from overlapscope.views.html import report as html_report
 from overlapscope.views.html.tiles import Span
 from overlapscope.views.page import Page
@@ -18,7 +20,8 @@ from overlapscope.views.words import clean
 
 
 def register(server: flask.Flask, library: Library) -> None:
-    """Have `GET /api/export.html?trace=ID&device=N&from=NS&to=NS` send the view as a file that needs no server.
+    """Have `GET /api/export.html?trace=ID&device=N&from=NS&to=NS` send the view as a file that needs no server, and
+    `GET /api/annotated?trace=ID` stream the annotated copy of a trace.
 
     All but the trace may be missing. Errors are `{"error": SENTENCE}`.
     """
@@ -34,7 +37,23 @@ def register(server: flask.Flask, library: Library) -> None:
         except OverlapscopeError as error:
             return {"error": clean(str(error))}, 409
         response = flask.Response(text.encode("utf-8", "replace"), mimetype="text/html")
-        response.headers.set("Content-Disposition", "attachment", filename=_file_name(opened.id))
+        response.headers.set("Content-Disposition", "attachment", filename=_file_name(opened.id, "html"))
+        return response
+
+    @server.get("/api/annotated")
+    def send_annotated() -> flask.typing.ResponseReturnValue:
+        id = flask.request.args.get("trace", "")
+        if library.entry(id) is None:
+            return {"error": f"There is no trace {clean(id, 100)!r} here."}, 404
+        try:
+            opened = library.wait(id)
+            blocks = annotated.write(opened.analysis, opened.path)
+            # The first block is made before anything is sent, while there can still be an error.
+            first = next(blocks)
+        except OverlapscopeError as error:
+            return {"error": clean(str(error))}, 409
+        response = flask.Response(itertools.chain([first], blocks), mimetype="application/gzip")
+        response.headers.set("Content-Disposition", "attachment", filename=_file_name(id, "annotated.json.gz"))
         return response
 
 
@@ -60,7 +79,7 @@ def _span(opened: Opened, place: Place) -> Span | None:
     return Span(start, end) if start < end else None
 
 
-def _file_name(id: str) -> str:
+def _file_name(id: str, ending: str) -> str:
     """What the browser calls the file, after the last part of the trace's id."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", id.rpartition("/")[2]).strip("._")
-    return f"{stem or 'trace'}.html"
+    return f"{stem or 'trace'}.{ending}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from overlapscope.errors import MissingPackage, UsageError
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 UPLOAD_BYTES = 4 << 30
 """Size of the largest file that may be dropped onto the page, unless the caller says otherwise."""
-
-_OTHER_REQUESTS_BYTES = 16 << 20
-"""More than the page itself ever sends."""
 
 _PACKAGES = ("dash", "dash_ag_grid", "dash_mantine_components", "waitress")
 
@@ -50,7 +48,7 @@ def launch(
     """A server of the traces, to be run, and the address to open, with the token where one is needed.
 
     `base` is a path with a slash at both ends. Where `host` is not this machine alone, a token is made up if none is
-    given.
+    given; an empty one is none.
 
     Raises UnreadableTrace where a source is missing, UsageError where the address cannot be had.
     """
@@ -61,17 +59,23 @@ def launch(
     for entry in library.entries()[:1]:
         library.request(entry.id)
 
-    from overlapscope.dashboard.security import is_loopback
+    from overlapscope.dashboard import upload
+    from overlapscope.dashboard.security import is_loopback, refusal
     from overlapscope.dashboard.serve import Listening
     from overlapscope.dashboard.server import create
 
-    if token is None and not is_loopback(host):
-        token = secrets.token_urlsafe(24)
+    # Nothing must not be let in by an empty token, as of a variable that is not set.
+    token = token or (None if is_loopback(host) else secrets.token_urlsafe(24))
     app = create(library, base=base, token=token, upload_bytes=upload_bytes)
-    # The limit of uploads is checked where they arrive; this one is for every request.
-    body_bytes = upload_bytes + _OTHER_REQUESTS_BYTES
-    listening = Listening(app.server, host=host, port=port, base=base, body_bytes=body_bytes)
-    return listening, f"{listening.url}?token={token}" if token else listening.url
+    listening = Listening(
+        app.server,
+        host=host,
+        port=port,
+        base=base,
+        body_bytes=upload_bytes,
+        admits=lambda request: upload.is_upload(request) and refusal(request, token) is None,
+    )
+    return listening, f"{listening.url}?{urlencode({'token': token})}" if token else listening.url
 
 
 def open_browser(url: str) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from overlapscope import lanes
@@ -42,6 +42,8 @@ class Entry:
     folder: str
     """The id's part before the name; empty for a file at the top."""
     path: Path
+    name: str | None = None
+    """What a file that was dropped in is called; where it lies says nothing to anyone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,9 +86,8 @@ class Library:
         """Raises UnreadableTrace where a source is missing or a directory holds no trace."""
         self._limit_bytes = limit_bytes
         self._sources = tuple(sources)
-        self._entries: dict[str, Entry] = {}
-        for entry in _find(self._sources):
-            self._entries[entry.id] = entry
+        self._entries = {entry.id: entry for entry in _find(self._sources)}
+        self._ids = {entry.path.resolve(): entry.id for entry in self._entries.values()}
         self._opened: dict[str, Opened] = {}
         self._failed: dict[str, OverlapscopeError] = {}
         self._wanted: list[str] = []
@@ -114,7 +115,8 @@ class Library:
         """Make a file known that was dropped in, under its own name; its id."""
         with self._change:
             id = _unique(f"{DROPPED}/{_ENDING.sub('', name)}", self._entries)
-            self._entries[id] = Entry(id, DROPPED, path)
+            self._entries[id] = Entry(id, DROPPED, path, name)
+            self._ids.setdefault(path.resolve(), id)
             return id
 
     def opened(self, id: str | None) -> Opened | None:
@@ -138,18 +140,16 @@ class Library:
 
     def wait(self, id: str) -> Opened:
         """The trace, once it is loaded. Raises UnreadableTrace where it cannot be."""
-        while True:
-            found = self.opened(id)
-            if found is not None:
-                return found
-            self.request(id)
-            with self._change:
+        with self._change:
+            while (found := self.opened(id)) is None:
                 if id in self._failed:
-                    raise self._failed[id]
+                    # Else its traceback would grow with every time that it is raised.
+                    raise self._failed[id].with_traceback(None)
                 if id not in self._entries:
                     raise UnreadableTrace(f"{id}: there is no such trace here.")
-                if id not in self._opened:
-                    self._change.wait()
+                self.request(id)
+                self._change.wait()
+            return found
 
     def failure(self, id: str) -> OverlapscopeError | None:
         """Why a trace could not be loaded."""
@@ -175,8 +175,7 @@ class Library:
     def id_of(self, path: Path) -> str | None:
         """The id of a file."""
         with self._change:
-            resolved = path.resolve()
-            return next((one.id for one in self._entries.values() if one.path.resolve() == resolved), None)
+            return self._ids.get(path.resolve())
 
     def _work(self) -> None:
         while True:
@@ -202,23 +201,29 @@ class Library:
         try:
             trace = load(entry.path, limit_bytes=self._limit_bytes, progress=at)
             self._tell(entry, Loading("analysing"))
+            if entry.name is not None:
+                trace = replace(trace, source=entry.name)
             return _opened(entry, analyze_trace(trace)), None
         except OverlapscopeError as error:
+            if entry.name is not None:
+                error = UnreadableTrace(str(error).replace(str(entry.path), entry.name))
             return None, error
         except MemoryError:
-            return None, UnreadableTrace(f"{entry.path}: there is not enough memory for this trace.")
+            return None, UnreadableTrace(f"{entry.name or entry.path}: there is not enough memory for this trace.")
         except Exception as error:
             # The loader must live on; the page shows what happened, the log says where.
             logging.getLogger(__name__).exception("%s", entry.path)
-            return None, UnreadableTrace(f"{entry.path}: {type(error).__name__}: {error}; please report this.")
+            what = f"{type(error).__name__}: {error}"
+            return None, UnreadableTrace(f"{entry.name or entry.path}: {what}; please report this.")
 
     def _tell(self, entry: Entry, loading: Loading) -> None:
         with self._change:
             self._loading[entry.id] = loading
 
     def _forget(self) -> None:
-        """Drop the least recently used traces where there are too many events; never the last one."""
-        while len(self._opened) > 1 and sum(one.events for one in self._opened.values()) > KEPT_EVENTS:
+        """Drop the least recently used traces where there are too many events; never the last two, which a page may
+        show beside one another."""
+        while len(self._opened) > 2 and sum(one.events for one in self._opened.values()) > KEPT_EVENTS:
             del self._opened[next(iter(self._opened))]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import dash
@@ -18,7 +17,7 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import parse
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.views import charts
 from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
 from overlapscope.views.charts._figure import Figure
@@ -45,11 +44,6 @@ def device_of(shown: Shown) -> DeviceAnalysis | None:
     """The analysis of the device that is shown."""
     device = shown.section.device
     return next((one for one in shown.opened.analysis.devices if device and one.result.device == device.device), None)
-
-
-def usable(shown: Shown) -> bool:
-    """Whether there are numbers at all."""
-    return shown.section.device is not None and shown.section.trace.trust.verdict != "unusable"
 
 
 def page(title: str, *children: Component, lead: str = "") -> Component:
@@ -174,10 +168,9 @@ def clicked_number(click: dict[str, Any] | None) -> int | None:
 
 def shown_at(app: dash.Dash, library: Library, pathname: str, search: str) -> Shown | None:
     """What the page at an URL shows, for its callbacks; None where it is not loaded."""
-    place = parse(app.config.requests_pathname_prefix, pathname, search)
-    entries = library.entries()
-    trace = library.opened(place.trace or (entries[0].id if entries else None))
-    return Shown(replace(place, trace=trace.id), library, trace, None, False) if trace else None
+    place = settled(library, parse(app.config.requests_pathname_prefix, pathname, search))
+    trace = library.opened(place.trace)
+    return Shown(place, library, trace, None, False) if trace else None
 
 
 def graph(figure: Figure, id: str, *, name: str) -> Component:

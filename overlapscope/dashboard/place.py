@@ -53,6 +53,8 @@ def parse(base: str, pathname: str | None, search: str | None) -> Place:
 
 def _number(text: str | None) -> int | None:
     try:
-        return int(text) if text is not None else None
+        value = int(text or "")
     except ValueError:
         return None
+    # No time is longer, and JSON's writers take no longer number.
+    return value if abs(value) < 1 << 63 else None

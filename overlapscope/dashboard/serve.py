@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import threading
 from collections.abc import Callable, Iterable
@@ -9,7 +10,10 @@ from types import FrameType
 from typing import Any
 
 import flask
-from waitress.server import create_server
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
+from waitress.server import BaseWSGIServer, create_server
+from werkzeug.wrappers import Request
 
 from overlapscope.errors import UsageError
 
@@ -17,26 +21,44 @@ DEFAULT_PORT = 8050
 _THREADS = 16
 """A browser opens some six connections; ten of them must not wait for one another."""
 
+_SMALL_BODY_BYTES = 16 << 20
+"""What any request may bring: more than the page itself ever sends."""
+_ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+
+Admits = Callable[[Request], bool]
+"""Whether a request, of which only the head has come, may bring more."""
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Listening:
     """A server that has its address; it answers once it is run."""
 
-    def __init__(self, app: flask.Flask, *, host: str, port: int | None, base: str, body_bytes: int) -> None:
-        """`port` None takes the usual one, or any free one where that is taken; 0 takes any free one.
+    def __init__(
+        self,
+        app: flask.Flask,
+        *,
+        host: str,
+        port: int | None,
+        base: str,
+        body_bytes: int,
+        admits: Admits = lambda request: True,
+    ) -> None:
+        """`port` None takes the usual one, or any free one where that is taken; 0 takes any free one. Bodies of
+        `body_bytes` are taken where `admits` says so; what is a little larger the application refuses itself.
 
         Raises UsageError where the address cannot be had.
         """
         wanted = [DEFAULT_PORT, 0] if port is None else [port]
         for one in wanted:
+            sockets: dict[int, Any] = {}
             try:
                 self._server = create_server(
                     without_base(app.wsgi_app, base),
+                    map=sockets,
                     host=host,
                     port=one,
                     threads=_THREADS,
-                    max_request_body_size=body_bytes,
+                    max_request_body_size=_SMALL_BODY_BYTES,
                     ident=None,
                 )
                 break
@@ -45,6 +67,9 @@ class Listening:
                     raise UsageError(
                         f"port {one} of {host} cannot be had ({error.strerror or error}); choose another with --port."
                     ) from None
+        for server in sockets.values():
+            if isinstance(server, BaseWSGIServer):
+                server.channel_class = _channel(admits, _SMALL_BODY_BYTES + body_bytes)
         self.host, self.base = host, base
         self.port = int(getattr(self._server, "effective_port", 0) or self._server.effective_listen[0][1])
 
@@ -56,21 +81,47 @@ class Listening:
         return f"http://{'127.0.0.1' if everywhere else name}:{self.port}{self.base}"
 
     def run(self) -> None:
-        """Answer until Ctrl-C, or until the process is asked to end (SIGTERM). Main thread only."""
+        """Answer until Ctrl-C, or until the process is asked to end or its terminal goes. Main thread only."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             raise SystemExit
 
-        before = signal.signal(signal.SIGTERM, stop)
+        # One that is ignored stays so: under nohup the server outlives its terminal.
+        before = {one: signal.getsignal(one) for one in _ENDS if signal.getsignal(one) != signal.SIG_IGN}
+        for one in before:
+            signal.signal(one, stop)
         try:
             # Ends on either exception, and keeps it to itself.
             self._server.run()
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for one, handler in before.items():
+                signal.signal(one, handler)
 
     def run_aside(self) -> None:
         """Answer in a thread until the process ends."""
         threading.Thread(target=self._server.run, name="overlapscope-server", daemon=True).start()
+
+
+def _channel(admits: Admits, body_bytes: int) -> type[HTTPChannel]:
+    """Connections that take a large body only where the head of its request says that it may come.
+
+    Waitress stores a body whole before the application is asked, so that anybody could fill the disk otherwise.
+    """
+
+    class Parser(HTTPRequestParser):  # type: ignore[misc]
+        adj: Any
+
+        def parse_header(self, header_plus: bytes) -> None:
+            super().parse_header(header_plus)
+            head = {f"HTTP_{name}": value for name, value in self.headers.items()}
+            if admits(Request({"REQUEST_METHOD": self.command, "PATH_INFO": self.path, **head})):
+                self.adj = copy.copy(self.adj)
+                self.adj.max_request_body_size = body_bytes
+
+    class Channel(HTTPChannel):  # type: ignore[misc]
+        parser_class = Parser
+
+    return Channel
 
 
 def without_base(app: Wsgi, base: str) -> Wsgi:

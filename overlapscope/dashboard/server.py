@@ -7,7 +7,7 @@ import logging
 import dash
 import flask
 
-from overlapscope.dashboard import downloads, exports, security, shell, timeline_routes, upload
+from overlapscope.dashboard import exports, security, shell, timeline_routes, upload
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
 
@@ -16,8 +16,8 @@ def create(library: Library, *, base: str = "/", token: str | None = None, uploa
     """The dashboard of a library, below the path `base` (with a slash at both ends)."""
     server = flask.Flask(__name__)
     security.guard(server, token=token, base=base)
-    for routes in (timeline_routes, exports, downloads):
-        routes.register(server, library)
+    timeline_routes.register(server, library)
+    exports.register(server, library)
     upload.register(server, library, upload_bytes)
     app = dash.Dash(
         __name__,

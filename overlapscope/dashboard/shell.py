@@ -13,7 +13,7 @@ from overlapscope.dashboard import notices
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.place import Place, parse
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.views.words import clean
 
 _POLL_MS = 300
@@ -106,6 +106,14 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         Input("trace-select", "value"),
         prevent_initial_call=True,
     )
+    # In the browser, which knows what the timeline has written into the address since the page was shown.
+    app.clientside_callback(
+        ClientsideFunction("overlapscope_address", "device"),
+        Output("url", "href", allow_duplicate=True),
+        Input("device-select", "value"),
+        State("device-select", "data"),
+        prevent_initial_call=True,
+    )
     app.clientside_callback("function(path) { return false; }", Output("burger", "opened"), Input("url", "pathname"))
     app.clientside_callback(
         "function(opened, shell) { return {...shell, collapsed: {mobile: !opened}}; }",
@@ -132,7 +140,7 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
     def show(pathname: str | None, search: str | None, scheme: str | None, loaded: int) -> Any:
         if scheme is None:
             return dash.no_update
-        place = _settled(library, parse(base, pathname, search))
+        place = settled(library, parse(base, pathname, search))
         content, waiting = _content(library, place, dark=scheme == "dark")
         devices, device = _devices(library, place)
         return (
@@ -157,7 +165,7 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         prevent_initial_call=True,
     )
     def look(intervals: int, pathname: str | None, search: str | None, loaded: int) -> Any:
-        waiting = _missing(library, _settled(library, parse(base, pathname, search)))
+        waiting = _missing(library, settled(library, parse(base, pathname, search)))
         if not waiting:
             return dash.no_update, loaded + 1
         return notices.loading_bar(waiting, library.loading(waiting)), dash.no_update
@@ -165,28 +173,13 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
     @app.callback(
         Output("url", "href"),
         Input("trace-select", "value"),
-        Input("device-select", "value"),
         State("url", "pathname"),
         State("url", "search"),
         prevent_initial_call=True,
     )
-    def go(trace: str | None, device: str | None, pathname: str | None, search: str | None) -> Any:
-        place = _settled(library, parse(base, pathname, search))
-        if trace is not None and trace != place.trace:
-            return place.href(trace=trace)
-        # Chosen for a trace of several devices; the first is meant where the URL names none.
-        known, shown = _devices(library, place)
-        if device is not None and device != shown and any(one["value"] == device for one in known):
-            return place.href(device=int(device))
-        return dash.no_update
-
-
-def _settled(library: Library, place: Place) -> Place:
-    """The place with a trace: the first where the URL names none."""
-    entries = library.entries()
-    if place.trace is None and entries:
-        return Place(base=place.base, page=place.page, trace=entries[0].id)
-    return place
+    def go(trace: str | None, pathname: str | None, search: str | None) -> Any:
+        place = settled(library, parse(base, pathname, search))
+        return dash.no_update if trace is None or trace == place.trace else place.href(trace=trace)
 
 
 def _content(library: Library, place: Place, *, dark: bool) -> tuple[Component, bool]:

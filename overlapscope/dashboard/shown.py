@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.place import Place
 from overlapscope.views.page import Section
+
+
+def settled(library: Library, place: Place) -> Place:
+    """The place with a trace: the first where the URL names none."""
+    entries = library.entries()
+    return replace(place, trace=entries[0].id) if place.trace is None and entries else place
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from overlapscope.dashboard.library import Library
 from overlapscope.lanes import Lanes
 
 MOST_COLUMNS = 8_192
+MOST_LANES = 1_000
+"""In one view; a trace may have as many as it has threads, and a screen shows a hundred."""
 _FARTHEST_NS = 1 << 53
 """A browser's numbers are exact up to here."""
 _LONGEST_TEXT = 500
@@ -53,9 +55,11 @@ def _view(library: Library, answer: Callable[[Lanes], _Answer]) -> Callable[[], 
 
 
 def _lanes(library: Library) -> Lanes:
-    opened = library.opened(flask.request.args.get("trace"))
+    id = flask.request.args.get("trace")
+    opened = library.opened(id)
     if opened is None:
-        raise _Wrong("No such trace is loaded.", 404)
+        known = library.entry(id) is not None
+        raise _Wrong("This trace is not in memory; load the page again." if known else "There is no such trace.", 404)
     return opened.lanes
 
 
@@ -87,6 +91,8 @@ def _pixels(drawn: Lanes) -> _Answer:
         raise _Wrong("lanes is a list of numbers with commas between them.") from None
     if len(set(ids)) < len(ids):
         raise _Wrong("lanes names a lane twice.")
+    if len(ids) > MOST_LANES:
+        raise _Wrong(f"lanes names at most {MOST_LANES:,}.")
     return lanes.view(drawn, start, end, columns, ids)
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import IO
 
 import flask
+from werkzeug.wrappers import Request
 
 from overlapscope.dashboard.library import Library
 from overlapscope.views.words import clean, size
 
 BLOCK_BYTES = 1 << 20
 
+_PATH = "/api/upload"
 _UNSAFE = re.compile(r"[^\w.()\[\]{}@+=, -]")
 _LONGEST_NAME = 150
 _NAMELESS = "trace.json"
@@ -36,11 +38,11 @@ def register(server: flask.Flask, library: Library, limit_bytes: int) -> None:
     directory = Path(tempfile.mkdtemp(prefix="overlapscope-"))
     weakref.finalize(server, shutil.rmtree, directory, ignore_errors=True)
 
-    @server.get("/api/upload")
+    @server.get(_PATH)
     def limit() -> flask.typing.ResponseReturnValue:
         return {"limit_bytes": limit_bytes}
 
-    @server.post("/api/upload")
+    @server.post(_PATH)
     def upload() -> flask.typing.ResponseReturnValue:
         request = flask.request
         name = safe_name(request.args.get("name", ""))
@@ -65,6 +67,11 @@ def register(server: flask.Flask, library: Library, limit_bytes: int) -> None:
             path.unlink(missing_ok=True)
             return _refusal(400, f"{name}: the file is empty; record the trace again.")
         return {"id": library.add(path, name)}
+
+
+def is_upload(request: Request) -> bool:
+    """Whether a request brings a file."""
+    return request.method == "POST" and request.path.endswith(_PATH)
 
 
 def safe_name(name: str) -> str:

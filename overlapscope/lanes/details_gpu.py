@@ -139,20 +139,12 @@ def of_period(lanes: Lanes, lane: Lane, row: int) -> Details:
     """A step or range on the device, with its figures."""
     start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
     figures = span(lanes, _device(lane), start, end)
-    b, o = figures.buckets, figures.overlap
-    parts = (
-        ("compute", b.compute_ns),
-        ("exposed comm", b.exposed_comm_ns),
-        ("exposed copy", b.exposed_copy_ns),
-        ("exposed other", b.exposed_other_ns),
-        ("idle", b.idle_ns),
-    )
     facts: Facts = [
         ["start", instant(start)],
         ["duration", duration(end - start)],
-        ["overlap efficiency", percent(o.efficiency_pct)],
-        ["hidden copy", percent(o.hidden_copy_pct)],
-        *([word, part_of(ns, figures.span_ns)] for word, ns in parts if ns),
+        ["overlap efficiency", percent(figures.overlap.efficiency_pct)],
+        ["hidden copy", percent(figures.overlap.hidden_copy_pct)],
+        *([word, part_of(ns, figures.span_ns)] for word, ns in figures.buckets.named().items() if ns),
     ]
     for word, causes in (("exposed by cause", figures.exposed_copy_by_cause), ("idle by cause", figures.idle_by_cause)):
         if any(causes.values()):

@@ -72,7 +72,9 @@ def _expand_one(source: str | Path) -> list[Path]:
                     f"{source}: no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
                 )
             return sorted(files, key=natural)
-        if not path.exists() and glob.has_magic(str(source)):
+        if not path.exists():
+            if not glob.has_magic(str(source)):
+                raise UnreadableTrace(f"{source}: there is no such file; check the path.")
             files = [Path(match) for match in glob.glob(str(source), recursive=True)]
             files = [file for file in files if file.is_file()]
             if not files:

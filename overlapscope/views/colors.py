@@ -74,6 +74,11 @@ _PAGE: Final[dict[str, tuple[str, str]]] = {
 }
 
 
+def bucket_color(name: str) -> str:
+    """The palette's name of a bucket, by the name that `Buckets.named` gives it."""
+    return name.replace(" ", "-")
+
+
 def palette(dark: bool) -> dict[str, str]:
     """`#rrggbb` by name: each category of the timeline, each bucket, and what a page is made of.
 

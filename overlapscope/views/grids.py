@@ -8,10 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, IdleCause
+from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.each_copy import EachCopy, Issuer
 from overlapscope.analysis.outliers import find_outliers
 from overlapscope.analysis.results import Device, Period, Window
+from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.intervals import I64
 from overlapscope.trace import Kind, Memory
 from overlapscope.views.page import Section
@@ -19,8 +20,6 @@ from overlapscope.views.scale import unit_of
 from overlapscope.views.words import Unit, bandwidth, bare_percent, clean, size
 
 NAME_LIMIT = 200
-BLOCKED = (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)
-"""Causes of idle time that blame a call."""
 
 Value = float | int | str | None
 

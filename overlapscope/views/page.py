@@ -41,6 +41,11 @@ class Section:
     device: Device | None
 
     @property
+    def usable(self) -> bool:
+        """Whether there are numbers that can be believed at all."""
+        return self.device is not None and self.trace.trust.verdict != "unusable"
+
+    @property
     def unit(self) -> Unit:
         """The unit of time of the whole section."""
         return unit_for(self.device.span_ns if self.device else 0)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from overlapscope.analysis.results import Buckets, Device
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.spans import median_step, whole
 from overlapscope.rules.finding import Finding
 from overlapscope.views.page import Section
@@ -17,13 +17,6 @@ from overlapscope.views.words import clean, percent, plural
 
 Basis = Literal["step", "window"]
 
-_PARTS = {
-    "compute": "compute_ns",
-    "exposed comm": "exposed_comm_ns",
-    "exposed copy": "exposed_copy_ns",
-    "exposed other": "exposed_other_ns",
-    "idle": "idle_ns",
-}
 FEW_STEPS = 3
 """Of fewer steps, the one of median length may be an unusual one."""
 
@@ -98,7 +91,7 @@ class SideBySide:
 def side_by_side(before: Section, after: Section) -> SideBySide | None:
     """Compare two devices; None where one of them has nothing to compare."""
     first, second = before.device, after.device
-    if first is None or second is None or "unusable" in (before.trace.trust.verdict, after.trace.trust.verdict):
+    if first is None or second is None or not (before.usable and after.usable):
         return None
     steps = median_step(first), median_step(second)
     basis: Basis = "step" if None not in steps else "window"
@@ -109,7 +102,7 @@ def side_by_side(before: Section, after: Section) -> SideBySide | None:
     return SideBySide(
         basis=basis,
         spans=Part("span", one.span_ns, other.span_ns),
-        parts=tuple(Part(name, _of(one.buckets, field), _of(other.buckets, field)) for name, field in _PARTS.items()),
+        parts=tuple(Part(name, ns, other.buckets.named()[name]) for name, ns in one.buckets.named().items()),
         figures=(
             Figure("overlap efficiency", one.overlap.efficiency_pct, other.overlap.efficiency_pct),
             Figure("hidden copy", one.overlap.hidden_copy_pct, other.overlap.hidden_copy_pct),
@@ -120,11 +113,6 @@ def side_by_side(before: Section, after: Section) -> SideBySide | None:
         starts_ns=(one.window.start_ns, other.window.start_ns),
         shown_ns=max(one.span_ns, other.span_ns),
     )
-
-
-def _of(buckets: Buckets, field: str) -> int:
-    value: int = getattr(buckets, field)
-    return value
 
 
 def _findings(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[Change, ...]:

@@ -98,14 +98,7 @@ def source_name(page: Page, trace: TraceResult) -> str:
 
 def buckets(section: Section, device: Device) -> Table:
     """The partition of the window."""
-    unit, b = section.unit, device.buckets
-    parts = {
-        "compute": b.compute_ns,
-        "exposed comm": b.exposed_comm_ns,
-        "exposed copy": b.exposed_copy_ns,
-        "exposed other": b.exposed_other_ns,
-        "idle": b.idle_ns,
-    }
+    unit, parts = section.unit, device.buckets.named()
     shares = bare_shares(list(parts.values()), device.span_ns)
     rows = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True)]
     rows.append(("span", unit.number(device.span_ns), "100"))

@@ -54,11 +54,10 @@ def judge(section: Section) -> Verdict:
     lost = max(_lost_ns(device), max((finding.cost_ns for finding in section.findings), default=0))
     part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
     level: Level = "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
-    if level == "good" and _supply_ns(device) >= GOOD_BELOW * device.span_ns:
+    if level == "good" and max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns:
         level = "fair"
-    overlap, losses = _overlap(section, device), _other_losses(section, device)
-    # What matters comes first: of a program that copies next to nothing, what it loses elsewhere.
-    sentences = [*losses, overlap] if losses and _copies_hardly(device) else [overlap, *losses]
+    # What matters comes first.
+    sentences = [sentence for _, sentence in sorted(_losses(section, device), key=lambda one: -one[0])]
     if level == "good":
         sentences.append(f"That is good: {_rest(part)}.")
     sentences += _fix(section, device)
@@ -75,6 +74,11 @@ def _rest(part: float) -> str:
 
 def _supply_ns(device: Device) -> int:
     return device.exposed_copy_by_cause.get(CopyCause.NO_COMPUTE, 0)
+
+
+def _unexplained_ns(device: Device) -> int:
+    """Idle time of which nobody can say whether it could be saved."""
+    return device.idle_by_cause.get(IdleCause.UNKNOWN, 0)
 
 
 def _lost_ns(device: Device) -> int:
@@ -109,23 +113,24 @@ def _overlap(section: Section, device: Device) -> str:
     return f"{done} Full overlap would save at most {unit.text(saving)} ({share(saving, section.judged_ns)})."
 
 
-def _other_losses(section: Section, device: Device) -> list[str]:
-    buckets, unit, sentences = device.buckets, section.unit, []
-    supply = _supply_ns(device)
+def _losses(section: Section, device: Device) -> list[tuple[int, str]]:
+    """What is worth saying of copies, communication and idle time, each with the time that it takes."""
+    buckets, unit = device.buckets, section.unit
+    copies, supply = _overlap(section, device), _supply_ns(device)
     if supply >= WORTH_SAYING * device.span_ns:
         engines = device.engines
         both = " or both ways at once" if min(engines.h2d_ns, engines.d2h_ns) > device.overlap.h2d_d2h_ns else ""
-        sentences.append(
-            f"Copies outlast compute: {unit.text(supply)} cannot be hidden under it, only copied less{both}."
-        )
+        copies += f" Copies outlast compute: {unit.text(supply)} cannot be hidden under it, only copied less{both}."
+    found = [(buckets.exposed_copy_ns, copies)]
     if buckets.exposed_comm_ns >= WORTH_SAYING * device.span_ns:
-        sentences.append(f"Communication is exposed for {unit.of(buckets.exposed_comm_ns, device.engines.comm_ns)}.")
+        said = f"Communication is exposed for {unit.of(buckets.exposed_comm_ns, device.engines.comm_ns)}."
+        found.append((buckets.exposed_comm_ns, said))
     if buckets.idle_ns >= GOOD_BELOW * device.span_ns:
         cause, most = max(device.idle_by_cause.items(), key=lambda item: item[1], default=("unknown", 0))
         why = f", mostly {cause}" if most > buckets.idle_ns // 2 else ""
         part = share(buckets.idle_ns, device.span_ns)
-        sentences.append(f"The GPU is idle for {unit.text(buckets.idle_ns)} ({part}{why}).")
-    return sentences
+        found.append((buckets.idle_ns, f"The GPU is idle for {unit.text(buckets.idle_ns)} ({part}{why})."))
+    return found
 
 
 def _fix(section: Section, device: Device) -> list[str]:

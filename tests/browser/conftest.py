@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.browser import chromium
 from tests.dashboard_process import Served, serve
@@ -19,6 +19,9 @@ TRACES = Path(__file__).parents[2] / "traces"
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 
 Serve = Callable[..., Served]
+
+# A machine that runs other tests at once may take its time.
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="package")

@@ -24,20 +24,25 @@ def visit(page: Page, served: Served, name: str = "overview", **query: str | int
     settle(page)
 
 
-_DRAWN = """() => {
+# Dash has nothing left to ask, and what it was told is drawn; three frames long, as one answer may lead to more.
+_SETTLED = """() => {
+    const state = window.store && window.store.getState().callbacks;
+    const busy = !state || Object.entries(state).some(
+        ([name, calls]) => !['stored', 'completed'].includes(name) && calls.length);
+    const loading = document.querySelector('#loading, #ranks-progress > *') || !document.querySelector('#content > *');
     const grids = document.querySelectorAll('#content .ag-root-wrapper').length;
     const charts = [...document.querySelectorAll('#content .dash-graph')];
-    return charts.every((chart) => chart.querySelector('.main-svg'))
+    const drawn = charts.every((chart) => chart.querySelector('.main-svg'))
         && grids === document.querySelectorAll('#content .grid').length;
+    window.calmFrames = busy || loading || !drawn ? 0 : (window.calmFrames || 0) + 1;
+    return window.calmFrames >= 3;
 }"""
 
 
 def settle(page: Page) -> None:
-    """Waits until a page is shown with its charts and tables, and nothing more is asked of the server."""
-    expect(page.locator("#content > *").first).to_be_visible(timeout=30_000)
-    expect(page.locator("#loading")).to_have_count(0, timeout=60_000)
-    page.wait_for_load_state("networkidle")
-    page.wait_for_function(_DRAWN)
+    """Waits until a page is shown with its charts and tables, and no callback is on its way."""
+    page.evaluate("window.calmFrames = 0")
+    page.wait_for_function(_SETTLED, timeout=60_000)
 
 
 def go(page: Page, name: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from overlapscope import lanes
+from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
+from overlapscope.sources import load
 from tests import kineto_files
 from tests.browser.conftest import TRACES
 from tests.browser.test_hostile_names import HOSTILE, check_harmless
@@ -84,6 +88,53 @@ def test_the_timeline_can_be_zoomed_down_to_single_ops_and_searched(page: Page, 
     page.locator("#timeline-0 input").fill("gemm")
     page.locator("#timeline-0 input").press("Enter")
     expect(page.locator("#timeline-0 .tl-count")).to_contain_text("of")
+
+
+# The source of the report's first timeline.
+_SOURCE = """async () => {
+    const { model, tiles, worst } = (await overlapscope.data("timelines"))["timeline-0"];
+    return overlapscope.staticSource(tiles, model.categories, worst);
+}"""
+
+
+@pytest.mark.parametrize("trace", ["pipeline_3stream.json.gz", "mixed_workloads/model_on_two_devices.json.gz"])
+def test_the_worst_cases_are_those_of_the_dashboard(page: Page, write: Write, trace: str) -> None:
+    drawn = lanes.build(analyze_trace(load(TRACES / trace)))
+    read(page, write(TRACES / trace))
+    ask = f"async ([kind, number]) => (await ({_SOURCE})()).worst(kind, number)"
+    for kind in lanes.SUBJECTS:
+        for number in (0, 1):
+            said, known = page.evaluate(ask, [kind, number]), lanes.worst(drawn, kind, number)
+            assert said["count"] == known["count"]
+            names = ("lane", "row", "start", "end")
+            assert [said["match"] and said["match"][name] for name in names] == [
+                known["match"] and known["match"][name] for name in names
+            ]
+    button = page.locator("#timeline-0").get_by_role("button", name="worst exposed copy")
+    match = lanes.worst(drawn, "exposed-copy", 0)["match"]
+    button.click()
+    expect(button).to_have_text(re.compile(r"exposed copy 1/\d"))
+    expect(page.locator("#timeline-0 .tl-title")).to_have_text(drawn.lane(match["lane"]).name(match["row"]))
+
+
+def test_ops_are_as_long_as_they_are(page: Page, write: Write) -> None:
+    """Tiles hold times as short floats, and cut off what reaches out of them."""
+    drawn = lanes.build(analyze_trace(load(TRACES / "gpt2_train.json.gz")))
+    read(page, write(TRACES / "gpt2_train.json.gz"))
+    found = page.evaluate(f"""async () => {{
+        const source = await ({_SOURCE})(), found = [];
+        const {{ count }} = await source.search("cuda", -1e9, 1);
+        for (let after = -1e9; found.length < Math.min(count, 500); after = found.at(-1)) {{
+            found.push((await source.search("cuda", after, 1)).match);
+        }}
+        return found;
+    }}""")
+    assert len(found) == 500
+    for one in found:
+        lane = drawn.lane(one["lane"])
+        start, end = int(lane.start_ns[one["row"]]), int(lane.end_ns[one["row"]])
+        assert one["end"] - one["start"] == end - start
+        assert one["start"] == pytest.approx(start, abs=16)
 
 
 def test_code_before_and_after_stands_behind_a_click(page: Page, write: Write) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from overlapscope import lanes
 from overlapscope.analysis import analyze_trace
@@ -21,11 +21,12 @@ from overlapscope.views.colors import palette
 from overlapscope.views.words import percent, unit_for
 from tests import kineto_files
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import go, visit
+from tests.browser.helpers import go, settle, visit
 from tests.dashboard_process import Served
 
 PIPELINE, TRAINING, PAGEABLE = "pipeline_3stream", "gpt2_train", "known_causes/pageable_memory"
 EVENT_WAIT = "known_causes/event_wait"
+TWO_DEVICES = "mixed_workloads/model_on_two_devices"
 
 # Where an instant of a lane is on the page.
 _POINT = """([lane, ns]) => {
@@ -465,6 +466,76 @@ def test_light_and_dark_keep_the_place(page: Page, dashboard: Served) -> None:
     assert view(page) == (10_000_000, 20_000_000)
 
 
+def test_what_was_zoomed_to_outlives_light_and_dark_and_another_device(page: Page, dashboard: Served) -> None:
+    """The page is made anew, from an address that Dash knows as it was before the zooming."""
+    open_timeline(page, dashboard, TWO_DEVICES)
+    page.keyboard.press("w")
+    painted(page)
+    zoomed = view(page)
+    in_url(page, "from", str(zoomed[0]))
+    mounted = page.locator("#timeline canvas.tl-canvas").element_handle()
+    page.locator("#scheme-toggle").click()
+    page.wait_for_function("old => !old.isConnected", arg=mounted)
+    painted(page)
+    assert view(page) == zoomed
+    page.keyboard.press("w")
+    painted(page)
+    zoomed = view(page)
+    in_url(page, "from", str(zoomed[0]))
+    page.locator("#device-select").click()
+    page.get_by_role("option", name="device 1").click()
+    in_url(page, "device", "1")
+    settle(page)
+    painted(page)
+    assert view(page) == zoomed
+
+
+def test_a_shared_span_is_still_of_its_own_device(page: Page, dashboard: Served) -> None:
+    """The address shows the first device; the span was dragged over the lanes of the second."""
+    open_timeline(page, dashboard, TWO_DEVICES)
+    lane = next(one for one in drawn(TWO_DEVICES).lanes if one.device == 1 and one.kind == "stream")
+    page.evaluate("id => overlapscope.revealLane(overlapscope.activeTimeline, id)", lane.id)
+    start, end = view(page)
+    drag(page, point(page, lane, start + (end - start) * 0.4), point(page, lane, start + (end - start) * 0.7))
+    expect(page.locator("#timeline-span")).to_contain_text("on device 1")
+    page.wait_for_function("() => new URLSearchParams(location.search).has('sel')")
+    address, shown = page.url, page.locator("#timeline-span").inner_text()
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("#timeline-span")).to_contain_text("on device 1")
+    assert page.locator("#timeline-span").inner_text() == shown
+
+
+def test_a_double_click_fits_its_op_however_late_the_answer(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    lane = stream(PIPELINE, "25")
+    row = longest(lane)
+
+    def late(route: Route) -> None:
+        page.wait_for_timeout(300)
+        route.continue_()
+
+    page.route("**/api/timeline/op?*", late)
+    page.mouse.dblclick(*point(page, lane, float(lane.start_ns[row] + lane.end_ns[row]) / 2))
+    in_url(page, "op", f"{lane.id}:{row}")
+    length = int(lane.end_ns[row] - lane.start_ns[row])
+    page.wait_for_function(
+        "most => overlapscope.activeTimeline.view.end - overlapscope.activeTimeline.view.start < most", arg=1.3 * length
+    )
+
+
+def test_arrows_scroll_a_long_page_until_one_is_at_the_timeline(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "compare", trace="pipeline_1stream", **{"with": PIPELINE})
+    expect(page.locator(".tl[data-exact=true]")).to_have_count(2)
+    before = view(page)
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("() => window.scrollY > 0")
+    assert view(page) == before
+    page.locator(".tl-canvas").first.hover()
+    page.keyboard.press("ArrowUp")
+    assert view(page) != before
+
+
 def test_help_opens_and_closes(page: Page, dashboard: Served) -> None:
     open_timeline(page, dashboard, PIPELINE)
     page.keyboard.press("?")
@@ -480,19 +551,6 @@ def test_the_timeline_left_behind_does_not_touch_the_next_page(page: Page, dashb
     page.keyboard.press("w")
     page.wait_for_timeout(500)
     assert "from=" not in page.url
-
-
-def test_linked_timelines_move_together(page: Page, dashboard: Served) -> None:
-    visit(page, dashboard, "compare", trace="pipeline_1stream", **{"with": PIPELINE})
-    both = page.locator(".tl[data-exact=true]")
-    expect(both).to_have_count(2)
-    before = [int(one.get_attribute("data-painted") or 0) for one in page.locator(".tl").all()]
-    page.locator(".tl").first.get_by_role("button", name="zoom in").click()
-    for one, count in zip(page.locator(".tl").all(), before, strict=True):
-        page.wait_for_function(
-            "([element, before]) => Number(element.dataset.painted) > before",
-            arg=[one.element_handle(), count],
-        )
 
 
 def test_a_trace_without_a_gpu_op_still_shows_its_threads(

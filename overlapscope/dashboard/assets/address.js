@@ -11,6 +11,13 @@
     return (config && JSON.parse(config.textContent).requests_pathname_prefix) || "/";
   };
 
+  /* What a click on a plain anchor does, so that Dash follows it without a reload, and a new tab stays one. */
+  lib.follow = (event, href) => {
+    if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    clientside.set_props("url", { href });
+  };
+
   clientside.overlapscope_address = {
     /* An address without a trace shows the first one; from then on it says which, so that it can be shared. */
     complete: (trace) => {
@@ -21,6 +28,16 @@
         window.history.replaceState(window.history.state, "", url);
       }
       return clientside.no_update;
+    },
+
+    /* The same place on another device of the trace; the first is meant where the address names none. */
+    device: (device, choices) => {
+      const url = new URL(window.location.href);
+      const known = (choices || []).map((choice) => choice.value);
+      const asked = url.searchParams.get("device");
+      if (!known.includes(device) || device === (known.includes(asked) ? asked : known[0])) return clientside.no_update;
+      url.searchParams.set("device", device);
+      return url.pathname + url.search.replaceAll("%2F", "/").replaceAll("%3A", ":");
     },
   };
 

@@ -18,15 +18,10 @@ take many seconds to appear, as plain elements none. Every text is set as text. 
     return made;
   };
 
-  /* A plain anchor, so that it opens in a new tab too; Dash follows it without a reload. */
   const link = ([text, href]) => {
     const made = node("a", "timeline-link", text);
     made.href = href;
-    made.addEventListener("click", (event) => {
-      if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-      event.preventDefault();
-      clientside.set_props("url", { href });
-    });
+    made.addEventListener("click", (event) => window.overlapscope.follow(event, href));
     return made;
   };
 

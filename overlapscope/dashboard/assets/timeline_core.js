@@ -23,6 +23,7 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       this.view = lib.limited(this, this.fromCaller(options.view) || this.home());
       this.selection = this.fromCaller(options.selection);
       this.chosen = null;
+      this.choosing = Promise.resolve();
       this.hovered = null;
       this.scroll = 0;
       this.details = new Map();
@@ -237,7 +238,9 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       const { start, end } = this.everything();
       const lanes = [...new Set([this.model.lanes[0].id, ...this.wanted().lanes])];
       try {
-        for (const buffer of await this.source.view(start, end, Math.floor(this.size.lanes), lanes)) {
+        const buffers = await this.source.view(start, end, Math.floor(this.size.lanes), lanes);
+        if (this.destroyed) return;
+        for (const buffer of buffers) {
           for (const [lane, record] of lib.decode(buffer)) {
             if (record.start <= start && record.end >= end) this.whole.set(lane, record);
           }
@@ -250,6 +253,9 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
 
     destroy() {
       this.destroyed = true;
+      // What is still being looked up is chosen no more: its panel may be another timeline's by then.
+      this.wish = null;
+      clearTimeout(this.hoverTimer);
       this.observer.disconnect();
       this.stopInput();
       if (this.frame) cancelAnimationFrame(this.frame);

@@ -183,16 +183,17 @@ changes none of it. Everything is drawn in device pixels (`unit` of them are one
 
   /* The first lane over the whole trace, with the part that is in view. */
   const drawOverview = (timeline, frame) => {
-    const { context, brushes, model, view } = timeline;
+    const { context, brushes, view } = timeline;
+    const all = timeline.everything();
     const { unit, left, width } = frame;
     const height = lib.OVERVIEW * unit;
     context.fillStyle = brushes.css.paper;
     context.fillRect(0, 0, left + width, height);
     const picture = timeline.overviewPicture(width, height - 4 * unit);
     if (picture) context.putImageData(picture, left, 2 * unit);
-    const scale = width / (model.end - model.start);
-    const from = Math.max(0, Math.min(width - 2 * unit, (view.start - model.start) * scale));
-    const to = Math.min(width, Math.max(from + 2 * unit, (view.end - model.start) * scale));
+    const scale = width / (all.end - all.start);
+    const from = Math.max(0, Math.min(width - 2 * unit, (view.start - all.start) * scale));
+    const to = Math.min(width, Math.max(from + 2 * unit, (view.end - all.start) * scale));
     context.fillStyle = brushes.css.paper;
     context.globalAlpha = 0.62;
     context.fillRect(left, 0, from, height);

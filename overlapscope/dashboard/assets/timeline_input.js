@@ -27,7 +27,8 @@
     on(canvas, "pointercancel", () => (timeline.drag = null));
     on(canvas, "pointerleave", () => lib.hover(timeline, null));
     on(canvas, "dblclick", (event) => {
-      if (place(timeline, event).area === "lanes") lib.fitChosen(timeline, event);
+      // What its clicks chose may still be on its way.
+      if (place(timeline, event).area === "lanes") timeline.choosing.then(() => lib.fitChosen(timeline, event));
     });
     const wake = () => (lib.activeTimeline = timeline);
     on(timeline.element, "pointerenter", wake);
@@ -133,7 +134,7 @@
       const { selection } = timeline;
       lib.select(timeline, selection && selection.end > selection.start ? selection : state.before);
     } else if (state.at.area === "lanes" && event.button === 0) {
-      lib.clickAt(timeline, state.at);
+      timeline.choosing = lib.clickAt(timeline, state.at);
     } else if (state.at.area === "ruler" && timeline.selection) {
       lib.select(timeline, null);
     }
@@ -173,11 +174,17 @@
     return !target || !target.closest("input, textarea, select, [contenteditable=true], [role=grid], [role=listbox]");
   };
 
+  /* Arrows scroll a page that is longer than its window, unless one is at the timeline. */
+  const scrolls = ({ element }, key) =>
+    key.startsWith("arrow") &&
+    document.documentElement.scrollHeight > window.innerHeight &&
+    !element.matches(":hover, :focus-within");
+
   const keyDown = (timeline, event) => {
     if (!listening(timeline, event)) return;
     const key = event.key.toLowerCase();
     const move = MOVES[key];
-    if (move) {
+    if (move && !scrolls(timeline, key)) {
       event.preventDefault();
       if (event.repeat) return;
       step(timeline, move, STEP, event);

@@ -11,16 +11,28 @@ hands the selected span to the store whose callback shows its figures. The only 
     return parts.length === 2 && text && parts.every(Number.isFinite) ? parts : null;
   };
 
-  /* What the URL says beyond the page's own config. */
-  const fromUrl = () => {
+  const span = (text, separator) => {
+    const times = pair(text, separator);
+    return times && times[0] < times[1] ? { start: times[0], end: times[1] } : null;
+  };
+
+  /* What the URL says now, where it may have been changed since the page's config was made: the span in view, the
+     selected one, of `device` unless it names another (`START-END:DEVICE`), and the chosen op. */
+  const fromUrl = (device) => {
     const query = new URLSearchParams(window.location.search);
-    const selection = pair(query.get("sel"), "-");
+    const view = span(`${query.get("from")} ${query.get("to")}`, " ");
+    const [times, other] = (query.get("sel") || "").split(":");
+    const selection = span(times, "-");
     const op = pair(query.get("op"), ":");
     return {
-      selection: selection && selection[0] < selection[1] ? { start: selection[0], end: selection[1] } : null,
+      view,
+      selection: selection && { ...selection, device: /^\d+$/.test(other) ? Number(other) : device },
       op: op && { lane: op[0], row: op[1] },
     };
   };
+
+  const selectionText = ({ start, end, device }, shown) =>
+    `${start}-${end}${device === null || device === shown ? "" : `:${device}`}`;
 
   /* Writes parts of the query, null ones out of it; several changes at once make one entry, none once the page is left:
      its parts stay for a moment after the URL has changed. */
@@ -56,21 +68,17 @@ hands the selected span to the store whose callback shows its figures. The only 
     if (mounted) mounted.destroy();
     mounted = null;
     if (!config || !element) return;
-    const asked = fromUrl();
     const url = keeper(config.trace);
-    const span = config.start !== null && config.end !== null && config.end > config.start;
     const handle = lib.mountTimeline(element, {
       model: config.model,
       source: lib.serverSource(config.base, config.trace),
       palette: config.palette,
       details: document.getElementById("timeline-details"),
-      view: span ? { start: config.start, end: config.end } : null,
-      selection: asked.selection && { ...asked.selection, device: config.device },
-      op: asked.op,
+      ...fromUrl(config.device),
       onView: (start, end) => url.set({ from: start, to: end }),
       onOp: (op) => url.set({ op: op && `${op.lane}:${op.row}` }),
       onSelect: (selection) => {
-        url.set({ sel: selection && `${selection.start}-${selection.end}` });
+        url.set({ sel: selection && selectionText(selection, config.device) });
         window.dash_clientside.set_props("timeline-selection", { data: selection && { trace: config.trace, ...selection } });
       },
     });

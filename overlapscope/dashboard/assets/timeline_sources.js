@@ -38,15 +38,10 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
     return new Response(stream).arrayBuffer();
   };
 
-  const WORST = {
-    "exposed-copy": (name) => name.startsWith("exposed-copy:"),
-    idle: (name) => name.startsWith("idle:"),
-    stall: (name) => name === "blocking-call",
-  };
-
-  /* `tiles`: [base64 of gzip of an answer of the view route], coarse and fine; `categories`: the model's.
-     What is known of an op is what its tiles hold: name, start, length and category. */
-  lib.staticSource = (tiles, categories) => {
+  /* `tiles`: [base64 of gzip of an answer of the view route], coarse and fine; `categories`: the model's; `worst`:
+     {kind: {count, cases: [{lane, row, start, end, op}]}}, `op` being what is known of the op there.
+     Of others that is what their tiles hold: name, start, length and category. */
+  lib.staticSource = (tiles, categories, worst = {}) => {
     let opening = null;
     let all = null;
 
@@ -55,7 +50,8 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
     const whatItHolds = (buffer) => {
       const records = lib.decode(buffer);
       const first = records.values().next().value;
-      return { buffer, records, start: first.start, end: first.end, column: (first.end - first.start) / first.columns };
+      const column = (first.end - first.start) / first.columns;
+      return { buffer, records, start: first.start, end: first.end, column };
     };
 
     /* Every op that a tile holds, once, by start, lane and row: {lane, row, start, end, title, category}. */
@@ -64,7 +60,7 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
       const found = new Map();
       for (const tile of await open()) {
         for (const [lane, record] of tile.records) {
-          for (let i = 0; i < record.ops.count; i++) collect(found, lane, record, i);
+          for (let i = 0; i < record.ops.count; i++) collect(found, lane, record, i, tile.column);
         }
       }
       return (all = [...found.values()].sort(order));
@@ -72,21 +68,22 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
 
     const order = (a, b) => a.start - b.start || a.lane - b.lane || a.row - b.row;
 
-    const collect = (found, lane, record, i) => {
+    /* A tile cuts off what reaches far out of it; of those that hold an op whole the finest tells its times best. */
+    const collect = (found, lane, record, i, column) => {
       const { start, length, row, name, category } = record.ops;
       const key = `${lane}:${row[i]}`;
       const known = found.get(key);
+      const span = (record.end - record.start) * 0.999;
+      const cut = start[i] <= -span || start[i] + length[i] >= 2 * span;
       const begin = Math.round(record.start + start[i]);
-      const end = Math.round(record.start + start[i] + length[i]);
-      const title = name[i] >= 0 ? record.names[name[i]] : "";
-      found.set(key, {
-        lane,
-        row: row[i],
-        start: known ? Math.min(known.start, begin) : begin,
-        end: known ? Math.max(known.end, end) : end,
-        title: title || (known ? known.title : ""),
-        category: categories[category[i]],
-      });
+      let times = { start: begin, end: begin + Math.round(length[i]), cut, column };
+      if (known && cut && known.cut) {
+        times = { start: Math.min(known.start, times.start), end: Math.max(known.end, times.end), cut, column };
+      } else if (known && (cut || (!known.cut && known.column <= column))) {
+        times = { start: known.start, end: known.end, cut: known.cut, column: known.column };
+      }
+      const title = (name[i] >= 0 && record.names[name[i]]) || (known ? known.title : "");
+      found.set(key, { lane, row: row[i], ...times, title, category: categories[category[i]] });
     };
 
     const told = (op) => op && { ...op, title: op.title || lib.categoryText(op.category), facts: [], arrows: [] };
@@ -100,7 +97,11 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
         const chosen = useful.length ? useful : near;
         return chosen.sort((a, b) => b.column - a.column).map((tile) => tile.buffer);
       },
-      op: async (lane, row) => told((await ops()).find((op) => op.lane === lane && op.row === row) || null),
+      op: async (lane, row) => {
+        const here = (one) => one.lane === lane && one.row === row;
+        const known = Object.values(worst).flatMap(({ cases }) => cases).find(here);
+        return told(known ? { lane, row, ...known.op } : (await ops()).find(here) || null);
+      },
       at: async (lane, start, end) => {
         const middle = (start + end) / 2;
         const inside = (await ops()).filter((op) => op.lane === lane && op.start < end && op.end > start);
@@ -124,9 +125,8 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
         return { count: matches.length, number: number + 1, match: matches[number] };
       },
       worst: async (kind, number) => {
-        const cases = (await ops()).filter((op) => WORST[kind](op.category));
-        cases.sort((a, b) => b.end - b.start - (a.end - a.start));
-        return { count: cases.length, ranked: cases.length, match: told(cases[number] || null) };
+        const { count, cases } = worst[kind];
+        return { count, ranked: cases.length, match: cases[number] || null };
       },
     };
   };

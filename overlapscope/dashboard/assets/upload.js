@@ -80,12 +80,20 @@
         return `${file.name}: the server cannot be reached; is the dashboard still running?`;
     }
 
+    function notTaken(file, status) {
+        const known = { 401: "this page's token is no longer valid; open the printed address again", 413: "too large" };
+        return `${file.name}: was not taken (${known[status] || "status " + status}).`;
+    }
+
     async function checkSize(file) {
         if (!file.size) {
             return refuse(file.name + ": the file is empty, or a folder; drop trace files.");
         }
         const answer = await fetch(window.overlapscope.basePath() + "api/upload").catch(() => refuse(unreachable(file)));
-        const limit = answer.ok ? (await answer.json()).limit_bytes : Infinity;
+        if (!answer.ok) {
+            return refuse(notTaken(file, answer.status));
+        }
+        const limit = (await answer.json()).limit_bytes;
         if (file.size > limit) {
             return refuse(
                 `${file.name}: has ${sized(file.size)}, but this server takes ${sized(limit)} at most; ` +
@@ -99,8 +107,7 @@
         try {
             return JSON.parse(request.responseText).error || "";
         } catch {
-            const known = { 401: "this page's token is no longer valid; open the printed address again", 413: "too large" };
-            return `${file.name}: was not taken (${known[request.status] || "status " + request.status}).`;
+            return notTaken(file, request.status);
         }
     }
 

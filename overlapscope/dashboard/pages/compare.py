@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place, parse
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.rules.finding import Finding
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.colors import palette
@@ -276,11 +276,8 @@ def register(app: dash.Dash, library: Library) -> None:
         prevent_initial_call=True,
     )
     def choose(before: str | None, after: str | None, pathname: str | None, search: str | None) -> Any:
-        place = parse(base, pathname, search)
-        first = next(iter(library.entries()), None)
-        # The first trace is meant where the URL names none.
-        shown = place.trace or (first.id if first else None)
-        if before is None or (before, after) == (shown, place.other):
+        place = settled(library, parse(base, pathname, search))
+        if before is None or (before, after) == (place.trace, place.other):
             return dash.no_update
         return Place(base=base, page="compare", trace=before, other=after).href()
 

@@ -26,7 +26,7 @@ _LISTED = 200
 def layout(shown: Shown) -> Component:
     """The page."""
     device = parts.device_of(shown)
-    if device is None or not parts.usable(shown):
+    if device is None or not shown.section.usable:
         return parts.unusable(shown)
     copies = list_copies(device)
     title, lead = "Copies", "What moves between host and device, how fast, and what of it no kernel hides."

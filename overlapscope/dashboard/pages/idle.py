@@ -17,7 +17,7 @@ from overlapscope.views.words import share
 def layout(shown: Shown) -> Component:
     """The page."""
     device = shown.section.device
-    if device is None or not parts.usable(shown):
+    if device is None or not shown.section.usable:
         return parts.unusable(shown)
     return parts.page(
         "Idle and stalls",

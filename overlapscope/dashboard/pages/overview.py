@@ -33,7 +33,7 @@ _STATUS = {"warn": ("!", "fair"), "fail": ("✕", "poor")}
 def layout(shown: Shown) -> Component:
     """The answer first: the verdict and its figures. The rest follows when they are on the screen (`register`)."""
     device = shown.section.device
-    if device is None or not parts.usable(shown):
+    if device is None or not shown.section.usable:
         return parts.unusable(shown)
     return dmc.Stack(
         [

@@ -17,9 +17,9 @@ from overlapscope.analysis.ranks import Waits, find_waits
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place, parse
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.views import charts, ranks
-from overlapscope.views.page import Page, Section
+from overlapscope.views.page import Page
 from overlapscope.views.words import clean, plural
 
 _POLL_MS = 300
@@ -108,9 +108,8 @@ def register(app: dash.Dash, library: Library) -> None:
         search: str | None,
         scheme: str | None,
     ) -> Any:
-        place = parse(base, pathname, search)
-        first = next(iter(library.entries()), None)
-        id = place.trace or (first.id if first else "")
+        place = settled(library, parse(base, pathname, search))
+        id = place.trace or ""
         job = job_of(library, id, everything=everything)
         missing = _missing(library, job)
         if missing:
@@ -161,8 +160,8 @@ def _content(shown: Shown, job: Job) -> Component:
         if (failure := shown.library.failure(id)) is not None
     ]
     sections = [(id, section) for id, page in pages for section in page.sections()]
-    left_out += [f"{section.title} is unusable." for _, section in sections if not _usable(section)]
-    compared = ranks.named([(id, section) for id, section in sections if _usable(section)])
+    left_out += [f"{section.title} is unusable." for _, section in sections if not section.usable]
+    compared = ranks.named([(id, section) for id, section in sections if section.usable])
     if not compared:
         return parts.panel("No rank can be shown", parts.empty(*left_out))
     waits = find_waits([rank.device for rank in compared])
@@ -181,10 +180,6 @@ def _content(shown: Shown, job: Job) -> Component:
         ],
         gap="md",
     )
-
-
-def _usable(section: Section) -> bool:
-    return section.device is not None and section.trace.trust.verdict != "unusable"
 
 
 def _warning(sentences: list[str]) -> Component:

@@ -22,7 +22,7 @@ from overlapscope.views.words import plural
 def layout(shown: Shown) -> Component:
     """The page."""
     device = shown.section.device
-    if device is None or not parts.usable(shown):
+    if device is None or not shown.section.usable:
         return parts.unusable(shown)
     return parts.page(
         "Steps",

@@ -19,7 +19,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.shown import Shown
 from overlapscope.errors import OverlapscopeError
 from overlapscope.lanes import Lanes
-from overlapscope.views.colors import palette
+from overlapscope.views.colors import bucket_color, palette
 from overlapscope.views.words import Unit, clean, percent, share, unit_for
 
 _MOUNT = "function(config) { window.overlapscope.mountDashTimeline(config); return window.dash_clientside.no_update; }"
@@ -35,8 +35,6 @@ def layout(shown: Shown) -> Component:
         "trace": shown.opened.id,
         "base": shown.place.base,
         "device": device.device if device else None,
-        "start": shown.place.start_ns,
-        "end": shown.place.end_ns,
         "model": lanes.model(drawn),
         "palette": colors,
     }
@@ -125,14 +123,7 @@ def _span(drawn: Lanes, device: int, start_ns: int, end_ns: int, colors: dict[st
 
 def _buckets(period: Period) -> list[tuple[str, str, int]]:
     """Colour, name and length of each bucket."""
-    b = period.buckets
-    return [
-        ("compute", "compute", b.compute_ns),
-        ("exposed-comm", "exposed comm", b.exposed_comm_ns),
-        ("exposed-copy", "exposed copy", b.exposed_copy_ns),
-        ("exposed-other", "exposed other", b.exposed_other_ns),
-        ("idle", "idle", b.idle_ns),
-    ]
+    return [(bucket_color(name), name, ns) for name, ns in period.buckets.named().items()]
 
 
 def _bar(period: Period, unit: Unit, colors: dict[str, str]) -> Component:

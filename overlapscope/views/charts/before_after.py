@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlapscope.views.charts._figure import Figure, axis, figure
-from overlapscope.views.charts.buckets import PARTS
-from overlapscope.views.colors import palette
+from overlapscope.views.colors import bucket_color, palette
 from overlapscope.views.side_by_side import SideBySide
 from overlapscope.views.words import bare_shares, unit_for
 
@@ -25,7 +24,7 @@ def before_after(compared: SideBySide, dark: bool) -> Figure:
             "name": part.name,
             "x": [part.before_ns / unit.ns, part.after_ns / unit.ns],
             "y": ["before", "after"],
-            "marker": {"color": colors[PARTS[part.name][1]], "line": {"color": colors["panel"], "width": 1}},
+            "marker": {"color": colors[bucket_color(part.name)], "line": {"color": colors["panel"], "width": 1}},
             "customdata": [[unit.text(part.before_ns), shares[0]], [unit.text(part.after_ns), shares[1]]],
             "hovertemplate": f"%{{y}}<br>{part.name}: %{{customdata[0]}} (%{{customdata[1]}} %)<extra></extra>",
         }

@@ -6,20 +6,10 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
-from overlapscope.analysis.results import Buckets
 from overlapscope.views.charts._figure import Figure, axis, escape, figure, legible
-from overlapscope.views.colors import palette
+from overlapscope.views.colors import bucket_color, palette
 from overlapscope.views.page import Section
 from overlapscope.views.words import bare_shares, unit_for
-
-PARTS: Final[dict[str, tuple[str, str]]] = {
-    "compute": ("compute_ns", "compute"),
-    "exposed comm": ("exposed_comm_ns", "exposed-comm"),
-    "exposed copy": ("exposed_copy_ns", "exposed-copy"),
-    "exposed other": ("exposed_other_ns", "exposed-other"),
-    "idle": ("idle_ns", "idle"),
-}
-"""Name of each bucket: its field and its colour."""
 
 MEANING: Final[dict[str, str]] = {
     "compute": "kernels ran",
@@ -30,22 +20,17 @@ MEANING: Final[dict[str, str]] = {
 }
 
 
-def named(buckets: Buckets) -> dict[str, int]:
-    """The buckets by name, in order; they add up to the span."""
-    return {name: getattr(buckets, field) for name, (field, _) in PARTS.items()}
-
-
 def bucket_bar(section: Section, dark: bool) -> Figure:
     """One horizontal bar: where the time of a device goes. The shares add up to 100."""
     colors = palette(dark)
     device, unit = section.device, section.unit
-    parts = named(device.buckets) if device else {}
+    parts = device.buckets.named() if device else {}
     span = device.span_ns if device else 0
     data = []
     for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), span), strict=True):
         if not ns:
             continue
-        color = colors[PARTS[name][1]]
+        color = colors[bucket_color(name)]
         wide = ns >= 0.14 * span
         data.append(
             {
@@ -82,10 +67,11 @@ def ranks(sections: Sequence[Section], dark: bool) -> Figure:
     shown = [(section, section.device) for section in sections if section.device is not None]
     unit = unit_for(max((device.span_ns for _, device in shown), default=0))
     labels = _labels([section for section, _ in shown])
-    shares = [bare_shares(list(named(device.buckets).values()), device.span_ns) for _, device in shown]
+    buckets = [device.buckets.named() for _, device in shown]
+    shares = [bare_shares(list(one.values()), sum(one.values())) for one in buckets]
     data: list[dict[str, Any]] = []
-    for number, (name, (_, color)) in enumerate(PARTS.items()):
-        times = [named(device.buckets)[name] for _, device in shown]
+    for number, name in enumerate(MEANING):
+        times = [one[name] for one in buckets]
         if not any(times):
             continue
         data.append(
@@ -95,7 +81,7 @@ def ranks(sections: Sequence[Section], dark: bool) -> Figure:
                 "name": name,
                 "x": [ns / unit.ns for ns in times],
                 "y": labels,
-                "marker": {"color": colors[color]},
+                "marker": {"color": colors[bucket_color(name)]},
                 "customdata": [[unit.text(ns), part[number]] for ns, part in zip(times, shares, strict=True)],
                 "hovertemplate": f"%{{y}}<br>{name}: %{{customdata[0]}} (%{{customdata[1]}} %)<extra></extra>",
             }

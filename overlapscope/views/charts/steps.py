@@ -10,8 +10,8 @@ from overlapscope.analysis.outliers import find_outliers
 from overlapscope.analysis.results import Device
 from overlapscope.intervals import I64
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
-from overlapscope.views.charts.buckets import PARTS
-from overlapscope.views.colors import palette
+from overlapscope.views.charts.buckets import MEANING
+from overlapscope.views.colors import bucket_color, palette
 from overlapscope.views.page import Section
 from overlapscope.views.words import percent, share
 
@@ -38,9 +38,10 @@ def steps(section: Section, dark: bool) -> Figure:
         periods = [device.steps[row] for row in rows]
         unusual = find_outliers(device.steps)[rows].tolist() if rows else []
         names = [escape(period.name) for period in periods]
+        buckets = [period.buckets.named() for period in periods]
         spans = [period.span_ns / unit.ns for period in periods]
-        for name, (field, color) in PARTS.items():
-            times = [getattr(period.buckets, field) for period in periods]
+        for name in MEANING:
+            times = [lengths[name] for lengths in buckets]
             if any(times):
                 data.append(
                     {
@@ -48,7 +49,7 @@ def steps(section: Section, dark: bool) -> Figure:
                         "name": name,
                         "x": rows,
                         "y": [ns / unit.ns for ns in times],
-                        "marker": {"color": colors[color]},
+                        "marker": {"color": colors[bucket_color(name)]},
                         "customdata": [
                             [row, step, unit.text(ns), share(ns, period.span_ns)]
                             for row, step, ns, period in zip(rows, names, times, periods, strict=True)

@@ -7,7 +7,7 @@ from html import escape
 
 from overlapscope.analysis.results import Device
 from overlapscope.views import tables
-from overlapscope.views.charts.buckets import PARTS, named
+from overlapscope.views.colors import bucket_color
 from overlapscope.views.headline import headlines
 from overlapscope.views.html.document import variable
 from overlapscope.views.page import Section
@@ -56,13 +56,13 @@ def paragraphs(text: str) -> str:
 
 def bucket_bar(section: Section, device: Device) -> str:
     """The partition of the window as one bar, with its key."""
-    buckets = named(device.buckets)
+    buckets = device.buckets.named()
     shares = bare_shares(list(buckets.values()), device.span_ns)
     drawn, key = [], []
     for (word, ns), part in zip(buckets.items(), shares, strict=True):
         if not ns:
             continue
-        color = f"var(--{variable(PARTS[word][1])})"
+        color = f"var(--{variable(bucket_color(word))})"
         title = f"{word}: {section.unit.text(ns)} ({part} %)"
         drawn.append(f'<span style="flex:{ns} 0 0;background:{color}" title="{escape(title)}"></span>')
         key.append(

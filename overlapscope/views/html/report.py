@@ -55,7 +55,7 @@ def render(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> str:
     """
     document.require_plotly()
     traces = _traces(page, lanes)
-    judged = [section for trace in traces for section in trace.sections if _judged(section)]
+    judged = [section for trace in traces for section in trace.sections if section.usable]
     compared = _named("all", of_all(judged))
     own = {_anchor(one): _named(_anchor(one), of_section(one, _analysis(one, lanes))) for one in judged}
     body = [*_head(page, traces), *_overview(page, compared)]
@@ -84,10 +84,6 @@ def _traces(page: Page, lanes: Sequence[Lanes]) -> list[_Trace]:
         )
         for number in range(len(page.report.traces))
     ]
-
-
-def _judged(section: Section) -> bool:
-    return section.device is not None and section.trace.trust.verdict != "unusable"
 
 
 def _anchor(section: Section) -> str:
@@ -146,7 +142,7 @@ def _trace(page: Page, trace: _Trace, charts: Mapping[str, Mapping[str, Titled]]
         yield from _headline(section, titled=not alone)
     if not trusted:
         yield _trust(trace.sections[0])
-    judged = any(_judged(section) for section in trace.sections)
+    judged = any(section.usable for section in trace.sections)
     if judged:
         yield "<h2>Findings, costliest first</h2>"
         yield from findings(page, trace.findings, trace.target)
@@ -173,7 +169,7 @@ def _headline(section: Section, *, titled: bool) -> Iterator[str]:
     # The title stands above already.
     said = clean(verdict.text).removeprefix(f"{section.title}: ")
     yield f'<div class="panel verdict"><p>{level(verdict.level)}{escape(said[:1].upper() + said[1:])}</p>'
-    if section.device is not None and _judged(section):
+    if section.device is not None and section.usable:
         yield figures(section, section.device)
         yield bucket_bar(section, section.device)
     yield "</div>"
@@ -184,7 +180,7 @@ def _details(section: Section, charts: Mapping[str, Titled], *, titled: bool) ->
         yield f"<h2>Charts{f': {escape(section.title)}' if titled else ''}</h2>"
         yield from _plots(charts)
     yield f"<h2>Tables{f': {escape(section.title)}' if titled else ''}</h2>"
-    shown = [*tables.device_tables(section, section.device)] if section.device and _judged(section) else []
+    shown = [*tables.device_tables(section, section.device)] if section.device and section.usable else []
     narrow = [one for one in shown if len(one.columns) <= _NARROW]
     yield f'<div class="columns">{"".join(panel(one.title, table(one)) for one in narrow)}</div>'
     yield from (panel(one.title, table(one)) for one in shown if one not in narrow)

@@ -18,6 +18,7 @@ import numpy as np
 
 from overlapscope import lanes as lane_views
 from overlapscope.lanes import Lanes
+from overlapscope.views.words import clean
 
 COLUMNS = 2048
 """Of the first tile, and of those of examples: about as many as a screen has."""
@@ -32,6 +33,9 @@ LEAST_COLUMN_NS = 64
 """No finer than this: an op of 192 ns is drawn singly then."""
 SHORTEST_VIEW_NS = 4_000
 """The page shows no shorter span than this, also of a trace that is shorter."""
+WORST = 10
+"""Cases told of each kind of what a person is led to."""
+_LONGEST_NAME = 200
 _EXAMPLES = 24
 """Findings of one trace that get tiles of their own, costliest first."""
 
@@ -50,7 +54,7 @@ def around(example: Span, lanes: Lanes) -> Span:
 
 
 def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_bytes: int) -> list[dict[str, Any]]:
-    """For each trace the `model` of its lanes and its `tiles`, each gzip in base64.
+    """For each trace the `model` of its lanes, its `tiles`, each gzip in base64, and its `worst` cases of each kind.
 
     The traces share the budget level by level, so that all can be zoomed into as far; each has at least one tile.
     """
@@ -63,7 +67,34 @@ def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_
             break
         left -= len(packed)
         mine.append(base64.b64encode(packed).decode("ascii"))
-    return [{"model": lane_views.model(lanes), "tiles": made} for lanes, made in zip(drawn, tiles, strict=True)]
+    return [
+        {"model": lane_views.model(lanes), "tiles": made, "worst": _worst(lanes)}
+        for lanes, made in zip(drawn, tiles, strict=True)
+    ]
+
+
+def _worst(lanes: Lanes) -> dict[str, Any]:
+    """What `lanes.worst` says, with the op of each case: no tile need hold it."""
+    told: dict[str, Any] = {}
+    for kind in lane_views.SUBJECTS:
+        found = [lane_views.worst(lanes, kind, number) for number in range(WORST)]
+        cases = [
+            {name: match[name] for name in ("lane", "row", "start", "end")} | {"op": _op(lanes, match)}
+            for match in (one["match"] for one in found)
+            if match is not None
+        ]
+        told[kind] = {"count": found[0]["count"], "cases": cases}
+    return told
+
+
+def _op(lanes: Lanes, match: dict[str, Any]) -> dict[str, Any]:
+    lane, row = lanes.lane(match["lane"]), match["row"]
+    return {
+        "start": int(lane.start_ns[row]),
+        "end": int(lane.end_ns[row]),
+        "title": clean(lane.name(row), _LONGEST_NAME),
+        "category": lane_views.CATEGORIES[lane.category[row]],
+    }
 
 
 class _Wanted(NamedTuple):

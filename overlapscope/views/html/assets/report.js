@@ -14,10 +14,10 @@
   const palette = (dark) => palettes[dark ? 1 : 0];
 
   for (const element of mounts) {
-    const { model, tiles, view } = timelines[element.id];
+    const { model, tiles, worst, view } = timelines[element.id];
     mounted[element.id] = overlapscope.mountTimeline(element, {
       model,
-      source: overlapscope.staticSource(tiles, model.categories),
+      source: overlapscope.staticSource(tiles, model.categories, worst),
       palette: palette(overlapscope.isDark()),
       view: { start: view[0], end: view[1] },
     });
