@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import overlapscope as ov
+from overlapscope import words
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.strip import measure
 from overlapscope.report import Report, build
 from overlapscope.trace import Kind
-from overlapscope.views import markdown, strip, terminal, words
+from overlapscope.views import markdown, strip, terminal
 from overlapscope.views.page import Page
 from overlapscope.views.verdict import judge
 from tests import kineto_files

@@ -145,7 +145,7 @@ def did_you_mean(asked: str, known: Iterable[str]) -> str:
 
 
 def _complain(sentence: str) -> None:
-    from overlapscope.views.words import clean
+    from overlapscope.words import clean
 
     message = f"overlapscope: error: {clean(sentence)}"
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"

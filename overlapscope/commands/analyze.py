@@ -11,7 +11,7 @@ from overlapscope.commands import DONE, did_you_mean
 from overlapscope.commands._output import add_output_arguments, check_output, write
 from overlapscope.commands._size import parse_size
 from overlapscope.errors import UsageError
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis

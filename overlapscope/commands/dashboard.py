@@ -10,7 +10,7 @@ from pathlib import Path
 from overlapscope.commands import DONE
 from overlapscope.commands._size import parse_size
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 
 class Command:

@@ -20,7 +20,7 @@ from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.destination import prepare, rank_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES
-from overlapscope.views.words import clean, plural
+from overlapscope.words import clean, plural
 
 _LAUNCHERS = {
     "torchrun": "torchrun",

@@ -115,7 +115,7 @@ def _paths(names: Sequence[str]) -> list[Path]:
 def _load(paths: Sequence[Path]) -> tuple[list[Entry], int]:
     """The experiments of the files, and how many could not be loaded; raises the error where none could."""
     from overlapscope.laboratory import catalog
-    from overlapscope.views.words import clean
+    from overlapscope.words import clean
 
     entries: list[Entry] = []
     faults: list[OverlapscopeError] = []

@@ -16,7 +16,7 @@ from overlapscope.views import annotated
 from overlapscope.views.html import report as html_report
 from overlapscope.views.html.tiles import Span
 from overlapscope.views.page import Page
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 
 def register(server: flask.Flask, library: Library) -> None:

@@ -10,7 +10,7 @@ from overlapscope.dashboard.library import Loading
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.place import Place
 from overlapscope.errors import OverlapscopeError
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 
 def notice(title: str, *lines: str | Component) -> Component:

@@ -25,7 +25,7 @@ from overlapscope.views.charts.causes import Subject, by_cause
 from overlapscope.views.colors import palette
 from overlapscope.views.grids import Grid, Row
 from overlapscope.views.verdict import judge
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 MARGIN_NS = 10_000
 """At least so much is shown on either side of a case in the timeline."""

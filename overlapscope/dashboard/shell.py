@@ -14,7 +14,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.place import Place, parse
 from overlapscope.dashboard.shown import Shown, settled
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 _POLL_MS = 300
 

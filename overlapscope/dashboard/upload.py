@@ -15,7 +15,7 @@ import flask
 from werkzeug.wrappers import Request
 
 from overlapscope.dashboard.library import Library
-from overlapscope.views.words import clean, size
+from overlapscope.words import clean, size
 
 BLOCK_BYTES = 1 << 20
 

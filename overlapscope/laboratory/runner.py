@@ -29,7 +29,7 @@ from overlapscope.laboratory.protocol import (
     RunVariant,
 )
 from overlapscope.laboratory.results import ExperimentResult, Machine, VariantResult
-from overlapscope.views.words import plural
+from overlapscope.words import plural
 
 NOT_YET = "not run yet"
 LOG = "output.txt"

@@ -7,7 +7,7 @@ from typing import Any
 from overlapscope.lanes import details_gpu, details_host
 from overlapscope.lanes.categories import CATEGORIES
 from overlapscope.lanes.lane import Lanes
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 
 def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from overlapscope.lanes.facts import Facts, by_cause, code, duration, exposed_in
 from overlapscope.lanes.lane import Lane, Lanes
 from overlapscope.lanes.span import span
 from overlapscope.trace import Kind, Memory
-from overlapscope.views.words import bandwidth, clean, percent, size
+from overlapscope.words import bandwidth, clean, percent, size
 
 Details = dict[str, Any]
 

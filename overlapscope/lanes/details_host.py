@@ -12,7 +12,7 @@ from overlapscope.lanes.facts import Facts, code, duration, instant
 from overlapscope.lanes.lane import Lane, Lanes
 from overlapscope.lanes.stalls import caused_by
 from overlapscope.trace import I64
-from overlapscope.views.words import clean, plural
+from overlapscope.words import clean, plural
 
 _CALLS = (ID["blocking-call"], ID["runtime-call"])
 _ANNOTATIONS = (ID["step"], ID["range"])

@@ -9,7 +9,7 @@ from overlapscope.analysis.exposed import ExposedCopies
 from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around, op_text
 from overlapscope.intervals import I64, Intervals
 from overlapscope.trace import Trace
-from overlapscope.views.words import clean, share, unit_for
+from overlapscope.words import clean, share, unit_for
 
 Facts = list[list[str]]
 """Pairs of a word and what there is to say, both fit to be shown as plain text."""

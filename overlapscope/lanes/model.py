@@ -6,7 +6,7 @@ from typing import Any
 
 from overlapscope.lanes.categories import CATEGORIES
 from overlapscope.lanes.lane import Lanes
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 
 def model(lanes: Lanes) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from overlapscope.lanes.lane import Lane, Lanes
 from overlapscope.lanes.places import Place
 from overlapscope.trace import I32, Bool
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 _KEPT = 4
 """Queries kept: a person steps through the matches of one."""

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from overlapscope.lanes.columns import columns_of, shares
 from overlapscope.lanes.lane import Lane, Lanes
 from overlapscope.lanes.wide import at_least
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 WIDE, NAMED = 3, 24
 MOST = 4_000

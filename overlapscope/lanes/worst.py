@@ -15,7 +15,7 @@ from overlapscope.lanes.facts import duration
 from overlapscope.lanes.lane import Lanes
 from overlapscope.lanes.stalls import caused_by_each
 from overlapscope.trace import I64
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 Subject = Literal["exposed-copy", "idle", "stall"]
 SUBJECTS: tuple[Subject, ...] = ("exposed-copy", "idle", "stall")

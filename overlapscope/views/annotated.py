@@ -26,7 +26,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.intervals import I64, Intervals, cut, intersect, subtract
 from overlapscope.sources.files import SourceFile
 from overlapscope.trace import Trace
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 CATEGORY = "overlapscope"
 """Category of our events: unknown to every reader of traces, and so to ours."""

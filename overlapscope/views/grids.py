@@ -17,7 +17,7 @@ from overlapscope.intervals import I64
 from overlapscope.trace import Kind, Memory
 from overlapscope.views.page import Section
 from overlapscope.views.scale import unit_of
-from overlapscope.views.words import Unit, bandwidth, bare_percent, clean, size
+from overlapscope.words import Unit, bandwidth, bare_percent, clean, size
 
 NAME_LIMIT = 200
 

@@ -8,7 +8,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.views.charts.causes import Subject, by_cause
 from overlapscope.views.page import Section
 from overlapscope.views.verdict import WORTH_SAYING
-from overlapscope.views.words import NOTHING, bare_shares, percent, share
+from overlapscope.words import NOTHING, bare_shares, percent, share
 
 MOST_CAUSES = 4
 """Of a bucket, in one line; its page has all."""

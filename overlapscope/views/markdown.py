@@ -11,7 +11,7 @@ from overlapscope.views import tables
 from overlapscope.views.page import Page, Section, section_of
 from overlapscope.views.tables import Table
 from overlapscope.views.verdict import judge
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 STRIP_SLICES = 80
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~&#!@$])")

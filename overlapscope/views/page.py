@@ -10,7 +10,7 @@ from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.strip import Strip
 from overlapscope.report import Report
 from overlapscope.rules.finding import Finding
-from overlapscope.views.words import Unit, clean, unit_for
+from overlapscope.words import Unit, clean, unit_for
 
 
 @dataclass(frozen=True, slots=True)

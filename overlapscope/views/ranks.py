@@ -10,7 +10,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.analysis.spans import median_step
 from overlapscope.views.grids import Cell, Field, Grid, Row
 from overlapscope.views.page import Section
-from overlapscope.views.words import NOTHING, Unit, bare_percent, clean, plural, share, unit_for
+from overlapscope.words import NOTHING, Unit, bare_percent, clean, plural, share, unit_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlapscope.views.page import Section
-from overlapscope.views.words import Unit, unit_for
+from overlapscope.words import Unit, unit_for
 
 _SMALL = 100
 """A part below 1 % of the span reads badly in the span's unit."""

@@ -13,7 +13,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.analysis.spans import median_step, whole
 from overlapscope.rules.finding import Finding
 from overlapscope.views.page import Section
-from overlapscope.views.words import clean, percent, plural
+from overlapscope.words import clean, percent, plural
 
 Basis = Literal["step", "window"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from overlapscope.analysis.strip import Lane, Strip
 from overlapscope.trace import Kind
-from overlapscope.views.words import Unit, clean, plural
+from overlapscope.words import Unit, clean, plural
 
 LABEL_WIDTH = 14
 """Columns to the left of the drawing."""

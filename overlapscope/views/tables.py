@@ -11,7 +11,7 @@ from typing import TypeVar
 from overlapscope.analysis.results import Device, HostStall, Period, TraceResult
 from overlapscope.rules.finding import Finding
 from overlapscope.views.page import Page, Section
-from overlapscope.views.words import (
+from overlapscope.words import (
     NOTHING,
     Unit,
     bandwidth,

@@ -12,14 +12,15 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from overlapscope import words
 from overlapscope.analysis.strip import Strip
 from overlapscope.trace import Kind
 from overlapscope.views import strip as strips
-from overlapscope.views import tables, words
+from overlapscope.views import tables
 from overlapscope.views.page import Page, Section, section_of
 from overlapscope.views.tables import Table
 from overlapscope.views.verdict import judge
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 _LEVEL = {"good": "bold green", "fair": "bold yellow", "poor": "bold red", "unusable": "bold"}
 _STATUS = {"ok": "green", "warn": "yellow", "fail": "red"}

@@ -8,7 +8,7 @@ from typing import Literal
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device
 from overlapscope.views.page import Section
-from overlapscope.views.words import percent, plural, share
+from overlapscope.words import percent, plural, share
 
 Level = Literal["good", "fair", "poor", "unusable"]
 

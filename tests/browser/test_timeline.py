@@ -18,7 +18,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.lanes import Lane, Lanes, places
 from overlapscope.sources import load
 from overlapscope.views.colors import palette
-from overlapscope.views.words import percent, unit_for
+from overlapscope.words import percent, unit_for
 from tests import kineto_files
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import go, settle, visit

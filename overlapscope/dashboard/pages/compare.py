@@ -18,7 +18,7 @@ from overlapscope.rules.finding import Finding
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.colors import palette
 from overlapscope.views.side_by_side import Change, Figure, Part, SideBySide, sentence, side_by_side
-from overlapscope.views.words import NOTHING, Unit, clean, percent, unit_for
+from overlapscope.words import NOTHING, Unit, clean, percent, unit_for
 
 _STANDING = {"gone": "good", "new": "poor", "in both": "muted"}
 _GOOD_NEWS = {"gone": "poor", "new": "good", "in both": "muted"}

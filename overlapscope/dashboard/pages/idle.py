@@ -11,7 +11,7 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.shown import Shown
 from overlapscope.views import grids
-from overlapscope.views.words import share
+from overlapscope.words import share
 
 
 def layout(shown: Shown) -> Component:

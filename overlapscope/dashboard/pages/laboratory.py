@@ -23,7 +23,7 @@ from overlapscope.views.laboratory.content import Line, chapter, overview
 from overlapscope.views.laboratory.html import LANE_COLORS
 from overlapscope.views.laboratory.tables import digits
 from overlapscope.views.tables import Table
-from overlapscope.views.words import clean, percent, unit_for
+from overlapscope.words import clean, percent, unit_for
 
 _LEAD = "Experiments on copies, streams and CUDA graphs whose outcome is known: measured here, and published."
 _STANDING = {"holds": "good", "does not hold": "poor", "unknown": "fair"}

@@ -23,7 +23,7 @@ from overlapscope.views.check_words import AFFECTS
 from overlapscope.views.colors import palette
 from overlapscope.views.headline import Headline, Reason, headlines, reasons
 from overlapscope.views.tables import cost, places, prose
-from overlapscope.views.words import clean, plural
+from overlapscope.words import clean, plural
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
 _TRUST_COLUMNS = ("status", "check", "what was seen", "what that makes unknown or inexact")

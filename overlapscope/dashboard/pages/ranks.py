@@ -20,7 +20,7 @@ from overlapscope.dashboard.place import Place, parse
 from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.views import charts, ranks
 from overlapscope.views.page import Page
-from overlapscope.views.words import clean, plural
+from overlapscope.words import clean, plural
 
 _POLL_MS = 300
 _LEAD = "The traces of one job beside one another: where each rank's time goes, and who waits for whom."

@@ -16,7 +16,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.shown import Shown
 from overlapscope.views import charts, grids
 from overlapscope.views.charts.steps import chosen
-from overlapscope.views.words import plural
+from overlapscope.words import plural
 
 
 def layout(shown: Shown) -> Component:

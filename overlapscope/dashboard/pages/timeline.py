@@ -20,7 +20,7 @@ from overlapscope.dashboard.shown import Shown
 from overlapscope.errors import OverlapscopeError
 from overlapscope.lanes import Lanes
 from overlapscope.views.colors import bucket_color, palette
-from overlapscope.views.words import Unit, clean, percent, share, unit_for
+from overlapscope.words import Unit, clean, percent, share, unit_for
 
 _MOUNT = "function(config) { window.overlapscope.mountDashTimeline(config); return window.dash_clientside.no_update; }"
 

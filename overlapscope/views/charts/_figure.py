@@ -6,7 +6,7 @@ import html
 from typing import Any
 
 from overlapscope.views.colors import palette
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 Figure = dict[str, Any]
 

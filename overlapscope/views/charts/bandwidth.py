@@ -16,8 +16,8 @@ from overlapscope.views.charts._figure import Figure, axis, figure
 from overlapscope.views.colors import palette
 from overlapscope.views.page import Section
 from overlapscope.views.scale import unit_of
-from overlapscope.views.words import bandwidth as rate_text
-from overlapscope.views.words import size as size_text
+from overlapscope.words import bandwidth as rate_text
+from overlapscope.words import size as size_text
 
 MOST_POINTS = 5000
 

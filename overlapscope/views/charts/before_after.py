@@ -7,7 +7,7 @@ from typing import Any
 from overlapscope.views.charts._figure import Figure, axis, figure
 from overlapscope.views.colors import bucket_color, palette
 from overlapscope.views.side_by_side import SideBySide
-from overlapscope.views.words import bare_shares, unit_for
+from overlapscope.words import bare_shares, unit_for
 
 
 def before_after(compared: SideBySide, dark: bool) -> Figure:

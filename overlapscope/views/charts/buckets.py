@@ -9,7 +9,7 @@ from typing import Any, Final
 from overlapscope.views.charts._figure import Figure, axis, escape, figure, legible
 from overlapscope.views.colors import bucket_color, palette
 from overlapscope.views.page import Section
-from overlapscope.views.words import bare_shares, unit_for
+from overlapscope.words import bare_shares, unit_for
 
 MEANING: Final[dict[str, str]] = {
     "compute": "kernels ran",

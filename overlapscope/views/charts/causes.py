@@ -9,7 +9,7 @@ from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.colors import palette
 from overlapscope.views.page import Section
 from overlapscope.views.scale import unit_of
-from overlapscope.views.words import bare_shares
+from overlapscope.words import bare_shares
 
 Subject = Literal["exposed-copy", "idle"]
 

@@ -13,7 +13,7 @@ from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.charts.buckets import MEANING
 from overlapscope.views.colors import bucket_color, palette
 from overlapscope.views.page import Section
-from overlapscope.views.words import percent, share
+from overlapscope.words import percent, share
 
 MOST_BARS = 1000
 _FEW = 4

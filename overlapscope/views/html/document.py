@@ -20,7 +20,7 @@ import msgspec
 
 from overlapscope.errors import MissingPackage
 from overlapscope.views.colors import palette
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 Figure = dict[str, Any]
 """A Plotly figure: `data` and `layout`."""

@@ -14,7 +14,7 @@ from overlapscope.views import tables
 from overlapscope.views.html.parts import paragraphs
 from overlapscope.views.html.tiles import Span, around
 from overlapscope.views.page import Page, section_of
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from overlapscope.views.headline import headlines
 from overlapscope.views.html.document import variable
 from overlapscope.views.page import Section
 from overlapscope.views.tables import Column, Table
-from overlapscope.views.words import bare_shares
+from overlapscope.words import bare_shares
 
 
 def table(shown: Table) -> str:

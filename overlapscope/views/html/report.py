@@ -21,7 +21,7 @@ from overlapscope.views.html.parts import bucket_bar, figures, level, panel, tab
 from overlapscope.views.html.tiles import BUDGET_BYTES, Span, pyramids
 from overlapscope.views.page import Page, Section
 from overlapscope.views.verdict import judge
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 _NARROW = 3
 """Tables of so many columns stand beside one another."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from overlapscope import lanes as lane_views
 from overlapscope.lanes import Lanes
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 COLUMNS = 2048
 """Of the first tile, and of those of examples: about as many as a screen has."""

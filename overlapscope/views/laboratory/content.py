@@ -12,7 +12,7 @@ from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, ta
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, Strip, VariantResult
 from overlapscope.views.laboratory.tables import all_tables, named_analyses, sentence
 from overlapscope.views.tables import Column, Table, text
-from overlapscope.views.words import bandwidth, clean, size, unit_for
+from overlapscope.words import bandwidth, clean, size, unit_for
 
 Standing = Literal["holds", "does not hold", "unknown"]
 

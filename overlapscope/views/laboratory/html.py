@@ -15,7 +15,7 @@ from overlapscope.views.html import document
 from overlapscope.views.html.document import Chart, Document
 from overlapscope.views.html.parts import items, table
 from overlapscope.views.laboratory.content import Bars, Chapter, Line, Overview, chapter, overview
-from overlapscope.views.words import clean, unit_for
+from overlapscope.words import clean, unit_for
 
 LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
 """The palette's names of a strip's lanes, where they differ."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from overlapscope.laboratory.comparison import Comparison
 from overlapscope.views.laboratory.content import Chapter, Line, Overview, chapter, overview, strip_lines
 from overlapscope.views.markdown import escape, table_lines
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 
 def render(comparisons: Sequence[Comparison]) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from overlapscope.views.laboratory.tables import digits
-from overlapscope.views.words import clean
+from overlapscope.words import clean
 
 if TYPE_CHECKING:
     from rich.status import Status

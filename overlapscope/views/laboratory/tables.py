@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from overlapscope.laboratory.comparison import WALL, Comparison, place
 from overlapscope.laboratory.results import Analysis, ExperimentResult, VariantResult
 from overlapscope.views.tables import Column, Table, text
-from overlapscope.views.words import NOTHING, bandwidth, bare_percent, bare_shares, clean, unit_for
+from overlapscope.words import NOTHING, bandwidth, bare_percent, bare_shares, clean, unit_for
 
 _CAUSE = (text("cause"), Column("% of it"))
 _VARIANT = Column("variant", False, flexible=True, prose=True)

@@ -15,7 +15,7 @@ from overlapscope.views.laboratory.content import Chapter, Line, Overview, chapt
 from overlapscope.views.laboratory.tables import sentence
 from overlapscope.views.tables import Column, Table, text
 from overlapscope.views.terminal import lay_out, table_grid
-from overlapscope.views.words import clean, plural
+from overlapscope.words import clean, plural
 
 if TYPE_CHECKING:
     from overlapscope.laboratory.experiment import Experiment
