@@ -138,6 +138,18 @@ def test_where_memory_is_short_the_two_shown_last_stay(monkeypatch: pytest.Monke
     assert [library.opened(id) is not None for id in ids] == [False, True, True]
 
 
+def test_a_trace_that_could_not_be_read_is_read_again_once_its_file_has_changed(tmp_path: Path) -> None:
+    trace = tmp_path / "t.json.gz"
+    trace.write_bytes(b"unfinished")
+    library = Library([trace])
+    for _ in range(2):
+        with pytest.raises(UnreadableTrace):
+            library.wait("t")
+    shutil.copy(TRACES / "streamed0_pinned0.json.gz", trace)
+    assert library.failure("t") is None
+    assert library.wait("t").report.devices
+
+
 def test_a_dropped_trace_is_one_of_its_own() -> None:
     library = Library()
     path = TRACES / "streamed0_pinned0.json.gz"

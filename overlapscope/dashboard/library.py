@@ -30,6 +30,9 @@ STRIP_SLICES = 400
 KEPT_EVENTS = 40_000_000
 """Traces stay in memory, the most recently shown ones, up to so many events together: some 4 GB."""
 
+_FileState = tuple[int, int] | None
+"""Time of the last change and size; None where there is no such file."""
+
 _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
 
 
@@ -89,7 +92,7 @@ class Library:
         self._entries = {entry.id: entry for entry in _find(self._sources)}
         self._ids = {entry.path.resolve(): entry.id for entry in self._entries.values()}
         self._opened: dict[str, Opened] = {}
-        self._failed: dict[str, OverlapscopeError] = {}
+        self._failed: dict[str, tuple[OverlapscopeError, _FileState]] = {}
         self._wanted: list[str] = []
         self._loading: dict[str, Loading] = {}
         self._change = threading.Condition()
@@ -131,7 +134,7 @@ class Library:
     def request(self, id: str) -> None:
         """Have a trace loaded, before those that were asked for earlier."""
         with self._change:
-            if id not in self._entries or id in self._opened or id in self._loading or id in self._failed:
+            if id not in self._entries or id in self._opened or id in self._loading or self.failure(id):
                 return
             if id in self._wanted:
                 self._wanted.remove(id)
@@ -142,9 +145,9 @@ class Library:
         """The trace, once it is loaded. Raises UnreadableTrace where it cannot be."""
         with self._change:
             while (found := self.opened(id)) is None:
-                if id in self._failed:
+                if (failure := self.failure(id)) is not None:
                     # Else its traceback would grow with every time that it is raised.
-                    raise self._failed[id].with_traceback(None)
+                    raise failure.with_traceback(None)
                 if id not in self._entries:
                     raise UnreadableTrace(f"{id}: there is no such trace here.")
                 self.request(id)
@@ -152,9 +155,15 @@ class Library:
             return found
 
     def failure(self, id: str) -> OverlapscopeError | None:
-        """Why a trace could not be loaded."""
+        """Why a trace could not be loaded; None again once its file has changed."""
         with self._change:
-            return self._failed.get(id)
+            if id not in self._failed:
+                return None
+            error, state = self._failed[id]
+            if _state_of(self._entries[id].path) == state:
+                return error
+            del self._failed[id]
+            return None
 
     def loading(self, id: str) -> Loading:
         """How far a trace is that was requested."""
@@ -184,6 +193,7 @@ class Library:
                     self._change.wait()
                 entry = self._entries[self._wanted.pop()]
                 self._loading[entry.id] = Loading("reading", 0.0)
+            state = _state_of(entry.path)
             opened, error = self._open(entry)
             with self._change:
                 del self._loading[entry.id]
@@ -191,7 +201,7 @@ class Library:
                     self._opened[entry.id] = opened
                     self._forget()
                 elif error is not None:
-                    self._failed[entry.id] = error
+                    self._failed[entry.id] = error, state
                 self._change.notify_all()
 
     def _open(self, entry: Entry) -> tuple[Opened | None, OverlapscopeError | None]:
@@ -225,6 +235,14 @@ class Library:
         show beside one another."""
         while len(self._opened) > 2 and sum(one.events for one in self._opened.values()) > KEPT_EVENTS:
             del self._opened[next(iter(self._opened))]
+
+
+def _state_of(path: Path) -> _FileState:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
 
 
 def _opened(entry: Entry, analysis: TraceAnalysis) -> Opened:
