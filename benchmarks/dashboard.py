@@ -328,9 +328,11 @@ def page_report(pages: dict[float, list[FirstPage]]) -> tuple[list[str], list[Ta
         )
         wanted = next((limit for asked, limit in FIRST_PAGE_MB.items() if abs(asked - size) < 0.05 * asked), None)
         if wanted is not None:
-            targets.append(
-                Target(f"first page, {size:.0f} MB", f"under {wanted} s", f"{verdict:.2f} s", verdict < wanted)
-            )
+            served = statistics.median(one.verdict_s - one.listening_s for one in runs)
+            targets += [
+                Target(f"first page, {size:.0f} MB, {since}", f"under {wanted} s", f"{took:.2f} s", took < wanted)
+                for since, took in (("from when it serves", served), ("from the process' start", verdict))
+            ]
     sizes = list(pages)
     resident_mb = [statistics.median(one.rss_mb for one in runs) for runs in pages.values()]
     if len(sizes) > 1:
