@@ -40,7 +40,8 @@ KINDS = (
 def test_every_page_shows_every_kind_of_trace(page: Page, dashboard: Served, trace: str) -> None:
     visit(page, dashboard, trace=trace)
     expect(page.locator("#verdict-text")).to_be_visible()
-    for name in PAGES[1:]:
+    # The laboratory is the same whatever the trace is.
+    for name in PAGES[1:-1]:
         go(page, name)
         assert len(page.locator("#content").inner_text()) > 20
         assert f"trace={trace}" in page.url
@@ -262,7 +263,8 @@ def test_everything_works_behind_a_prefix(page: Page, serve_traces: Serve, keeps
         page.goto(address)
         settle(page)
         expect(page.locator("#verdict-text")).to_be_visible()
-        for name in PAGES[1:]:
+        # What has routes of its own: the timeline, grids and charts, two timelines at once.
+        for name in ("timeline", "copies", "compare"):
             go(page, name)
             assert page.url.startswith(f"{address}{name}")
         drop(page, SAMPLE)
