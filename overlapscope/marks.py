@@ -6,6 +6,9 @@ METADATA = "overlapscope"
 WARM_UP_STEPS = "warm_up_steps"
 """In it: how many of the first `ProfilerStep`s were recorded so that the pipeline fills, not to be judged."""
 
+TORCH = "torch"
+"""In it: the version of PyTorch, which Kineto does not write."""
+
 EVENT_RECORD = "overlapscope::event_record#"
 """`overlapscope::event_record#NUMBER@DEVICE.STREAM` encloses the call that recorded an event on that stream."""
 

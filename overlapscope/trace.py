@@ -225,6 +225,8 @@ class Trace:
     """When recording ended; -1 where the source does not say."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions the source states, e.g. `cuda_runtime`."""
+    flags: dict[str, bool] = field(default_factory=dict)
+    """What the source says of how it was recorded, e.g. `record_shapes`."""
     damage: Damage = field(default_factory=Damage)
     warm_up_steps: int = 0
     """How many of the first steps were recorded only for the pipeline to fill, and must not be judged."""

@@ -163,7 +163,7 @@ def make_trace(
             column((0 if w.source_stream >= 0 else -1 for w in waits if w.recorded), np.int64),
             column(w.record_correlation for w in waits if w.recorded),
         ),
-        device_names={},
+        device_names=rest.pop("device_names", {}),
         cpu_ops=tables["cpu_ops"],
         annotations=tables["annotations"],
         python_frames=tables["python_frames"],

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device
+from overlapscope.analysis.environment import describe
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.results import TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_device, judge_file, verdict
@@ -52,5 +53,6 @@ def analyze_trace(
         rank=trace.rank,
         trust=verdict(checks),
         devices=tuple(analysis.result for analysis in devices),
+        environment=describe(trace),
     )
     return TraceAnalysis(result, tuple(devices), trace)

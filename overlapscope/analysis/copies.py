@@ -6,13 +6,15 @@ from typing import Literal
 
 import numpy as np
 
-from overlapscope.analysis.results import CopyGroup
+from overlapscope.analysis.by_step import row, step_at, table
+from overlapscope.analysis.periods import Periods
+from overlapscope.analysis.results import CopiesByStep, CopyGroup
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import Intervals, covered, intersect, total, union
+from overlapscope.intervals import I64, Intervals, covered, intersect, total, union
 from overlapscope.trace import Kind, Memory
 
 
-def group_copies(timeline: Timeline, windows: Intervals) -> tuple[CopyGroup, ...]:
+def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[CopyGroup, ...]:
     """The copies that run inside the given disjoint windows, longest group first.
 
     Times are cut at the windows' edges; counts, bytes and bandwidth are of whole copies.
@@ -48,6 +50,24 @@ def group_copies(timeline: Timeline, windows: Intervals) -> tuple[CopyGroup, ...
                 time_ns=total(ran),
                 exposed_ns=int(covered(timeline.exposed_copy, ran.starts, ran.ends).sum()),
                 gb_per_s=moved / took if sized.any() and took else None,
+                by_step=_by_step(timeline, steps, rows, ran),
             )
         )
     return tuple(sorted(groups, key=lambda g: (-g.time_ns, g.direction, g.stream)))
+
+
+def _by_step(timeline: Timeline, steps: Periods, rows: I64, ran: Intervals) -> CopiesByStep:
+    """A group's copies, the given rows of `Timeline.ops`, in each step; `ran` is the union of their intervals."""
+    ops, step, shape = timeline.ops, step_at(steps, timeline.ops.start_ns[rows]), (1, len(steps.row))
+    one, sized = np.zeros(len(rows), np.int64), ops.bytes[rows] >= 0
+
+    def added(weight: I64) -> tuple[int, ...]:
+        return row(table(one, step, weight, shape)[0])
+
+    return CopiesByStep(
+        count=added(one + 1),
+        bytes=added(np.where(sized, ops.bytes[rows], 0)),
+        duration_ns=added(np.where(sized, ops.end_ns[rows] - ops.start_ns[rows], 0)),
+        time_ns=row(covered(ran, steps.start_ns, steps.end_ns)),
+        exposed_ns=row(covered(intersect(ran, timeline.exposed_copy), steps.start_ns, steps.end_ns)),
+    )

@@ -14,6 +14,7 @@ from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import copy_evidence, idle_evidence
 from overlapscope.analysis.exposed import ExposedCopies
 from overlapscope.analysis.host import Blocking
+from overlapscope.analysis.kernels import group_kernels
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
 from overlapscope.analysis.results import Device, Period, Window
@@ -77,6 +78,8 @@ def analyze_device(
     lead_in = None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns
     figures = _Figures(timeline, exposed, idle)
     whole = figures.together(starts, ends)
+    judged = np.maximum(starts, timeline.judged_from_ns)
+    behind = judged < ends
     return DeviceAnalysis(
         result=Device(
             device=device,
@@ -88,17 +91,19 @@ def analyze_device(
             buckets=whole.buckets,
             engines=whole.engines,
             overlap=whole.overlap,
+            judged=figures.together(judged[behind], ends[behind]) if behind.any() else None,
             streams=stream_use(timeline, starts, ends),
-            copies=group_copies(timeline, windows),
+            copies=group_copies(timeline, shown[0], windows),
             exposed_copy_by_cause=whole.exposed_copy_by_cause,
             idle_by_cause=whole.idle_by_cause,
             evidence=(
                 *copy_evidence(trace, timeline, exposed, windows),
                 *idle_evidence(trace, idle, windows),
             ),
-            host_stalls=find_stalls(trace, timeline, blocking, idle, windows),
+            host_stalls=find_stalls(trace, timeline, blocking, idle, shown[0], windows),
             steps=figures.each(trace, shown[0]),
             ranges=figures.each(trace, shown[1]),
+            kernels=group_kernels(trace, timeline, shown[0], windows),
         ),
         windows=windows,
         timeline=timeline,
@@ -121,7 +126,7 @@ class _Figures:
     def together(self, starts: I64, ends: I64) -> Period:
         """The figures of all the windows added up."""
         summed = [{name: int(values.sum()) for name, values in part.items()} for part in self._lengths(starts, ends)]
-        return period("", int(starts[0]), int(ends[-1]), *summed)
+        return period("", int(starts[0]), int(ends[-1]), *summed, partial=False)
 
     def each(self, trace: Trace, periods: Periods) -> tuple[Period, ...]:
         """The figures of each window by itself."""
@@ -129,15 +134,22 @@ class _Figures:
             {name: values.tolist() for name, values in part.items()}
             for part in self._lengths(periods.start_ns, periods.end_ns)
         ]
-        windows = zip(periods.row.tolist(), periods.start_ns.tolist(), periods.end_ns.tolist(), strict=True)
+        windows = zip(
+            periods.row.tolist(),
+            periods.start_ns.tolist(),
+            periods.end_ns.tolist(),
+            periods.partial.tolist(),
+            strict=True,
+        )
         return tuple(
             period(
                 trace.annotations.name(row),
                 start,
                 end,
                 *({name: values[number] for name, values in part.items()} for part in parts),
+                partial=partial,
             )
-            for number, (row, start, end) in enumerate(windows)
+            for number, (row, start, end, partial) in enumerate(windows)
         )
 
     def _lengths(self, starts: I64, ends: I64) -> tuple[dict[str, I64], dict[str, I64], dict[str, I64]]:
@@ -154,7 +166,14 @@ def _where(pieces: ExposedCopies | IdleTime, cause: int) -> Intervals:
 
 
 def period(
-    name: str, start: int, end: int, ns: dict[str, int], copy_causes: dict[str, int], idle_causes: dict[str, int]
+    name: str,
+    start: int,
+    end: int,
+    ns: dict[str, int],
+    copy_causes: dict[str, int],
+    idle_causes: dict[str, int],
+    *,
+    partial: bool,
 ) -> Period:
     """The figures of one window from the lengths that `timeline.lengths` names, and those of its causes."""
     buckets, engines, overlap = measured(ns)
@@ -167,4 +186,5 @@ def period(
         overlap=overlap,
         exposed_copy_by_cause=copy_causes,
         idle_by_cause=idle_causes,
+        partial=partial,
     )

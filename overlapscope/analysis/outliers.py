@@ -20,6 +20,17 @@ _SCALE = 1.4826
 """Makes the median absolute deviation of a normal distribution its standard deviation."""
 
 
+WARM_UP_FACTOR = 1.5
+_FEWEST_BESIDE_WARM_UP = 3
+
+
+def begins_with_warm_up(spans_ns: Sequence[int]) -> bool:
+    """Whether the first of the steps took more than 1.5 times as long as the longest of the others: it allocated,
+    compiled or chose kernels. Not asked of fewer than three."""
+    enough = len(spans_ns) >= _FEWEST_BESIDE_WARM_UP
+    return enough and spans_ns[0] > WARM_UP_FACTOR * max(spans_ns[1:])
+
+
 def find_outliers(steps: Sequence[Period]) -> Bool:
     """For each step whether its span lies more than 3 scaled median absolute deviations and 5 % from the median.
 

@@ -21,12 +21,14 @@ class Periods:
     row: I64
     start_ns: I64
     end_ns: I64
+    partial: Bool
+    """Whether it began in the lead-in, and what lay there was cut off."""
 
     def inside(self, starts: I64, ends: I64) -> Periods:
         """Those that lie within one of the given disjoint windows, sorted by start."""
         window = np.searchsorted(starts, self.start_ns, side="right") - 1
         kept = (window >= 0) & (np.append(ends, 0)[window] >= self.end_ns)
-        return Periods(self.row[kept], self.start_ns[kept], self.end_ns[kept])
+        return Periods(self.row[kept], self.start_ns[kept], self.end_ns[kept], self.partial[kept])
 
 
 def is_step(annotations: HostEvents) -> Bool:
@@ -97,9 +99,9 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
 
 
 def _judged(timeline: Timeline, row: I64, start: I64, end: I64) -> Periods:
-    start = np.maximum(start, timeline.judged_from_ns)
-    kept = end > start
-    return Periods(row[kept], start[kept], end[kept])
+    begin = np.maximum(start, timeline.judged_from_ns)
+    kept = end > begin
+    return Periods(row[kept], begin[kept], end[kept], (begin > start)[kept])
 
 
 class _Launches:

@@ -62,6 +62,24 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     """Both copy directions at once."""
     comm_compute_pct: float | None
     """Share of communication that ran under compute."""
+    exposed_h2d_ns: int
+    """H2D copies outside compute and comm; with `exposed_d2h_ns` more than the exposed copy where both are exposed at
+    once."""
+    exposed_d2h_ns: int
+
+
+class CopiesByStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of copies in each of `Device.steps`, in their order."""
+
+    count: tuple[int, ...]
+    """Copies that begin in the step."""
+    bytes: tuple[int, ...]
+    """Of those among them that state their size."""
+    duration_ns: tuple[int, ...]
+    """Sum of the durations of the same copies."""
+    time_ns: tuple[int, ...]
+    """Length of the union, cut at the step's edges."""
+    exposed_ns: tuple[int, ...]
 
 
 class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +97,14 @@ class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
     exposed_ns: int
     gb_per_s: float | None
     """1e9 bytes per second over the copies' own durations."""
+    by_step: CopiesByStep
+
+
+class StallsByStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A host stall in each of `Device.steps`, in their order, cut at the steps' edges."""
+
+    host_wait_ns: tuple[int, ...]
+    idle_caused_ns: tuple[int, ...]
 
 
 class HostStall(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +121,7 @@ class HostStall(msgspec.Struct, frozen=True, kw_only=True):
     """GPU idle time that followed because the host could not launch meanwhile: the cost."""
     where: str | None
     """Python line, where recorded with stacks."""
+    by_step: StallsByStep
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +156,28 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     overlap: Overlap
     exposed_copy_by_cause: dict[str, int]
     idle_by_cause: dict[str, int]
+    partial: bool
+    """It began in the lead-in, and what lay there was cut off."""
+
+
+class KernelsByStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of kernels in each of `Device.steps`, in their order: those that begin in it."""
+
+    count: tuple[int, ...]
+    time_ns: tuple[int, ...]
+
+
+class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """All kernels of one name that one op launched."""
+
+    kernel: str
+    op: str | None
+    """Innermost CPU op around the launch."""
+    comm: bool
+    count: int
+    time_ns: int
+    """Sum of the kernels' own durations, whether they ran side by side or not."""
+    by_step: KernelsByStep
 
 
 class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +206,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     buckets: Buckets
     engines: Engines
     overlap: Overlap
+    judged: Period | None
+    """The same without the lead-in; None where that is all there is."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
     exposed_copy_by_cause: dict[str, int]
@@ -165,6 +216,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     host_stalls: tuple[HostStall, ...]
     steps: tuple[Period, ...]
     ranges: tuple[Period, ...]
+    kernels: tuple[KernelGroup, ...]
+    """Longest first."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,6 +235,20 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
 
 
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trace was recorded on and how, as far as it says; None and absent where it does not."""
+
+    gpus: tuple[str, ...] = ()
+    """Product names of the devices that worked, sorted, each once."""
+    world_size: int | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    """The highest CUDA version that the driver supports."""
+    flags: dict[str, bool] = {}
+    """What was recorded besides times: `sync_events`, `stacks`, `shapes`, `memory`."""
+
+
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     """One trace, that is one process."""
 
@@ -189,3 +256,4 @@ class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None
     trust: Trust
     devices: tuple[Device, ...]
+    environment: Environment

@@ -16,6 +16,7 @@ def whole(device: Device) -> Period:
         overlap=device.overlap,
         exposed_copy_by_cause=device.exposed_copy_by_cause,
         idle_by_cause=device.idle_by_cause,
+        partial=False,
     )
 
 

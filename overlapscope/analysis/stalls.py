@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlapscope.analysis.by_step import row, step_at, table
 from overlapscope.analysis.causes import IDLE_RANK, IdleCause
 from overlapscope.analysis.host import Blocking, lines_around, ops_around
 from overlapscope.analysis.late_launch import IdleTime
-from overlapscope.analysis.results import HostStall
+from overlapscope.analysis.periods import Periods
+from overlapscope.analysis.results import HostStall, StallsByStep
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import Intervals, cut
+from overlapscope.intervals import I64, Intervals, cut
 from overlapscope.trace import Trace
 
 BLOCKED = (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)
@@ -18,7 +20,7 @@ BLOCKED_NUMBERS = [IDLE_RANK[cause] for cause in BLOCKED]
 
 
 def find_stalls(
-    trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime, windows: Intervals
+    trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime, steps: Periods, windows: Intervals
 ) -> tuple[HostStall, ...]:
     """Blocking calls that run inside the windows, grouped by call, op, thread and line, costliest first.
 
@@ -27,9 +29,9 @@ def find_stalls(
     """
     calls = trace.runtime_calls
     caused = np.zeros(len(calls), np.int64)
-    row, start, end = cut(idle.start_ns, idle.end_ns, windows)
-    blamed = np.isin(idle.cause[row], BLOCKED_NUMBERS) & (idle.call[row] >= 0)
-    np.add.at(caused, idle.call[row[blamed]], (end - start)[blamed])
+    piece, start, end = cut(idle.start_ns, idle.end_ns, windows)
+    blamed = np.isin(idle.cause[piece], BLOCKED_NUMBERS) & (idle.call[piece] >= 0)
+    np.add.at(caused, idle.call[piece[blamed]], (end - start)[blamed])
     elsewhere = _of_other_devices(trace, timeline)
     mine = blocking.row
     # The first window that ends behind the call's start has begun before its end.
@@ -40,8 +42,14 @@ def find_stalls(
     ops = ops_around(trace, calls.thread[rows], calls.start_ns[rows])
     lines = lines_around(trace, calls.thread[rows], calls.start_ns[rows])
     groups: dict[tuple[str, str | None, int, str | None], list[int]] = {}
-    for row, op, line in zip(rows.tolist(), ops, lines, strict=True):
-        groups.setdefault((calls.name(row), op, int(calls.thread[row]), line), []).append(row)
+    for call_row, op, line in zip(rows.tolist(), ops, lines, strict=True):
+        groups.setdefault((calls.name(call_row), op, int(calls.thread[call_row]), line), []).append(call_row)
+    group_of = np.full(len(calls), -1, np.int64)
+    for number, members in enumerate(groups.values()):
+        group_of[members] = number
+    waits = _by_step(group_of, rows, calls.start_ns[rows], calls.end_ns[rows], steps, len(groups))
+    blame = np.flatnonzero(np.isin(idle.cause, BLOCKED_NUMBERS) & (idle.call >= 0))
+    costs = _by_step(group_of, idle.call[blame], idle.start_ns[blame], idle.end_ns[blame], steps, len(groups))
     stalls = [
         HostStall(
             call=call,
@@ -51,10 +59,19 @@ def find_stalls(
             host_wait_ns=int((calls.end_ns[members] - calls.start_ns[members]).sum()),
             idle_caused_ns=int(caused[members].sum()),
             where=line,
+            by_step=StallsByStep(host_wait_ns=row(waits[number]), idle_caused_ns=row(costs[number])),
         )
-        for (call, op, thread, line), members in groups.items()
+        for number, ((call, op, thread, line), members) in enumerate(groups.items())
     ]
     return tuple(sorted(stalls, key=lambda s: (-s.idle_caused_ns, -s.host_wait_ns, s.call, s.thread)))
+
+
+def _by_step(group_of: I64, call: I64, start: I64, end: I64, steps: Periods, groups: int) -> I64:
+    """How long the intervals that the given calls answer for are in each step: (groups, steps)."""
+    piece, begin, stop = cut(start, end, Intervals(steps.start_ns, steps.end_ns))
+    group = group_of[call[piece]]
+    step = np.where(group >= 0, step_at(steps, begin), -1)
+    return table(group, step, stop - begin, (groups, len(steps.row)))
 
 
 def _of_other_devices(trace: Trace, timeline: Timeline) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

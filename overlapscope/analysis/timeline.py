@@ -42,6 +42,8 @@ class Timeline:
     copy: Intervals
     exposed_comm: Intervals
     exposed_copy: Intervals
+    exposed_h2d: Intervals
+    exposed_d2h: Intervals
     exposed_other: Intervals
     idle: Intervals
 
@@ -75,6 +77,8 @@ def build(trace: Trace, device: int) -> Timeline:
         copy=copy,
         exposed_comm=subtract(comm, compute),
         exposed_copy=subtract(copy, kernels),
+        exposed_h2d=subtract(kinds[Kind.H2D], kernels),
+        exposed_d2h=subtract(kinds[Kind.D2H], kernels),
         exposed_other=subtract(other, working),
         idle=complement(join(working, other), start, end),
     )
@@ -135,6 +139,8 @@ def lengths(timeline: Timeline, starts: I64, ends: I64) -> dict[str, I64]:
         "comm_hidden": intersect(t.comm, t.compute),
         "exposed_comm": t.exposed_comm,
         "exposed_copy": t.exposed_copy,
+        "exposed_h2d": t.exposed_h2d,
+        "exposed_d2h": t.exposed_d2h,
         "exposed_other": t.exposed_other,
         "idle": t.idle,
     }
@@ -172,6 +178,8 @@ def measured(ns: dict[str, int]) -> tuple[Buckets, Engines, Overlap]:
             efficiency_pct=percentage(serial - ns["busy"], serial - ideal),
             h2d_d2h_ns=ns["both"],
             comm_compute_pct=percentage(ns["comm_hidden"], ns["comm"]),
+            exposed_h2d_ns=ns["exposed_h2d"],
+            exposed_d2h_ns=ns["exposed_d2h"],
         ),
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.analysis.timeline import Timeline
@@ -23,7 +24,6 @@ CLOCK_TOLERANCE_NS = 50_000
 CLOCK_LIMIT_NS = 1_000_000
 """Beyond this host and device cannot be compared at all."""
 LONG_LEAD_IN = 0.1
-WARM_UP_FACTOR = 1.5
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
 
@@ -268,7 +268,7 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
 
 
 def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
-    if len(spans) >= 3 and spans[0] > WARM_UP_FACTOR * spans[1:].max():
+    if begins_with_warm_up(spans.tolist()):
         return Check(
             id="warm-up",
             status="warn",

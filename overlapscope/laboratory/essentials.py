@@ -76,8 +76,8 @@ def _judged(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking) -> Devic
         overlap=overlap,
         exposed_copy_by_cause=_known(result.exposed_copy_by_cause, CopyCause.LEAD_IN),
         idle_by_cause=_known(result.idle_by_cause, IdleCause.LEAD_IN),
-        copies=group_copies(timeline, window),
-        host_stalls=find_stalls(trace, timeline, blocking, analysis.idle, window),
+        copies=group_copies(timeline, analysis.steps, window),
+        host_stalls=find_stalls(trace, timeline, blocking, analysis.idle, analysis.steps, window),
     )
 
 

@@ -14,7 +14,7 @@ from overlapscope.lanes.categories import CATEGORIES
 from overlapscope.lanes.fill import Fill, fill_of
 from overlapscope.lanes.lane import Lanes
 
-_SETS = ("comm", "h2d", "d2h", "other", "exposed_comm")
+_SETS = ("comm", "h2d", "d2h", "other", "exposed_comm", "exposed_h2d", "exposed_d2h")
 """Of a `Timeline`: what the overlap lane does not tell."""
 
 _PREPARED: WeakKeyDictionary[Lanes, dict[int, dict[str, Fill]]] = WeakKeyDictionary()
@@ -56,10 +56,12 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
         "comm_hidden": ran["comm"] - ran["exposed_comm"],
         "exposed_comm": ran["exposed_comm"],
         "exposed_copy": exposed_copy,
+        "exposed_h2d": ran["exposed_h2d"],
+        "exposed_d2h": ran["exposed_d2h"],
         "exposed_other": ran["exposed-other"],
         "idle": idle,
     }
-    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths, copy_causes, idle_causes)
+    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths, copy_causes, idle_causes, partial=False)
 
 
 def _fills(lanes: Lanes, analysis: DeviceAnalysis) -> dict[str, Fill]:

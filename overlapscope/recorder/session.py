@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlapscope import __version__
-from overlapscope.marks import METADATA, WARM_UP_STEPS
+from overlapscope.marks import METADATA, TORCH, WARM_UP_STEPS
 from overlapscope.recorder import devices, trace_file
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
@@ -61,8 +61,10 @@ class Session:
     def stop(self, *, warm_up_steps: int = 0) -> None:
         """Stop recording. Raises RuntimeError where the profiler cannot even be stopped."""
         self._event_notes.stop()
+        import torch
+
         # Kineto takes metadata only while it runs.
-        metadata = {"version": __version__, WARM_UP_STEPS: warm_up_steps}
+        metadata = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: warm_up_steps}
         self._profiler.add_metadata_json(METADATA, json.dumps(metadata))
         # It would wait for the device: that initialises CUDA in a program that does not use it, and fails for good
         # after a device-side assert, though there is a trace of what led there.

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from overlapscope.marks import METADATA, WARM_UP_STEPS
+from overlapscope.marks import METADATA, TORCH, WARM_UP_STEPS
 
 _MOST_STEPS = 1 << 31
 
@@ -42,11 +42,20 @@ def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str,
     `schema`.
     """
     versions: dict[str, str] = {}
+    own = metadata.get(METADATA)
+    if isinstance(own, dict) and isinstance(own.get(TORCH), str):
+        versions["torch"] = own[TORCH]
     for key, value in (*metadata.items(), *distributed.items()):
         short = re.sub(r"[_ ]?version$", "", key, flags=re.IGNORECASE)
         if short and short != key and isinstance(value, int | str | float) and not isinstance(value, bool):
             versions[short] = str(value)
     return versions
+
+
+def flags(metadata: dict[str, Any]) -> dict[str, bool]:
+    """What torch.profiler was asked to record; it writes a key for each, with 1 for yes."""
+    names = ("profile_memory", "record_shapes", "with_flops", "with_modules", "with_stack")
+    return {name: bool(integer(metadata[name])) for name in names if name in metadata}
 
 
 def warm_up_steps(metadata: dict[str, Any]) -> int:

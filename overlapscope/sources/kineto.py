@@ -14,7 +14,7 @@ from typing import Any
 from overlapscope.sources import _event_notes
 from overlapscope.sources._columns import Columns, Table
 from overlapscope.sources._crew import Crew
-from overlapscope.sources._metadata import device_names, integer, versions, warm_up_steps
+from overlapscope.sources._metadata import device_names, flags, integer, versions, warm_up_steps
 from overlapscope.sources._progress import Progress, ReadingBar
 from overlapscope.sources._stream import EventStream, Losses
 from overlapscope.sources._tables import Finished
@@ -91,6 +91,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         start_ns=begin_ns + base_ns if stated else -1,
         end_ns=end_ns + base_ns if stated else -1,
         versions=versions(metadata, distributed),
+        flags=flags(metadata),
         damage=_damage(stream.losses, columns.repaired, int((~ok).sum()), _first_impossible(finished, work[~ok])),
         warm_up_steps=warm_up_steps(metadata),
         base_ns=base_ns,
