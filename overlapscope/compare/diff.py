@@ -1,0 +1,191 @@
+"""Two reports -> a Diff."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from overlapscope.analysis.results import Device, Period, TraceResult
+from overlapscope.analysis.spans import whole
+from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
+from overlapscope.compare.doubts import find_doubts
+from overlapscope.compare.environment import fingerprint
+from overlapscope.compare.figures import compare
+from overlapscope.compare.findings import compare_findings
+from overlapscope.compare.groups import compare_copies, compare_stalls
+from overlapscope.compare.kernels import compare_kernels, compare_ops
+from overlapscope.compare.pair import Pair, side
+from overlapscope.compare.sentences import of_all, of_device
+from overlapscope.compare.steps import averaged, occurrences
+from overlapscope.report import Report
+from overlapscope.rules.finding import FLOOR, Finding
+
+
+def diff(before: Report, after: Report) -> Diff:
+    """Everything that changed from one report to the other: rank by rank, device by device."""
+    matches, unmatched = _matched(before, after)
+    devices = tuple(_device(one, other) for one, other in matches)
+    return Diff(
+        verdict=of_all(devices),
+        before=_side(before),
+        after=_side(after),
+        doubts=find_doubts(before, after, devices, unmatched),
+        devices=devices,
+        unmatched=unmatched,
+    )
+
+
+def to_json(found: Diff) -> bytes:
+    """The diff as indented JSON, ending in a newline."""
+    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (2020-12) of a diff."""
+    return msgspec.json.schema(Diff) | {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "overlapscope diff",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """One device of one report."""
+
+    trace: TraceResult
+    device: Device
+    findings: tuple[Finding, ...]
+
+
+def _side(report: Report) -> Side:
+    return Side(
+        sources=tuple(trace.source for trace in report.traces),
+        environment=fingerprint(report),
+        trust=tuple(trace.trust for trace in report.traces),
+    )
+
+
+# -- what belongs together ------------------------------------------------------------------------
+
+
+def _matched(before: Report, after: Report) -> tuple[list[tuple[_Subject, _Subject]], tuple[str, ...]]:
+    """The devices of both sides, and the names of those that only one side has or can use."""
+    one, other = _by_rank(before.traces), _by_rank(after.traces)
+    if len(one) == len(other) == 1:
+        # Two traces are meant to be compared, whatever rank they say they are.
+        other = dict(zip(one, other.values(), strict=True))
+    matches, left = [], []
+    for key in dict.fromkeys([*one, *other]):
+        devices = [_subjects(report, traces.get(key)) for report, traces in ((before, one), (after, other))]
+        if len(devices[0]) == len(devices[1]) == 1:
+            matches.append((devices[0][0], devices[1][0]))
+            continue
+        by_ordinal = [{subject.device.device: subject for subject in side} for side in devices]
+        for ordinal in sorted({*by_ordinal[0], *by_ordinal[1]}):
+            mine, theirs = (side.get(ordinal) for side in by_ordinal)
+            if mine is not None and theirs is not None:
+                matches.append((mine, theirs))
+            else:
+                left.append(f"{key}, device {ordinal}, is only in {'before' if mine is not None else 'after'}")
+        for name, traces, found in (("before", one, devices[0]), ("after", other, devices[1])):
+            if not found and key in traces:
+                left.append(f"{key} of {name} is unusable")
+    return matches, tuple(left)
+
+
+def _by_rank(traces: Sequence[TraceResult]) -> dict[str, TraceResult]:
+    """The traces by rank; where not every one says its own, or two say the same, by their place."""
+    ranks = [trace.rank for trace in traces]
+    if None in ranks or len({*ranks}) < len(ranks):
+        return {f"trace {number}": trace for number, trace in enumerate(traces, 1)}
+    return {f"rank {trace.rank}": trace for trace in sorted(traces, key=lambda trace: trace.rank or 0)}
+
+
+def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
+    if trace is None or trace.trust.verdict == "unusable":
+        return []
+    return [
+        _Subject(
+            trace,
+            device,
+            tuple(one for one in report.findings if (one.source, one.device) == (trace.source, device.device)),
+        )
+        for device in trace.devices
+    ]
+
+
+# -- one device -----------------------------------------------------------------------------------
+
+
+def _device(before: _Subject, after: _Subject) -> DeviceDiff:
+    devices = before.device, after.device
+    steps = averaged(before.device), averaged(after.device)
+    basis: Basis = "step" if all(steps) else "window"
+    if basis == "window":
+        steps = (), ()
+    periods = _periods(before.device, steps[0]), _periods(after.device, steps[1])
+    pair = Pair(*(side([period.span_ns for period in mine]) for mine in periods))
+    figures = compare(*periods, pair)
+    findings = compare_findings(
+        before.findings,
+        after.findings,
+        divide_by=(_steps(before.device, basis), _steps(after.device, basis)),
+        floors_ns=(_rules_floor_ns(before.device, basis), _rules_floor_ns(after.device, basis)),
+        span_ns=pair.span_ns,
+    )
+    return DeviceDiff(
+        rank=before.trace.rank if after.trace.rank is None else after.trace.rank,
+        device=after.device.device,
+        basis=basis,
+        steps_before=len(steps[0]),
+        steps_after=len(steps[1]),
+        left_out_before=len(before.device.steps) - len(steps[0]) if basis == "step" else 0,
+        left_out_after=len(after.device.steps) - len(steps[1]) if basis == "step" else 0,
+        figures=figures,
+        ranges=_ranges(*devices),
+        copies=compare_copies(*devices, steps, pair),
+        host_stalls=compare_stalls(*devices, steps, pair),
+        findings=findings,
+        kernels=compare_kernels(*devices, steps, pair),
+        ops=compare_ops(*devices, steps, pair),
+        verdict=of_device(basis, figures, findings),
+    )
+
+
+def _periods(device: Device, steps: Sequence[int]) -> list[Period]:
+    return [device.steps[number] for number in steps] or [whole(device)]
+
+
+def _steps(device: Device, basis: Basis) -> int:
+    """How many steps the costs of findings are the costs of."""
+    return max(1, len(device.steps)) if basis == "step" else 1
+
+
+def _rules_floor_ns(device: Device, basis: Basis) -> int:
+    """What a rule does not report, divided as costs are."""
+    return round(FLOOR * (device.span_ns - (device.lead_in_ns or 0)) / _steps(device, basis))
+
+
+def _ranges(before: Device, after: Device) -> tuple[RangeDiff, ...]:
+    """Every range by its name, in the order in which they first appear."""
+    one, other = occurrences(before), occurrences(after)
+    found = []
+    for name in dict.fromkeys([*other, *one]):
+        mine, theirs = one.get(name, ()), other.get(name, ())
+        figures = None
+        if mine and theirs:
+            sides = [side([period.span_ns for period in periods]) for periods in (mine, theirs)]
+            figures = compare(mine, theirs, Pair(*sides))
+        found.append(
+            RangeDiff(
+                name=name,
+                standing="both" if figures else "gone" if mine else "new",
+                count_before=len(mine),
+                count_after=len(theirs),
+                figures=figures,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,102 @@
+"""Why two reports cannot be compared in everything, and in what they still can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from overlapscope.analysis.results import TraceResult
+from overlapscope.compare.difference import DeviceDiff, Doubt
+from overlapscope.compare.environment import Aspect, differences, fingerprint
+from overlapscope.compare.resampling import FEWEST
+from overlapscope.report import Report
+from overlapscope.words import clean, plural
+
+_NAMES: dict[Aspect, str] = {
+    "gpu": "GPUs",
+    "torch": "versions of PyTorch",
+    "cuda": "versions of CUDA",
+    "driver": "drivers",
+    "world-size": "numbers of ranks",
+    "profiler": "ways of recording",
+}
+_HOLDS: dict[Aspect, str] = {
+    "gpu": "Causes and findings can be compared; times differ for that alone, and so do percentages.",
+    "torch": "All figures can be compared, as what the other version brings; kernels may have other names.",
+    "cuda": "All figures can be compared, as what the other version brings; kernels may have other names.",
+    "driver": "All figures can be compared, as what the other driver brings.",
+    "world-size": "Copies and compute of each rank can be compared; communication cannot.",
+    "profiler": "Copies and kernels can be compared; recording more costs the host time, so idle time and stalls may "
+    "differ for that alone.",
+}
+
+
+def find_doubts(
+    before: Report, after: Report, devices: Sequence[DeviceDiff], unmatched: Sequence[str]
+) -> tuple[Doubt, ...]:
+    """What speaks against comparing the two, the gravest first."""
+    return (
+        *_trust(before, after),
+        *_environment(before, after),
+        *_ranks(devices, unmatched),
+        *_steps(devices),
+    )
+
+
+def _trust(before: Report, after: Report) -> Iterator[Doubt]:
+    for name, mine, others in (("before", before, after), ("after", after, before)):
+        known = {check.id for trace in others.traces for check in trace.trust.checks if check.status != "ok"}
+        for trace in mine.traces:
+            where = clean(trace.source, 80)
+            if trace.trust.verdict == "unusable":
+                yield Doubt(id="trust", detail=f"{where} ({name}): {_failed(trace)}", holds="Nothing of it.")
+                continue
+            for check in trace.trust.checks:
+                # A warning that holds for both sides says nothing about their difference.
+                if check.status == "fail" or (check.status == "warn" and check.id not in known):
+                    yield Doubt(
+                        id="trust",
+                        detail=f"{where} ({name}), check {check.id}: {check.detail}",
+                        holds="What does not rest on it; `overlapscope analyze -v` says more.",
+                    )
+
+
+def _failed(trace: TraceResult) -> str:
+    return " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
+
+
+def _environment(before: Report, after: Report) -> Iterator[Doubt]:
+    for found in differences(fingerprint(before), fingerprint(after)):
+        detail = f"Different {_NAMES[found.what]}: {clean(found.before, 80)} before, {clean(found.after, 80)} after."
+        yield Doubt(id=found.what, detail=detail, holds=_HOLDS[found.what])
+
+
+def _ranks(devices: Sequence[DeviceDiff], unmatched: Sequence[str]) -> Iterator[Doubt]:
+    if unmatched:
+        listed = "; ".join(unmatched[:8]) + (f"; and {len(unmatched) - 8} more" if len(unmatched) > 8 else "")
+        holds = f"The {plural(len(devices), 'device')} that both have." if devices else "Nothing: no device is in both."
+        yield Doubt(id="ranks", detail=f"Not in both: {listed}.", holds=holds)
+
+
+def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:
+    if any(one.basis == "window" for one in devices):
+        yield Doubt(
+            id="no-steps",
+            detail="One of the two has no steps that can be compared, so whole windows are, which may hold different "
+            "amounts of work.",
+            holds="Percentages, causes and findings, if both do the same work as often; what is noise cannot be told.",
+        )
+    counts = {(one.steps_before, one.steps_after) for one in devices if one.basis == "step"}
+    unlike = sorted((mine, theirs) for mine, theirs in counts if mine != theirs)
+    if unlike:
+        detail = f"{plural(unlike[0][0], 'step')} before, {unlike[0][1]} after."
+        yield Doubt(id="steps", detail=detail, holds="Everything, as means per step.")
+    few = min((min(pair) for pair in counts), default=FEWEST)
+    if few < FEWEST:
+        yield Doubt(
+            id="few-steps",
+            detail=f"Only {plural(few, 'step')} can be compared, and {FEWEST} are needed to know how much they vary.",
+            holds="Means; a change counts as more than noise where every step of one side differs from every step of the "
+            "other."
+            if few > 1
+            else "Means; what is noise cannot be told.",
+        )

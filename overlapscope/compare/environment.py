@@ -1,0 +1,64 @@
+"""Whether two reports come from the same kind of machine, and were recorded in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from overlapscope.analysis.results import Environment
+from overlapscope.report import Report
+
+T = TypeVar("T")
+
+Aspect = Literal["gpu", "torch", "cuda", "driver", "world-size", "profiler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not the same; what a side does not say is no difference."""
+
+    what: Aspect
+    before: str
+    after: str
+
+
+def fingerprint(report: Report) -> Environment:
+    """The environment of all traces of a report together: None for what they do not say, or not alike."""
+    each = [trace.environment for trace in report.traces]
+    flags = {name for one in each for name in one.flags}
+    return Environment(
+        gpus=tuple(sorted({name for one in each for name in one.gpus})),
+        world_size=_common(one.world_size for one in each),
+        torch=_common(one.torch for one in each),
+        cuda=_common(one.cuda for one in each),
+        driver=_common(one.driver for one in each),
+        flags={name: any(one.flags.get(name, False) for one in each) for name in sorted(flags)},
+    )
+
+
+def differences(before: Environment, after: Environment) -> tuple[Difference, ...]:
+    """What is known of both and differs."""
+    pairs: list[tuple[Aspect, str | int | None, str | int | None]] = [
+        ("gpu", ", ".join(before.gpus) or None, ", ".join(after.gpus) or None),
+        ("torch", before.torch, after.torch),
+        ("cuda", before.cuda, after.cuda),
+        ("driver", before.driver, after.driver),
+        ("world-size", before.world_size, after.world_size),
+    ]
+    found = [Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b]
+    unlike = [name for name in before.flags if name in after.flags and before.flags[name] != after.flags[name]]
+    if unlike:
+        sides = [_flags(one, unlike) for one in (before, after)]
+        found.append(Difference("profiler", *sides))
+    return tuple(found)
+
+
+def _flags(environment: Environment, names: Iterable[str]) -> str:
+    return ", ".join(f"{'with' if environment.flags[name] else 'without'} {name.replace('_', ' ')}" for name in names)
+
+
+def _common(values: Iterable[T | None]) -> T | None:
+    """The value that all state who state any; None where they state several."""
+    stated = {value for value in values if value is not None}
+    return stated.pop() if len(stated) == 1 else None

@@ -1,0 +1,159 @@
+"""The figures of steps, before and after: means that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.results import Period
+from overlapscope.compare.difference import Figures
+from overlapscope.compare.noise import HOST_CAUSES, POINTS, floor_ns
+from overlapscope.compare.pair import Pair, Row
+from overlapscope.compare.resampling import F64
+from overlapscope.intervals import I64
+
+_COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
+_COPY_LEAVES, _IDLE_LEAVES = [f"copy:{cause}" for cause in _COPY], [f"idle:{cause}" for cause in _IDLE]
+_LEAVES = ("compute", "exposed_comm", *_COPY_LEAVES, "exposed_other", *_IDLE_LEAVES)
+"""What divides a span: the buckets, and the causes of two of them."""
+_OTHERS = ("sm", "h2d", "d2h", "comm", "other", "copy", "busy", "ideal", "both", "exposed_h2d", "exposed_d2h")
+_HOST = frozenset(f"{what}:{cause}" for what in ("copy", "idle") for cause in HOST_CAUSES)
+_LINK = (
+    frozenset({*_COPY_LEAVES, "exposed_comm", "h2d", "d2h", "comm", "copy", "both", "exposed_h2d", "exposed_d2h"})
+    - _HOST
+)
+_PLACE = {name: number for number, name in enumerate((*_LEAVES, *_OTHERS))}
+
+
+def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair) -> Figures:
+    """All figures of two sides, which have a period for each of the pair's steps."""
+    sides = _Lengths(before), _Lengths(after)
+
+    def floor(columns: Sequence[str]) -> float:
+        """The noise of some lengths added up: of the side that has less, as much as it may grow by."""
+        link, host = ([column for column in columns if column in kind] for kind in (_LINK, _HOST))
+        return floor_ns(
+            pair.span_ns,
+            link_ns=min(side.shares(link) for side in sides),
+            host_ns=min(side.shares(host) for side in sides),
+        )
+
+    def time(name: str, added: Sequence[str], taken: Sequence[str] = (), *, noisy: Sequence[str] | None = None) -> Row:
+        """Lengths added up, less others; as uncertain as the `noisy` ones, those added if not told."""
+        one, other = (side.sums(added) - side.sums(taken) for side in sides)
+        points = [side.shares(added) - side.shares(taken) for side in sides]
+        return Row(name, "ns", one, other, floor(added if noisy is None else noisy), (points[0], points[1]))
+
+    def percent(
+        name: str, whole: Sequence[str], part: Sequence[str], rest: Sequence[str] = (), *, noisy: Sequence[str]
+    ) -> Row:
+        """100 * (whole - part) / (whole - rest), as uncertain as the `noisy` lengths in the numerator."""
+        one, other = (
+            np.stack([100 * (side.sums(whole) - side.sums(part)), side.sums(whole) - side.sums(rest)], axis=1)
+            for side in sides
+        )
+        least = min(float(side[:, 1].mean()) for side in (one, other))
+        noise = 100 * floor(noisy) / least if least > 0 else 0.0
+        return Row(name, "pct", one, other, max(POINTS, noise))
+
+    groups = {
+        "span": [time("span", _LEAVES)],
+        "buckets": [
+            time("compute", ["compute"]),
+            time("exposed comm", ["exposed_comm"]),
+            time("exposed copy", _COPY_LEAVES),
+            time("exposed other", ["exposed_other"]),
+            time("idle", _IDLE_LEAVES),
+        ],
+        "exposed_copy_by_cause": [time(cause, [f"copy:{cause}"], noisy=_COPY_LEAVES) for cause in _COPY],
+        "idle_by_cause": [time(cause, [f"idle:{cause}"]) for cause in _IDLE],
+        "engines": [
+            time("SM", ["sm"]),
+            time("H2D", ["h2d"]),
+            time("D2H", ["d2h"]),
+            time("comm", ["comm"]),
+            time("other", ["other"]),
+        ],
+        "overlap": [
+            percent("overlap efficiency", ["sm", "h2d", "d2h"], ["busy"], ["ideal"], noisy=_COPY_LEAVES),
+            percent("hidden copy share", ["copy"], _COPY_LEAVES, noisy=_COPY_LEAVES),
+            percent("comm under compute", ["comm"], ["exposed_comm"], noisy=["exposed_comm"]),
+            time("copy", ["copy"]),
+            time("hidden copy", ["copy"], _COPY_LEAVES, noisy=["copy", *_COPY_LEAVES]),
+            time("exposed H2D", ["exposed_h2d"], noisy=_COPY_LEAVES),
+            time("exposed D2H", ["exposed_d2h"], noisy=_COPY_LEAVES),
+            # What both count, so that the two less this are the bucket.
+            time("exposed at once", ["exposed_h2d", "exposed_d2h"], _COPY_LEAVES, noisy=_COPY_LEAVES),
+            time("H2D and D2H at once", ["both"]),
+        ],
+    }
+    changes = iter(pair.changes([row for rows in groups.values() for row in rows]))
+    found = {name: tuple(next(changes) for _ in rows) for name, rows in groups.items()}
+    return Figures(
+        span=found["span"][0],
+        buckets=found["buckets"],
+        exposed_copy_by_cause=found["exposed_copy_by_cause"],
+        idle_by_cause=found["idle_by_cause"],
+        engines=found["engines"],
+        overlap=found["overlap"],
+    )
+
+
+class _Lengths:
+    """Every length of each period of one side."""
+
+    def __init__(self, periods: Sequence[Period]) -> None:
+        self._table: I64 = np.array([_row(period) for period in periods], np.int64)
+        self._shares = _whole_shares(self._table)
+
+    def sums(self, columns: Sequence[str]) -> F64:
+        """Some lengths added up, of each period."""
+        added: F64 = self._table[:, [_PLACE[column] for column in columns]].sum(axis=1).astype(np.float64)
+        return added
+
+    def shares(self, columns: Sequence[str]) -> int:
+        """The same as a mean over the periods, in whole nanoseconds."""
+        return sum(self._shares[column] for column in columns)
+
+
+def _row(period: Period) -> list[int]:
+    buckets, engines, overlap = period.buckets, period.engines, period.overlap
+    return [
+        buckets.compute_ns,
+        buckets.exposed_comm_ns,
+        *(period.exposed_copy_by_cause.get(cause, 0) for cause in _COPY),
+        buckets.exposed_other_ns,
+        *(period.idle_by_cause.get(cause, 0) for cause in _IDLE),
+        engines.sm_ns,
+        engines.h2d_ns,
+        engines.d2h_ns,
+        engines.comm_ns,
+        engines.other_ns,
+        overlap.copy_ns,
+        overlap.busy_ns,
+        overlap.ideal_ns,
+        overlap.h2d_d2h_ns,
+        overlap.exposed_h2d_ns,
+        overlap.exposed_d2h_ns,
+    ]
+
+
+def _whole_shares(table: I64) -> dict[str, int]:
+    """The mean of each column in whole nanoseconds; those of the leaves add up to that of the span."""
+    totals, count = table.sum(axis=0).tolist(), len(table)
+    shares, running, given = {}, 0, 0
+    for name, total in zip(_PLACE, totals, strict=True):
+        if name in _OTHERS:
+            shares[name] = _rounded(total, count)
+            continue
+        # The running sum is rounded, not each part, so that no nanosecond is lost or made.
+        running += total
+        shares[name] = _rounded(running, count) - given
+        given += shares[name]
+    return shares
+
+
+def _rounded(total: int, count: int) -> int:
+    return (2 * total + count) // (2 * count)

@@ -1,0 +1,101 @@
+"""What became of each finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from overlapscope.compare.difference import Change, FindingChange
+from overlapscope.compare.noise import floor_ns
+from overlapscope.rules.finding import Finding
+
+
+def compare_findings(
+    before: Sequence[Finding],
+    after: Sequence[Finding],
+    *,
+    divide_by: tuple[int, int],
+    floors_ns: tuple[int, int],
+    span_ns: float,
+) -> tuple[FindingChange, ...]:
+    """Each side's findings matched by rule and place; the largest cost of either side first.
+
+    Costs are divided by the numbers of steps that they are costs of. Of a side that has no such finding it is known only
+    that it would cost less than the rules' floor (`floors_ns`, divided likewise): so much is left open.
+    """
+    found = []
+    for one, other in _matched(before, after):
+        cost = _cost(one, other, divide_by, floors_ns, span_ns)
+        standing = _standing(one, other, cost)
+        found.append(FindingChange(rule=_rule(one, other), standing=standing, before=one, after=other, cost=cost))
+    return tuple(sorted(found, key=lambda each: (-max(each.cost.before or 0, each.cost.after or 0), each.rule)))
+
+
+def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[Finding | None, Finding | None]]:
+    """First those of one rule, op and call; what is left of a rule in the order of costs."""
+    pairs: list[tuple[Finding | None, Finding | None]] = []
+    rest = list(before), list(after)
+    for place in (_place, _rule_of):
+        for one in tuple(rest[0]):
+            match = next((other for other in rest[1] if place(other) == place(one)), None)
+            if match is not None:
+                pairs.append((one, match))
+                rest[0].remove(one)
+                rest[1].remove(match)
+    return pairs + [(one, None) for one in rest[0]] + [(None, other) for other in rest[1]]
+
+
+def _place(finding: Finding) -> tuple[str, str | None, str | None]:
+    where = finding.where
+    return (finding.rule, where.op, where.call) if where else (finding.rule, None, None)
+
+
+def _rule_of(finding: Finding) -> str:
+    return finding.rule
+
+
+def _rule(one: Finding | None, other: Finding | None) -> str:
+    return one.rule if one is not None else other.rule if other is not None else ""
+
+
+def _cost(
+    one: Finding | None,
+    other: Finding | None,
+    divide_by: tuple[int, int],
+    floors_ns: tuple[int, int],
+    span_ns: float,
+) -> Change:
+    costs = [
+        None if finding is None else round(finding.cost_ns / steps)
+        for finding, steps in zip((one, other), divide_by, strict=True)
+    ]
+    least = [0 if cost is None else cost for cost in costs]
+    most = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
+    low, high = least[1] - most[0], most[1] - least[0]
+    # What a finding costs is often for the host to decide.
+    noise = floor_ns(span_ns, host_ns=min(least))
+    known = costs[0] is not None and costs[1] is not None
+    news = any(finding is not None and finding.severity == "info" for finding in (one, other))
+    return Change(
+        name="cost",
+        unit="ns",
+        before=costs[0],
+        after=costs[1],
+        change=high if known else None,
+        low=low,
+        high=high,
+        noise_floor=noise,
+        beyond_noise=None if news else low > noise or high < -noise,
+    )
+
+
+def _standing(
+    one: Finding | None, other: Finding | None, cost: Change
+) -> Literal["new", "gone", "grown", "shrunk", "same"]:
+    if one is None:
+        return "new"
+    if other is None:
+        return "gone"
+    if not cost.beyond_noise:
+        return "same"
+    return "grown" if (cost.change or 0) > 0 else "shrunk"

@@ -1,0 +1,166 @@
+"""Kernels and the ops that launch them: new, gone, slower, renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from overlapscope.analysis.results import Device
+from overlapscope.compare.difference import Change, KernelChange, OpChange, OpStanding
+from overlapscope.compare.groups import Steps, both, larger, least, summed, table
+from overlapscope.compare.pair import Pair, Row
+from overlapscope.compare.resampling import F64
+
+OWN_SHARE = 0.05
+"""Of its own time: a kernel that became slower or faster by less is as fast as before."""
+SPAN_SHARE = 0.001
+"""Of the step: a smaller change of a kernel's time is not worth a line."""
+
+_COUNT, _TIME = range(2)
+_Key = tuple[str, str | None]
+"""Kernel and op."""
+_Tables = dict[_Key, F64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Match:
+    """What is taken for the same kernel on both sides; `before` and `after` are its names, None where it is not."""
+
+    op: str | None
+    before: str | None
+    after: str | None
+    tables: tuple[F64, F64]
+
+
+def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[KernelChange, ...]:
+    """The kernels that changed, the largest change of time first.
+
+    A kernel is matched by its name and the op that launched it; then by its name alone, as a graph launches what ops had
+    launched; then by its op alone, as another version of a library has other names for the same thing.
+    """
+    matches = _matched(_tables(before, steps[0]), _tables(after, steps[1]), pair)
+    found = []
+    for match, (count, time) in zip(matches, _changes([match.tables for match in matches], pair), strict=True):
+        renamed = match.before is not None and match.after is not None and match.before != match.after
+        how = _standing(match.before is not None, match.after is not None, count, time)
+        found.append(
+            KernelChange(
+                kernel=match.after or match.before or "",
+                renamed_from=match.before if renamed else None,
+                op=match.op,
+                standing="renamed" if renamed and how == "same" else how,
+                count=count,
+                time=time,
+            )
+        )
+    changed = [one for one in found if one.standing != "same"]
+    return tuple(sorted(changed, key=lambda one: (*_rank(one.time), one.kernel, one.op or "")))
+
+
+def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[OpChange, ...]:
+    """The ops whose kernels changed when taken together, the largest change of time first."""
+    first, second = (
+        summed((op, values) for (_, op), values in _tables(device, mine).items() if op is not None)
+        for device, mine in zip((before, after), steps, strict=True)
+    )
+    rows = both(first, second, pair)
+    changes = _changes([(one, other) for _, one, other in rows], pair)
+    found = [
+        OpChange(op=op, standing=_standing(op in first, op in second, count, time), count=count, time=time)
+        for (op, _, _), (count, time) in zip(rows, changes, strict=True)
+    ]
+    return tuple(sorted((one for one in found if one.standing != "same"), key=lambda one: (*_rank(one.time), one.op)))
+
+
+def _tables(device: Device, steps: Steps) -> _Tables:
+    """Count and time of each kernel; those that ran in none of the steps compared are left out."""
+    return summed(
+        (
+            (group.kernel, group.op),
+            table((group.by_step.count, group.by_step.time_ns), (group.count, group.time_ns), steps),
+        )
+        for group in device.kernels
+    )
+
+
+def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[_Match]:
+    alike = before.keys() & after.keys()
+    found = [_Match(key[1], key[0], key[0], (before[key], after[key])) for key in sorted(alike, key=repr)]
+    gone, new = _without(before, alike), _without(after, alike)
+
+    # By name alone: all ops that launch it taken together.
+    old_names, new_names = (summed((key[0], values) for key, values in side.items()) for side in (gone, new))
+    moved = old_names.keys() & new_names.keys()
+    for name in sorted(moved):
+        ops = {op for kernel, op in new if kernel == name}
+        found.append(_Match(ops.pop() if len(ops) == 1 else None, name, name, (old_names[name], new_names[name])))
+    gone, new = (_without(side, {key for key in side if key[0] in moved}) for side in (gone, new))
+
+    # By op alone.
+    renamed = _renamed(gone, new)
+    found += [_Match(old[1], old[0], one[0], (gone[old], new[one])) for old, one in renamed.items()]
+    gone, new = _without(gone, renamed), _without(new, set(renamed.values()))
+
+    for (kernel, op), one, other in both(gone, new, pair):
+        had = (kernel, op) in gone
+        found.append(_Match(op, kernel if had else None, None if had else kernel, (one, other)))
+    return found
+
+
+def _without(tables: _Tables, keys: Collection[_Key]) -> _Tables:
+    return {key: values for key, values in tables.items() if key not in keys}
+
+
+def _renamed(gone: _Tables, new: _Tables) -> dict[_Key, _Key]:
+    """Which kernel took the place of which: under the same op and called as often, the longest with the longest.
+
+    Where an op has but one of each left, they belong together though one is called more often.
+    """
+    pairs: dict[_Key, _Key] = {}
+    for op in sorted({op for _, op in gone if op is not None} & {op for _, op in new if op is not None}):
+        old_keys, new_keys = (
+            sorted((key for key in side if key[1] == op), key=lambda key: (-side[key][_TIME].mean(), key[0]))
+            for side in (gone, new)
+        )
+        for old in tuple(old_keys):
+            often = gone[old][_COUNT].mean()
+            match = next((key for key in new_keys if new[key][_COUNT].mean() == often), None)
+            if match is not None:
+                pairs[old] = match
+                old_keys.remove(old)
+                new_keys.remove(match)
+        if len(old_keys) == len(new_keys) == 1:
+            pairs[old_keys[0]] = new_keys[0]
+    return pairs
+
+
+def _changes(tables: Sequence[tuple[F64, F64]], pair: Pair) -> list[tuple[Change, Change]]:
+    rows = []
+    for one, other in tables:
+        floor = max(SPAN_SHARE * pair.span_ns, OWN_SHARE * least(_TIME, one, other))
+        rows.append(Row("count", "count", one[_COUNT], other[_COUNT], 0))
+        rows.append(Row("time", "ns", one[_TIME], other[_TIME], floor))
+    changes = iter(pair.changes(rows))
+    return list(zip(changes, changes, strict=True))
+
+
+def _standing(before: bool, after: bool, count: Change, time: Change) -> OpStanding:
+    if not (before and after):
+        return "gone" if before else "new"
+    if _differs(count, 0.0):
+        return "more" if (count.change or 0) > 0 else "fewer"
+    if _differs(time, OWN_SHARE):
+        return "slower" if (time.change or 0) > 0 else "faster"
+    return "same"
+
+
+def _differs(change: Change, share: float) -> bool:
+    """Whether it is more than noise; where there are no steps to tell, whether it is more than a share of itself."""
+    if change.beyond_noise is not None:
+        return change.beyond_noise
+    return abs(change.change or 0) > share * larger(change)
+
+
+def _rank(time: Change) -> tuple[float, float]:
+    """The largest change first, then the largest."""
+    return -abs(time.change or 0), -larger(time)

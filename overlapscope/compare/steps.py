@@ -1,0 +1,39 @@
+"""Which steps and occurrences of ranges are compared."""
+
+from __future__ import annotations
+
+from overlapscope.analysis.outliers import begins_with_warm_up
+from overlapscope.analysis.results import Device, Period
+from overlapscope.compare.resampling import FEWEST
+
+
+def compared(device: Device, *, skip: int = 0) -> tuple[int, ...]:
+    """Indexes into `Device.steps` of those worth comparing: not among the first `skip`, whole, and no warm-up.
+
+    What the recorder marked as warm-up is not among the steps to begin with.
+    """
+    kept = [number for number, step in enumerate(device.steps) if number >= skip and not step.partial]
+    if begins_with_warm_up([device.steps[number].span_ns for number in kept]):
+        kept = kept[1:]
+    return tuple(kept)
+
+
+def averaged(device: Device) -> tuple[int, ...]:
+    """Of the steps compared those to take means of: without the last one, where enough are left.
+
+    The last step ends with the last op, not where a next one would begin. Where the host is slow, the idle time at its
+    end is missing: a mean, unlike a median, is moved by that.
+    """
+    kept = compared(device)
+    return kept[:-1] if len(kept) > FEWEST else kept
+
+
+def occurrences(device: Device, *, skip: int = 0) -> dict[str, tuple[Period, ...]]:
+    """The ranges of each name that are whole and begin no earlier than the first step that is compared."""
+    steps = compared(device, skip=skip)
+    begin = device.steps[steps[0]].window.start_ns if steps else device.window.start_ns
+    found: dict[str, list[Period]] = {}
+    for period in device.ranges:
+        if not period.partial and period.window.start_ns >= begin:
+            found.setdefault(period.name, []).append(period)
+    return {name: tuple(periods) for name, periods in found.items()}
