@@ -20,7 +20,8 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
     """
     ops, calls = timeline.ops, trace.runtime_calls
     begun = np.searchsorted(windows.starts, ops.start_ns, side="right") - 1
-    inside = (begun >= 0) & (windows.ends[begun] > ops.start_ns)
+    # A kernel of no length counts at the end of a window, too.
+    inside = (begun >= 0) & ((windows.ends[begun] > ops.start_ns) | (windows.ends[begun] == ops.end_ns))
     rows = np.flatnonzero(inside & ((ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)))
     if not len(rows):
         return ()
