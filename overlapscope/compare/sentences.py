@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from overlapscope.compare.difference import Basis, Change, DeviceDiff, Figures, FindingChange
 from overlapscope.compare.noise import GPU_SHARE
-from overlapscope.words import Unit, percent, unit_for
+from overlapscope.words import Unit, percent, plural, unit_for
 
 _MOST_REASONS = 2
 _MOST_FINDINGS = 3
@@ -40,10 +40,10 @@ def _span(basis: Basis, span: Change, unit: Unit) -> str:
     both = f"{unit.number(round(span.before or 0))} to {unit.text(round(span.after or 0))}"
     if change == 0:
         return f"{what} as long as before ({unit.text(round(span.after or 0))})"
-    if span.beyond_noise is False:
+    if span.beyond_noise is False and abs(change) <= span.noise_floor:
         return f"{what} as long as before, but for noise ({both})"
     faster = ("faster", "slower") if basis == "step" else ("shorter", "longer")
-    unknown = ", noise unknown" if span.beyond_noise is None else ""
+    unknown = {True: "", False: ", no more than the steps themselves differ", None: ", noise unknown"}[span.beyond_noise]
     much = percent(abs(share)) if share is not None else unit.text(round(abs(change)))
     return f"{what} {much} {faster[change > 0]} ({both}{unknown})"
 
@@ -102,8 +102,8 @@ def _findings(findings: Sequence[FindingChange]) -> list[str]:
         f"{one.rule} {one.standing}" for one in findings if one.standing in ("new", "gone") and one.cost.beyond_noise
     ]
     more = len(said) - _MOST_FINDINGS
-    return said[:_MOST_FINDINGS] + ([f"{more} more findings changed"] if more > 0 else [])
+    return said[:_MOST_FINDINGS] + ([f"{plural(more, 'finding')} more"] if more > 0 else [])
 
 
 def _signed(share: float) -> str:
-    return f"{'+' if share > 0 else '−' if share < 0 else ''}{percent(abs(share))}"
+    return f"{'+' if share > 0 else '-' if share < 0 else ''}{percent(abs(share))}"

@@ -24,8 +24,8 @@ from overlapscope.laboratory.runner import declared
 
 def collect(directory: Path, other: Path) -> None:
     """Take another directory's experiments, with their traces, into one."""
-    results = store.read(directory)
-    for experiment in store.read(other).experiments:
+    results = store.read(directory, analyses=False)
+    for experiment in store.read(other, analyses=False).experiments:
         results = store.merged(results, experiment)
         for trace in (trace for variant in experiment.variants for trace in variant.traces):
             (directory / trace).parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def main(directory: Path, *others: Path) -> None:
         collect(directory, other)
     entries = [catalog.load(path) for path in catalog.shipped().values()]
     experiments = {entry.experiment.name: entry.experiment for entry in entries}
-    store.write(renewed(store.read(directory), directory, experiments), directory)
+    store.write(renewed(store.read(directory, analyses=False), directory, experiments), directory)
 
 
 if __name__ == "__main__":

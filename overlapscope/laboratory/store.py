@@ -15,8 +15,10 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
-def read(directory: Path) -> Results:
+def read(directory: Path, *, analyses: bool = True) -> Results:
     """The results in a directory; none where it has no `results.json` yet.
+
+    Without `analyses` what was measured is read alone, whichever version analysed it.
 
     Raises UsageError where the file cannot be used, with its name and what to do.
     """
@@ -30,14 +32,24 @@ def read(directory: Path) -> Results:
     try:
         version = msgspec.json.decode(data, type=_Version).schema_version
         if version == SCHEMA_VERSION:
-            return msgspec.json.decode(data, type=Results)
+            return msgspec.json.decode(data, type=Results) if analyses else _measured(data)
     except msgspec.DecodeError as error:
         raise UsageError(
-            f"{path}: these are no results of the laboratory ({error}); choose another directory."
+            f"{path}: these are no results of the laboratory, or another version analysed them ({error}); choose "
+            "another directory."
         ) from None
     raise UsageError(
         f"{path}: its schema is version {version}, this overlapscope knows {SCHEMA_VERSION}; choose another directory."
     )
+
+
+def _measured(data: bytes) -> Results:
+    """Raises msgspec.ValidationError."""
+    found = msgspec.json.decode(data)
+    for experiment in found.get("experiments", []):
+        for variant in experiment.get("variants", []):
+            variant.pop("analyses", None)
+    return msgspec.convert(found, Results)
 
 
 def write(results: Results, directory: Path) -> None:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import weakref
 from typing import Any
 
 from overlapscope.marks import EVENT_RECORD, EVENT_WAIT
 
 _FIRST_CUDA_WITHOUT = 13
+_NOT_NOTED = None, 0
 
 
 class EventNotes:
@@ -44,17 +44,21 @@ class EventNotes:
         current_stream = torch.cuda.current_stream
         marker = torch._C._profiler._RecordFunctionFast
         numbers = itertools.count(1)
-        recorded: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        session = object()
 
+        # The number is kept on the event. Weak references to one are not safe: when an event goes, torch (2.11) does
+        # not clear them, and whoever holds one is left with a pointer into freed memory.
         def noted_record(event: Any, stream: Any = None) -> None:
             stream = current_stream() if stream is None else stream
-            recorded[event] = number = next(numbers)
+            number = next(numbers)
+            event._overlapscope_note = session, number
             with marker(f"{EVENT_RECORD}{number}@{stream_id(stream)}"):
                 record(event, stream)
 
         def noted_wait(event: Any, stream: Any = None) -> None:
             stream = current_stream() if stream is None else stream
-            with marker(f"{EVENT_WAIT}{recorded.get(event, 0)}@{stream_id(stream)}"):
+            noted_in, number = getattr(event, "_overlapscope_note", _NOT_NOTED)
+            with marker(f"{EVENT_WAIT}{number if noted_in is session else 0}@{stream_id(stream)}"):
                 wait(event, stream)
 
         self._originals = record, wait
