@@ -6,7 +6,8 @@ everything is not shown as 100 %. None is "n/a", as a percentage of nothing is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 NOTHING = "n/a"
@@ -143,3 +144,9 @@ def shorten(text: str, width: int) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 step`, `2 steps`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
+def did_you_mean(asked: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` as a part of a sentence, or nothing."""
+    close = difflib.get_close_matches(asked, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

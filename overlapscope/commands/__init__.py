@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from overlapscope import __version__
 from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.words import clean, did_you_mean
 
 COMMANDS = {
     "run": "run a script, record it, and say whether data moves while the GPU computes",
     "analyze": "say whether data moves while the GPU computes, and if not why",
+    "diff": "say what changed between two recordings, and whether it is more than noise",
+    "check": "hold traces to budgets, for CI: fail where overlap was lost",
+    "baseline": "write or show what relative budgets compare with",
     "dashboard": "show traces in a browser, with a timeline",
     "rules": "list the rules that findings come from",
     "explain": "explain one rule, with an example",
-    "schema": "print the JSON schema of a report",
+    "schema": "print the JSON schema of a report, diff, check or baseline",
     "samples": "print where the sample traces are",
     "scenarios": "run experiments whose outcome is known, and compare",
 }
@@ -37,7 +40,8 @@ _DESCRIPTION = """Does data move while the GPU computes? If not, why, and what w
 
 overlapscope reads traces of torch.profiler (export_chrome_trace)."""
 
-_EPILOG = """Exit codes: 0 done, 2 the input or the usage is wrong, 130 interrupted.
+_EPILOG = """Exit codes: 0 done, 1 a budget of `check` failed, 2 the input, the configuration or
+the usage is wrong, 3 `check` could not judge, 130 interrupted.
 `overlapscope COMMAND --help` explains a command."""
 
 
@@ -138,15 +142,7 @@ def _dedent(doc: str | None) -> str:
     return inspect.cleandoc(doc or "")
 
 
-def did_you_mean(asked: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` as a part of a sentence, or nothing."""
-    close = difflib.get_close_matches(asked, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
 def _complain(sentence: str) -> None:
-    from overlapscope.words import clean
-
     message = f"overlapscope: error: {clean(sentence)}"
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     print(message.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)

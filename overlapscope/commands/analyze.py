@@ -7,11 +7,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from overlapscope.commands import DONE, did_you_mean
+from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
 from overlapscope.commands._size import parse_size
 from overlapscope.errors import UsageError
-from overlapscope.words import clean
+from overlapscope.words import clean, did_you_mean
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis

@@ -7,8 +7,9 @@ import shutil
 import sys
 import textwrap
 
-from overlapscope.commands import DONE, did_you_mean
+from overlapscope.commands import DONE
 from overlapscope.errors import UsageError
+from overlapscope.words import did_you_mean
 
 
 class Command:

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlapscope.commands import DONE, did_you_mean
+from overlapscope.commands import DONE
 from overlapscope.commands._output import write
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory.experiment import SCALES
+from overlapscope.words import did_you_mean
 
 if TYPE_CHECKING:
     from overlapscope.laboratory.catalog import Entry

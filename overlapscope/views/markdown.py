@@ -15,7 +15,11 @@ from overlapscope.words import clean
 
 STRIP_SLICES = 80
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~&#!@$])")
-_AUTOLINK = re.compile(r"(?<=[A-Za-z])(?=://)|(?<=www)(?=\.)", re.IGNORECASE)
+# A link, a mention of a person or an issue; the number of a step is none.
+_AUTOLINK = re.compile(
+    r"(?<=[A-Za-z])(?=://)|(?<=www)(?=\.)|(?<=@)(?=\w)|(?<!ProfilerStep\\#)(?<!ProfilerStep#)(?<=#)(?=\d)",
+    re.IGNORECASE,
+)
 
 
 def render(page: Page) -> str:
@@ -25,9 +29,15 @@ def render(page: Page) -> str:
 
 def escape(text: str) -> str:
     """Foreign text as markdown that shows it literally: no cell, link, mention or HTML of its own."""
-    safe = _SPECIAL.sub(r"\\\1", clean(text))
-    # A zero-width break in `http://` and `www.` keeps GitHub from making links of them.
-    return _AUTOLINK.sub("&#8203;", safe)
+    return unlinked(_SPECIAL.sub(r"\\\1", clean(text)))
+
+
+def unlinked(escaped: str) -> str:
+    """Text already escaped, for markdown or HTML, with a zero-width break in `http://`, `www.`, `@name` and `#1`.
+
+    GitHub looks for those when the escapes are gone, so that a backslash keeps no one from being called.
+    """
+    return _AUTOLINK.sub("&#8203;", escaped)
 
 
 def _lines(page: Page) -> Iterator[str]:
@@ -108,10 +118,10 @@ def _finding(page: Page, number: int, finding: Finding, several: bool) -> Iterat
         yield ""
     for block in (finding.detail, *(f"At {place}" for place in tables.places(finding)), finding.advice):
         # Two spaces at the end of a line keep its line break.
-        yield "  \n".join(_plain_start(escape(line)) for line in tables.prose(block))
+        yield "  \n".join(plain_start(escape(line)) for line in tables.prose(block))
         yield ""
 
 
-def _plain_start(line: str) -> str:
+def plain_start(line: str) -> str:
     """A line of prose that begins like a list item, a quotation or code must not become one."""
     return re.sub(r"^\s*([-+]|\d+(?=[.)]))", r"\\\1" if re.match(r"\s*[-+]", line) else r"\1&#8203;", line)

@@ -52,6 +52,8 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
+    total: bool = False
+    """The last row is what the others add up to."""
 
 
 _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")

@@ -32,7 +32,7 @@ _KIND = {
     Kind.D2H: "yellow",
     Kind.OTHER: "blue",
 }
-_FALLBACK = str.maketrans({"…": "~", "─": "-", "·": "."})
+_FALLBACK = str.maketrans({"…": "~", "─": "-", "·": ".", "→": ">"})
 GAP = 2
 """Columns between the columns of a table."""
 LEAST = 8
@@ -138,12 +138,13 @@ def table_grid(table: Table, width: int, styles: dict[str, str] | None = None) -
             width=limit,
             overflow="fold",
         )
-    for row in table.rows:
+    for number, row in enumerate(table.rows, 1):
         cells = [
             cell if column.prose else words.shorten(cell, limit)
             for cell, column, limit in zip(row, table.columns, widths, strict=True)
         ]
-        grid.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in cells))
+        style = "bold" if table.total and number == len(table.rows) else ""
+        grid.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in cells), style=style)
     return Group(grid, Text(table.note, style="dim")) if table.note else grid
 
 

@@ -7,48 +7,59 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
+import msgspec
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
+from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.spans import median_step
+from overlapscope.compare.diff import diff
+from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FindingChange
+from overlapscope.compare.steps import averaged
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place, parse
+from overlapscope.dashboard.plain_table import plain_table
 from overlapscope.dashboard.shown import Shown, settled
+from overlapscope.report import Report
 from overlapscope.rules.finding import Finding
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.colors import palette
-from overlapscope.views.side_by_side import Change, Figure, Part, SideBySide, sentence, side_by_side
-from overlapscope.words import NOTHING, Unit, clean, percent, unit_for
+from overlapscope.views.diff import tables
+from overlapscope.views.diff.words import NOISE, finding_standing, standing, unit_of
+from overlapscope.views.tables import Table
+from overlapscope.words import clean
 
-_STANDING = {"gone": "good", "new": "poor", "in both": "muted"}
-_GOOD_NEWS = {"gone": "poor", "new": "good", "in both": "muted"}
-"""The same for findings that say that something works."""
-_WORTH_COLOR = 0.01
-"""A change of less than this share of the span is neither good nor bad."""
 _MARGIN = 0.02
 """Of the span shown, on either side."""
+_SIGNS = {"faster": "✓", "slower": "✕", "within noise": "~", "unchanged": "="}
 
 
 def layout(shown: Shown) -> Component:
     """The page."""
-    lead = "Before and after: two traces, aligned at a step."
+    lead = "What changed from one trace to another, and whether it is more than noise."
     choice = _choice(shown)
     if shown.other is None:
         return parts.page("Compare", choice, _nothing_chosen(shown), lead=lead)
     before, after = shown, _other(shown)
-    compared = side_by_side(before.section, after.section)
+    found = diff(_report(before), _report(after))
     verdicts = dmc.SimpleGrid([parts.verdict(before), parts.verdict(after)], cols={"base": 1, "lg": 2}, spacing="md")
-    if compared is None:
+    doubts = [_doubts(found)] if found.doubts else []
+    if not found.devices:
         said = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
         return parts.page("Compare", choice, verdicts, parts.panel("No comparison", parts.empty(said)), lead=lead)
+    device = found.devices[0]
     return parts.page(
         "Compare",
         choice,
-        *([_doubts(compared)] if compared.doubts else []),
+        _verdict(shown, found),
+        *doubts,
         verdicts,
-        _buckets(shown, compared),
-        _findings(before, after, compared),
-        _timelines(before, after, compared),
+        _buckets(shown, device),
+        *_causes(shown, device),
+        _findings(before, after, device),
+        _timelines(before, after, device),
+        *(_panel(shown, table) for table in _details(device)),
         lead=lead,
     )
 
@@ -57,6 +68,13 @@ def _other(shown: Shown) -> Shown:
     """The second trace, as if it were the one that is shown."""
     place = replace(shown.place, trace=shown.place.other, other=shown.place.trace, device=None)
     return replace(shown, place=place, trace=shown.other, other=shown.trace)
+
+
+def _report(shown: Shown) -> Report:
+    """The one device that is shown, as a report."""
+    section = shown.section
+    devices = () if section.device is None else (section.device,)
+    return Report(traces=(msgspec.structs.replace(section.trace, devices=devices),), findings=section.findings)
 
 
 # -- the choice -----------------------------------------------------------------------------------
@@ -110,113 +128,88 @@ def _nothing_chosen(shown: Shown) -> Component:
     )
 
 
-def _doubts(compared: SideBySide) -> Component:
-    return dmc.Alert(
-        dmc.List([dmc.ListItem(doubt) for doubt in compared.doubts], size="sm"),
-        title="Compare with care",
-        color="yellow",
-        id="compare-doubts",
+# -- the answer -----------------------------------------------------------------------------------
+
+
+def _verdict(shown: Shown, found: Diff) -> Component:
+    stands = standing(found)
+    color = palette(shown.dark)[stands.level]
+    word = dmc.Group(
+        [html.Span(_SIGNS.get(stands.word, "?"), **parts.UNREAD), html.Span(stands.word, id="compare-standing")],
+        gap=8,
+        style={"color": color, "fontWeight": 700},
     )
+    sentence = dmc.Text(clean(found.verdict), fw=600, fz=22, lh=1.3, mt=4, id="compare-sentence")
+    return dmc.Paper([word, sentence], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
 
 
-# -- buckets --------------------------------------------------------------------------------------
+def _doubts(found: Diff) -> Component:
+    said = [dmc.ListItem([detail, dmc.Text(holds, c="dimmed", size="sm")]) for detail, holds in tables.doubts(found)]
+    return dmc.Alert(dmc.List(said, size="sm"), title="Compare with care", color="yellow", id="compare-doubts")
 
 
-def _buckets(shown: Shown, compared: SideBySide) -> Component:
-    unit = unit_for(max(compared.spans.before_ns, compared.spans.after_ns))
-    heads = ("", f"before {unit.name}", f"after {unit.name}", f"change {unit.name}", "change %")
-    shown_parts = [part for part in (*compared.parts, compared.spans) if part.before_ns or part.after_ns]
-    rows = [_part(shown, compared, part, unit) for part in shown_parts]
-    rows += [
-        _row(one.name, percent(one.before_pct), percent(one.after_pct), _points(one), "")
-        for one in compared.figures
-        if (one.before_pct, one.after_pct) != (None, None)
-    ]
-    what = "the step of median length of each" if compared.basis == "step" else "the whole window of each"
-    return parts.panel(
-        "Where the time goes",
-        dmc.Text(sentence(compared), fw=600, fz=18, id="compare-sentence"),
-        parts.graph(before_after(compared, shown.dark), "compare-buckets", name="before-and-after"),
-        dmc.Table(
-            [
-                dmc.TableThead(dmc.TableTr([dmc.TableTh(head, ta="right" if head else "left") for head in heads])),
-                dmc.TableTbody(rows, id="compare-table"),
-            ],
-            maw=760,
-        ),
-        note=f"Of {what}.",
-    )
+def _buckets(shown: Shown, device: DeviceDiff) -> Component:
+    table = tables.buckets(device)
+    chart = parts.graph(before_after(device.figures, shown.dark), "compare-buckets", name="before-and-after")
+    return parts.panel(table.title, chart, _table(shown, table, id="compare-table"), note=table.note)
 
 
-def _part(shown: Shown, compared: SideBySide, part: Part, unit: Unit) -> Component:
-    sign = "+\u2009" if part.change_ns > 0 else "−\u2009" if part.change_ns < 0 else ""
-    # What computes is work, not loss: more or less of it is neither good nor bad.
-    judged = part.name != "compute" and abs(part.change_ns) >= _WORTH_COLOR * compared.spans.before_ns
-    color = palette(shown.dark)["poor" if part.change_ns > 0 else "good"] if judged and part.change_ns else None
-    change = f"{sign}{unit.number(abs(part.change_ns))}"
-    relative = NOTHING if part.change_pct is None else f"{sign}{percent(abs(part.change_pct))}"
-    return _row(part.name, unit.number(part.before_ns), unit.number(part.after_ns), change, relative, color=color)
+def _causes(shown: Shown, device: DeviceDiff) -> list[Component]:
+    return [_panel(shown, table) for table in tables.causes(device, verbose=False) if table.rows]
 
 
-def _points(figure: Figure) -> str:
-    if figure.before_pct is None or figure.after_pct is None:
-        return NOTHING
-    if figure.after_pct == figure.before_pct:
-        return "0"
-    return f"{figure.after_pct - figure.before_pct:+.1f} points".replace("-", "−")
+def _details(device: DeviceDiff) -> list[Table]:
+    """All but the findings, which have links of their own."""
+    return [one for one in tables.details(device, verbose=False) if one.rows and one.title != tables.FINDINGS]
 
 
-def _row(name: str, *cells: str, color: str | None = None) -> Component:
-    style = {"fontVariantNumeric": "tabular-nums"}
-    tinted = style | ({"color": color, "fontWeight": 600} if color else {})
-    shown = [dmc.TableTd(cell, ta="right", style=tinted if number > 1 else style) for number, cell in enumerate(cells)]
-    return dmc.TableTr([dmc.TableTd(name), *shown])
+def _panel(shown: Shown, table: Table) -> Component:
+    return parts.panel(table.title, _table(shown, table), note=table.note)
+
+
+def _table(shown: Shown, table: Table, id: str = "") -> Component:
+    return plain_table(shown, tables.untitled(table), {**tables.tones(table), NOISE: "muted"}, id)
 
 
 # -- findings -------------------------------------------------------------------------------------
 
 
-def _findings(before: Shown, after: Shown, compared: SideBySide) -> Component:
-    if not compared.findings:
-        return parts.panel("Findings", parts.empty("Neither trace has any."))
+def _findings(before: Shown, after: Shown, device: DeviceDiff) -> Component:
+    if not device.findings:
+        return parts.panel(tables.FINDINGS, parts.empty("Neither trace has any."))
     heads = ("", "rule", "before", "cost", "after", "cost")
+    rows = [_finding(before, after, device, change) for change in device.findings]
+    drawn = dmc.Table(
+        [
+            dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
+            dmc.TableTbody(rows, id="compare-findings"),
+        ],
+        verticalSpacing="sm",
+    )
+    of = "a step" if device.basis == "step" else "over the whole window"
     return parts.panel(
-        "Findings",
-        dmc.TableScrollContainer(
-            dmc.Table(
-                [
-                    dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
-                    dmc.TableTbody(
-                        [_finding(before, after, change) for change in compared.findings], id="compare-findings"
-                    ),
-                ],
-                verticalSpacing="sm",
-            ),
-            minWidth=720,
-        ),
-        note="Gone, new, or in both; costs are upper bounds over each whole window.",
+        tables.FINDINGS, dmc.TableScrollContainer(drawn, minWidth=720), note=f"Costs are upper bounds {of}."
     )
 
 
-def _finding(before: Shown, after: Shown, change: Change) -> Component:
-    found = change.before or change.after
-    standing = _GOOD_NEWS if found is not None and found.severity == "info" else _STANDING
-    color = palette(before.dark)[standing[change.standing]]
+def _finding(before: Shown, after: Shown, device: DeviceDiff, change: FindingChange) -> Component:
+    word = finding_standing(change)
+    color = palette(before.dark)[tables.FINDING_TONES.get(word, "muted")]
     return dmc.TableTr(
         [
-            dmc.TableTd(change.standing, style={"color": color, "fontWeight": 700, "whiteSpace": "nowrap"}),
-            dmc.TableTd(change.rule, style={"whiteSpace": "nowrap"}),
-            *_side(before, change.before),
-            *_side(after, change.after),
+            dmc.TableTd(word, style={"color": color, "fontWeight": 700, "whiteSpace": "nowrap"}),
+            dmc.TableTd(clean(change.rule, 60), style={"whiteSpace": "nowrap"}),
+            *_side(before, device, change.before, change.cost.before),
+            *_side(after, device, change.after, change.cost.after),
         ],
         style={"verticalAlign": "top"},
     )
 
 
-def _side(shown: Shown, finding: Finding | None) -> list[Component]:
+def _side(shown: Shown, device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -> list[Component]:
     if finding is None:
         return [dmc.TableTd("–", c="dimmed"), dmc.TableTd("")]
-    cost = shown.section.unit.text(finding.cost_ns) if finding.cost_ns else ""
+    cost = unit_of([device.figures.span]).text(round(cost_ns)) if cost_ns else ""
     link = parts.timeline_link(shown, finding.example)
     return [
         dmc.TableTd([dmc.Text(clean(finding.title, 400), size="sm"), *link]),
@@ -227,18 +220,20 @@ def _side(shown: Shown, finding: Finding | None) -> list[Component]:
 # -- timelines ------------------------------------------------------------------------------------
 
 
-def _timelines(before: Shown, after: Shown, compared: SideBySide) -> Component:
-    margin = round(_MARGIN * compared.shown_ns)
+def _timelines(before: Shown, after: Shown, device: DeviceDiff) -> Component:
     both = {"before": before, "after": after}
+    windows = [_stands_for(one.section.device, device.basis) for one in both.values() if one.section.device]
+    shown_ns = max(window.end_ns - window.start_ns for window in windows)
+    margin = round(_MARGIN * shown_ns)
     data = {
         "sides": [
-            {"element": _mount(name), "trace": one.opened.id, "offset": start - one.opened.lanes.origin_ns}
-            for (name, one), start in zip(both.items(), compared.starts_ns, strict=True)
+            {"element": _mount(name), "trace": one.opened.id, "offset": window.start_ns - one.opened.lanes.origin_ns}
+            for (name, one), window in zip(both.items(), windows, strict=True)
         ],
-        "view": {"start": -margin, "end": compared.shown_ns + margin},
+        "view": {"start": -margin, "end": shown_ns + margin},
         "palette": palette(before.dark),
     }
-    aligned = "the beginning of that step" if compared.basis == "step" else "the beginning of their windows"
+    aligned = "a step of median length" if device.basis == "step" else "their windows"
     return parts.panel(
         "Timelines",
         dcc.Store(id="compare-timelines", data=data),
@@ -252,8 +247,15 @@ def _timelines(before: Shown, after: Shown, compared: SideBySide) -> Component:
             )
             for name, one in both.items()
         ),
-        note=f"Aligned at {aligned}; zooming or moving one does the same to the other.",
+        note=f"Aligned at the beginning of {aligned}; zooming or moving one does the same to the other.",
     )
+
+
+def _stands_for(device: Device, basis: Basis) -> Window:
+    """What is shown of a side: of the steps that are compared the one of median length."""
+    steps = tuple(device.steps[number] for number in averaged(device)) if basis == "step" else ()
+    step = median_step(msgspec.structs.replace(device, steps=steps))
+    return device.window if step is None else step.window
 
 
 def _mount(name: str) -> str:

@@ -1,35 +1,38 @@
-"""The buckets of two devices under one another."""
+"""The buckets of a device before and after, under one another."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from overlapscope.compare.difference import Figures
 from overlapscope.views.charts._figure import Figure, axis, figure
 from overlapscope.views.colors import bucket_color, palette
-from overlapscope.views.side_by_side import SideBySide
 from overlapscope.words import bare_shares, unit_for
 
 
-def before_after(compared: SideBySide, dark: bool) -> Figure:
+def before_after(figures: Figures, dark: bool) -> Figure:
     """Two stacked bars in one unit, before above after."""
     colors = palette(dark)
-    spans = (compared.spans.before_ns, compared.spans.after_ns)
+    spans = [round(value or 0) for value in (figures.span.before, figures.span.after)]
+    sides = [
+        [round(value or 0) for value in one]
+        for one in zip(*((b.before, b.after) for b in figures.buckets), strict=True)
+    ]
     unit = unit_for(max(spans))
-    before = bare_shares([part.before_ns for part in compared.parts], spans[0])
-    after = bare_shares([part.after_ns for part in compared.parts], spans[1])
+    shares = [bare_shares(parts, span) for parts, span in zip(sides, spans, strict=True)]
     data: list[dict[str, Any]] = [
         {
             "type": "bar",
             "orientation": "h",
-            "name": part.name,
-            "x": [part.before_ns / unit.ns, part.after_ns / unit.ns],
+            "name": bucket.name,
+            "x": [parts[number] / unit.ns for parts in sides],
             "y": ["before", "after"],
-            "marker": {"color": colors[bucket_color(part.name)], "line": {"color": colors["panel"], "width": 1}},
-            "customdata": [[unit.text(part.before_ns), shares[0]], [unit.text(part.after_ns), shares[1]]],
-            "hovertemplate": f"%{{y}}<br>{part.name}: %{{customdata[0]}} (%{{customdata[1]}} %)<extra></extra>",
+            "marker": {"color": colors[bucket_color(bucket.name)], "line": {"color": colors["panel"], "width": 1}},
+            "customdata": [[unit.text(parts[number]), of[number]] for parts, of in zip(sides, shares, strict=True)],
+            "hovertemplate": f"%{{y}}<br>{bucket.name}: %{{customdata[0]}} (%{{customdata[1]}} %)<extra></extra>",
         }
-        for part, *shares in zip(compared.parts, before, after, strict=True)
-        if part.before_ns or part.after_ns
+        for number, bucket in enumerate(figures.buckets)
+        if bucket.before or bucket.after
     ]
     return figure(
         data,

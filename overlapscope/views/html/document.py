@@ -78,8 +78,11 @@ def render(document: Document) -> str:
         "<main>",
         *document.body,
         "</main>",
-        "<noscript><p>Charts and timelines need JavaScript; everything else is here without it.</p></noscript>",
     ]
+    if document.charts or data:
+        parts.append(
+            "<noscript><p>Charts and timelines need JavaScript; everything else is here without it.</p></noscript>"
+        )
     if document.charts:
         data["charts"] = {name: [one.light, changes(one.light, one.dark)] for name, one in document.charts.items()}
         parts.append(f'<script type="text/plain" id="packed-plotly">{_packed_plotly()}</script>')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 
 from overlapscope.analysis.results import Device
@@ -15,22 +15,33 @@ from overlapscope.views.tables import Column, Table
 from overlapscope.words import bare_shares
 
 
-def table(shown: Table) -> str:
-    """A table, without its title."""
+def table(shown: Table, tones: Mapping[str, str] | None = None) -> str:
+    """A table, without its title; cells found in `tones` get that class."""
     kinds = [_cell_class(column) for column in shown.columns]
-    head = "".join(f"<th{kind}>{escape(column.title)}</th>" for kind, column in zip(kinds, shown.columns, strict=True))
-    rows = "".join(
-        f"<tr>{''.join(f'<td{kind}>{escape(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>"
-        for row in shown.rows
-    )
+    titles = zip(kinds, shown.columns, strict=True)
+    head = "".join(f"<th{_classes(kind)}>{escape(column.title)}</th>" for kind, column in titles)
+    rows = []
+    for number, row in enumerate(shown.rows, 1):
+        cells = "".join(
+            f"<td{_classes(kind, (tones or {}).get(cell, ''))}>{escape(cell)}</td>"
+            for kind, cell in zip(kinds, row, strict=True)
+        )
+        total = shown.total and number == len(shown.rows)
+        rows.append(f"<tr{_classes('total' if total else '')}>{cells}</tr>")
     note = f'<p class="note">{escape(shown.note)}</p>' if shown.note else ""
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<div class="scroll"><table>{body}</table></div>{note}'
+
+
+def _classes(*names: str) -> str:
+    known = " ".join(filter(None, names))
+    return f' class="{known}"' if known else ""
 
 
 def _cell_class(column: Column) -> str:
     if column.number:
-        return ' class="number"'
-    return ' class="prose"' if column.prose else ' class="flexible"' if column.flexible else ""
+        return "number"
+    return "prose" if column.prose else "flexible" if column.flexible else ""
 
 
 def panel(title: str, *content: str, kind: str = "") -> str:

@@ -1,0 +1,73 @@
+"""`overlapscope diff`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from overlapscope.commands import DONE
+from overlapscope.commands._output import add_output_arguments, check_output, write
+from overlapscope.commands._size import parse_size
+
+if TYPE_CHECKING:
+    from overlapscope.compare.difference import Diff
+
+FORMATS = ("text", "json", "markdown", "html")
+_FILE_WIDTH = 120
+"""Width of a text that is written to a file."""
+
+
+class Command:
+    """Say what changed between two recordings of one program, by how much,
+    and why.
+
+    BEFORE and AFTER are each a trace file (.json, .json.gz, .json.zst), a
+    directory with the traces of several ranks, a glob pattern, or a report
+    that `overlapscope analyze --format json` wrote.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("before", metavar="BEFORE", help="trace, directory of traces, pattern, or JSON report")
+        parser.add_argument("after", metavar="AFTER", help="the same, after the change")
+        parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
+        add_output_arguments(parser)
+        parser.add_argument("-v", "--verbose", action="store_true", help="what did not change, too, and whole lists")
+        parser.add_argument(
+            "--max-size",
+            metavar="SIZE",
+            type=parse_size,
+            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_output(args.output, force=args.force)
+        if args.format == "html":
+            from overlapscope.views.html.document import require_plotly
+
+            require_plotly()
+        from overlapscope.commands._reports import read
+        from overlapscope.compare.diff import diff, to_json
+
+        before, after = (read([path], limit_bytes=args.max_size) for path in (args.before, args.after))
+        found = diff(before, after)
+        data = to_json(found) if args.format == "json" else _drawn(found, args)
+        write(data, args.output, force=args.force)
+        return DONE
+
+
+def _drawn(found: Diff, args: argparse.Namespace) -> bytes:
+    if args.format == "markdown":
+        from overlapscope.views.diff import markdown
+
+        return markdown.render(found, verbose=args.verbose).encode("utf-8", "replace")
+    if args.format == "html":
+        from overlapscope.views.diff import html
+
+        return html.render(found, verbose=args.verbose).encode("utf-8", "replace")
+    from overlapscope.views import terminal
+    from overlapscope.views.diff import text
+
+    width, color, encoding = (_FILE_WIDTH, None, "utf-8") if args.output else terminal.describe(sys.stdout)
+    shown = text.render(found, width=width, color=color, encoding=encoding, verbose=args.verbose)
+    return shown.encode(encoding, "replace")
