@@ -15,6 +15,10 @@ class UsageError(OverlapscopeError):
     """A request makes no sense; the text says how to ask instead."""
 
 
+class ConfigError(UsageError):
+    """A configuration or a budget makes no sense; the text names the file, the key and what may stand there."""
+
+
 class MissingPackage(OverlapscopeError):
     """A package that this needs is not installed; the text says what to install."""
 

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+from typing import Any
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
 
 
 class Command:
-    """Print the JSON schema (2020-12) of the report that
-    `overlapscope analyze --format json` prints.
+    """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`
+    and `check` print with `--format json`, or of a baseline.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "of", nargs="?", choices=("report", "diff", "check", "baseline"), default="report", help="default: report"
+        )
         add_output_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
         import msgspec
 
-        from overlapscope.report import schema
-
-        data = msgspec.json.format(msgspec.json.encode(schema()), indent=2) + b"\n"
+        data = msgspec.json.format(msgspec.json.encode(_schema(args.of)), indent=2) + b"\n"
         write(data, args.output, force=args.force)
         return DONE
+
+
+def _schema(of: str) -> dict[str, Any]:
+    module = {
+        "report": "overlapscope.report",
+        "diff": "overlapscope.compare.diff",
+        "check": "overlapscope.compare.verdicts",
+        "baseline": "overlapscope.compare.baseline_file",
+    }[of]
+    schema: dict[str, Any] = importlib.import_module(module).schema()
+    return schema

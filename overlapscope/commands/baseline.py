@@ -1,0 +1,83 @@
+"""`overlapscope baseline`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from overlapscope.commands import DONE
+from overlapscope.commands._output import check_output, write
+from overlapscope.commands._size import parse_size
+from overlapscope.commands.check import add_config_argument, read_settings
+from overlapscope.errors import UsageError
+
+
+class Command:
+    """Write what relative budgets of `overlapscope check` compare with, or
+    show it.
+
+    A baseline is a small JSON file to be kept beside the code: the values of
+    every metric in every step, and what they were measured on.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        writes = actions.add_parser(
+            "write",
+            help="write the baseline of some traces",
+            description="Write the baseline of the traces of one job.",
+            formatter_class=parser.formatter_class,
+            allow_abbrev=False,
+        )
+        writes.add_argument("traces", nargs="+", metavar="TRACE", help="trace, directory of traces, pattern, or report")
+        writes.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the baseline to write")
+        writes.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
+        add_config_argument(writes)
+        writes.add_argument(
+            "--max-size",
+            metavar="SIZE",
+            type=parse_size,
+            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
+        )
+        shows = actions.add_parser(
+            "show",
+            help="show what is in a baseline",
+            description="Show where a baseline was made, and the typical value of each metric.",
+            formatter_class=parser.formatter_class,
+            allow_abbrev=False,
+        )
+        shows.add_argument("file", metavar="FILE", help="a file that `overlapscope baseline write` wrote")
+
+    def run(self, args: argparse.Namespace) -> int:
+        return _write(args) if args.action == "write" else _show(args)
+
+
+def _write(args: argparse.Namespace) -> int:
+    check_output(args.output, force=args.force)
+    settings = read_settings(args.config)
+    from overlapscope.commands._baselines import ranges_of
+    from overlapscope.commands._reports import read
+    from overlapscope.compare import baseline
+    from overlapscope.compare.baseline_file import to_json
+
+    made = baseline.of(read(args.traces, limit_bytes=args.max_size), ranges=ranges_of(settings))
+    for doubt in baseline.doubts(made):
+        print(f"overlapscope: warning: {doubt}", file=sys.stderr)
+    write(to_json(made), args.output, force=args.force)
+    return DONE
+
+
+def _show(args: argparse.Namespace) -> int:
+    from overlapscope.compare.baseline_file import from_json
+    from overlapscope.views import terminal
+    from overlapscope.views.check import baseline
+
+    try:
+        data = Path(args.file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{args.file}: cannot be read ({error.strerror or error}).") from None
+    width, color, encoding = terminal.describe(sys.stdout)
+    text = baseline.render(from_json(data, args.file), width=width, color=color, encoding=encoding)
+    write(text.encode(encoding, "replace"), None)
+    return DONE

@@ -1,0 +1,216 @@
+"""`overlapscope check`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlapscope.commands._output import write
+from overlapscope.commands._size import parse_size
+from overlapscope.errors import UsageError
+from overlapscope.views.check import FORMATS
+from overlapscope.words import did_you_mean
+
+if TYPE_CHECKING:
+    from overlapscope.compare.baseline import Baseline
+    from overlapscope.compare.budgets import Settings
+    from overlapscope.compare.verdicts import CheckResult
+    from overlapscope.report import Report
+
+_FILE_WIDTH = 100
+"""Width of a text that is written to a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A format, and the file that it goes to; stdout without one."""
+
+    format: str
+    path: Path | None
+
+
+class Command:
+    """Hold traces to budgets: say which are kept, which are not and why, and
+    exit with 0 where all are, with 1 where one is not.
+
+    A TRACE is a trace file (.json, .json.gz, .json.zst), a directory with the
+    traces of several ranks, a glob pattern, or a report that `overlapscope
+    analyze --format json` wrote.
+
+    Budgets are read from the nearest overlapscope.toml, or from
+    [tool.overlapscope] of the nearest pyproject.toml. Without any, the check
+    fails where data does not move while the GPU computes; with a baseline
+    only, where it has become slower than that.
+
+    Exit codes: 0 all budgets kept, 1 one failed, 2 wrong input, usage or
+    configuration, 3 something could not be judged.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("traces", nargs="+", metavar="TRACE", help="trace, directory of traces, pattern, or report")
+        parser.add_argument(
+            "--baseline",
+            metavar="FILE",
+            help="what relative budgets compare with: a file of `overlapscope baseline write`, a trace or a report",
+        )
+        parser.add_argument(
+            "--budget",
+            metavar="BUDGET",
+            action="append",
+            default=[],
+            help="one more budget: 'efficiency_pct >= 80 %%', 'p90 step_time <= 12 ms', 'step_time increase <= 5 %%'",
+        )
+        parser.add_argument(
+            "--forbid", metavar="RULE", action="append", default=[], help="fail where this rule finds something"
+        )
+        add_config_argument(parser)
+        parser.add_argument(
+            "--format",
+            metavar="NAME[:PATH]",
+            type=_target,
+            action="append",
+            default=[],
+            help=f"what to print, or to write to PATH: {', '.join(FORMATS)} (default: text); may be repeated",
+        )
+        parser.add_argument(
+            "--fail-level", choices=("error", "warn"), default="error", help="from which level on a budget counts"
+        )
+        parser.add_argument(
+            "--strict-env", action="store_true", help="fail where the baseline was made on another machine"
+        )
+        parser.add_argument(
+            "--explain", metavar="BUDGET", help="tell all about one budget: how it is computed, and every value"
+        )
+        parser.add_argument(
+            "--max-size",
+            metavar="SIZE",
+            type=parse_size,
+            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        if args.strict_env and args.baseline is None:
+            raise UsageError("--strict-env is about a baseline; give --baseline FILE.")
+        targets = _targets(args.format, args.traces, explains=args.explain is not None)
+        settings = _settings(args)
+        from overlapscope.commands._baselines import read_baseline
+        from overlapscope.commands._reports import read
+        from overlapscope.compare.check import check
+
+        report = read(args.traces, limit_bytes=args.max_size)
+        baseline = None if args.baseline is None else read_baseline(args.baseline, settings, limit_bytes=args.max_size)
+        result = check(report, settings, baseline=baseline)
+        for warning in result.warnings:
+            print(f"overlapscope: warning: {_printable(warning)}", file=sys.stderr)
+        for target in targets:
+            write(_drawn(result, target), target.path, force=True)
+            if target.format == "github":
+                _summarize(result)
+        if args.explain is not None:
+            write(_explained(report, settings, baseline, args.explain), None)
+        return result.exit_code
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    """`--config`."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="configuration to read instead of the nearest one going up from here",
+    )
+
+
+def read_settings(path: Path | None) -> Settings:
+    """The settings of a file, or of the nearest one; the empty ones where there is none. Raises ConfigError."""
+    from overlapscope.compare import config
+    from overlapscope.compare.budgets import Settings
+
+    found = path or config.find(Path.cwd())
+    return Settings() if found is None else config.read(found)
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    from overlapscope.compare import config
+
+    settings = read_settings(args.config)
+    forbidden = [config.rule(rule, f"--forbid {rule}") for rule in args.forbid]
+    return replace(
+        settings,
+        budgets=(*settings.budgets, *map(config.expression, args.budget)),
+        forbid=tuple(dict.fromkeys((*settings.forbid, *forbidden))),
+        fail_level=args.fail_level,
+        strict_env=args.strict_env,
+    )
+
+
+def _target(text: str) -> Target:
+    name, colon, path = text.partition(":")
+    if name not in FORMATS:
+        raise argparse.ArgumentTypeError(
+            f"there is no format {name!r}{did_you_mean(name, FORMATS)}; formats: {', '.join(FORMATS)}"
+        )
+    if colon and not path:
+        raise argparse.ArgumentTypeError(f"{text!r} names no file; write {name}:PATH, or {name} alone for stdout")
+    return Target(name, Path(path) if path else None)
+
+
+def _targets(asked: list[Target], traces: list[str], *, explains: bool) -> list[Target]:
+    """What to write. Raises UsageError before the work where it could not be done after it."""
+    printed = [target.format for target in asked if target.path is None]
+    if len(printed) > 1 or (printed and explains):
+        others = ", ".join(printed) + (" and --explain" if explains else "")
+        raise UsageError(f"{others} cannot all be printed; give all but one a file, such as {printed[-1]}:FILE.")
+    for path in [target.path for target in asked if target.path is not None]:
+        if path.is_dir():
+            raise UsageError(f"{path}: is a directory; name a file in it.")
+        if not path.parent.is_dir():
+            raise UsageError(f"{path}: there is no directory {path.parent}; create it first.")
+        if any(path.exists() and Path(trace).exists() and path.samefile(trace) for trace in traces):
+            raise UsageError(f"{path}: is one of the traces, and would be overwritten; name another file.")
+    return asked if asked or explains else [Target("text", None)]
+
+
+def _drawn(result: CheckResult, target: Target) -> bytes:
+    if target.format != "text":
+        text: str = importlib.import_module(f"overlapscope.views.check.{target.format}").render(result)
+        return text.encode("utf-8", "replace")
+    from overlapscope.views import terminal
+    from overlapscope.views.check import text as view
+
+    width, color, encoding = (_FILE_WIDTH, None, "utf-8") if target.path else terminal.describe(sys.stdout)
+    return view.render(result, width=width, color=color, encoding=encoding).encode(encoding, "replace")
+
+
+def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:
+    from overlapscope.compare.explain import explain
+    from overlapscope.views import terminal
+    from overlapscope.views.check import explained
+
+    width, color, encoding = terminal.describe(sys.stdout)
+    found = explain(report, settings, budget, baseline=baseline)
+    return explained.render(found, width=width, color=color, encoding=encoding).encode(encoding, "replace")
+
+
+def _summarize(result: CheckResult) -> None:
+    """Append to the summary of GitHub's step, where this runs in one."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    from overlapscope.views.check.github import step_summary
+
+    try:
+        with open(path, "ab") as file:
+            file.write(step_summary(result).encode("utf-8", "replace"))
+    except OSError as error:
+        raise UsageError(f"{path}: the step summary cannot be written ({error.strerror or error}).") from None
+
+
+def _printable(text: str) -> str:
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -1,0 +1,93 @@
+"""Baselines as JSON: sorted and line by line, so that a change can be reviewed; read back strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from overlapscope.compare.baseline import (
+    SCHEMA_VERSION,
+    STEPS,
+    Baseline,
+    BaselineDevice,
+    BaselineSeries,
+    typical,
+    whole,
+)
+from overlapscope.compare.metrics import METRICS
+from overlapscope.errors import UnreadableTrace
+from overlapscope.words import clean
+
+
+def to_json(baseline: Baseline) -> bytes:
+    """Sorted keys; one line for each device, each series and each fact of the environment."""
+    plain = msgspec.to_builtins(baseline)
+    for line in plain["series"]:
+        line["values"] = [value if value is None else whole(value) for value in line["values"]]
+    return ("\n".join(chain(["{"], _lines(plain), ["}"])) + "\n").encode()
+
+
+def _lines(plain: dict[str, Any]) -> Iterator[str]:
+    keys = sorted(plain)
+    for key in keys:
+        value, comma = plain[key], "," if key != keys[-1] else ""
+        if isinstance(value, list | tuple) and value:
+            yield f'  "{key}": ['
+            yield from (f"    {_compact(one)}{',' if one is not value[-1] else ''}" for one in value)
+            yield f"  ]{comma}"
+        elif isinstance(value, dict) and key == "environment":
+            yield f'  "{key}": {{'
+            names = sorted(value)
+            yield from (f'    "{n}": {_compact(value[n])}{"," if n != names[-1] else ""}' for n in names)
+            yield f"  }}{comma}"
+        else:
+            yield f'  "{key}": {_compact(value)}{comma}'
+
+
+def _compact(value: object) -> str:
+    text = msgspec.json.encode(value, order="sorted")
+    return msgspec.json.format(text, indent=0).decode()
+
+
+def from_json(data: bytes, source: str) -> Baseline:
+    """Read a baseline back; `source` is named where it cannot be. Raises UnreadableTrace."""
+    try:
+        baseline = msgspec.json.decode(data, type=Baseline)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableTrace(
+            f"{source}: is no baseline ({clean(str(error))}); write one with `overlapscope baseline write`."
+        ) from None
+    if baseline.schema_version != SCHEMA_VERSION:
+        raise UnreadableTrace(
+            f"{source}: is a baseline of version {baseline.schema_version}, this is version {SCHEMA_VERSION}; write it "
+            "anew with `overlapscope baseline write`."
+        )
+    known = {(one.rank, one.device): one for one in baseline.devices}
+    for line in baseline.series:
+        _check_line(line, known.get((line.rank, line.device)), source)
+    return baseline
+
+
+def _check_line(line: BaselineSeries, device: BaselineDevice | None, source: str) -> None:
+    """Raises UnreadableTrace where the file has been changed by hand."""
+    what = f"{source}: {clean(line.metric, 80)} of device {line.device}"
+    anew = "write the baseline anew instead of changing it by hand."
+    metric = METRICS.get(line.metric)
+    if device is None or metric is None:
+        raise UnreadableTrace(f"{what}: there is no such {'device' if device is None else 'metric'}; {anew}")
+    samples = len(device.steps) if line.scope == STEPS else len(line.steps or ())
+    if len(line.values) != samples:
+        raise UnreadableTrace(f"{what}: has {len(line.values)} values for {samples} steps; {anew}")
+    if line.typical != typical(metric, [value for value in line.values if value is not None]):
+        raise UnreadableTrace(f"{what}: the values are not those that {clean(line.typical, 40)} was of; {anew}")
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (2020-12) of a baseline."""
+    return msgspec.json.schema(Baseline) | {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "overlapscope baseline",
+    }

@@ -1,0 +1,273 @@
+"""Budgets, and everything else that a configuration says, as frozen structures."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Any, Final, Literal
+
+from overlapscope.compare.metrics import METRICS, Direction, Metric
+from overlapscope.compare.quantity import show
+from overlapscope.compare.verdicts import Level, Subject
+
+Ranks = Literal["worst", "median", "each"]
+Scope = Literal["steps", "window"]
+
+AGGREGATES: Final = "median, mean, worst or a percentile such as p90"
+_AGGREGATE = re.compile(r"median|mean|worst|p(100|[1-9]?\d)")
+
+DEFAULT_FORBID: Final = (
+    "blocking-copy",
+    "copy-on-compute-stream",
+    "data-loading",
+    "exposed-communication",
+    "late-prefetch",
+    "one-way-copies",
+    "pageable-copy",
+    "pin-in-loop",
+    "tiny-copies",
+)
+"""What a check forbids that was told nothing: the rules on data that does not move while the GPU computes."""
+
+DEFAULT_FLOOR_PCT: Final = 5.0
+"""Share of the judged time that one of these must cost: a report calls less than that good, and copies that overlap
+well leave some, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """What something applies to: names with `*`, `?` and `[...]`; None for everything."""
+
+    trace: str | None = None
+    rank: str | None = None
+    device: str | None = None
+    range: str | None = None
+    direction: str | None = None
+
+    def match(self, subject: Subject) -> bool:
+        """Whether a subject is meant. One that has no rank or no range is not, where a pattern asks for it."""
+        # A trace is named by its path, or by the end of it.
+        if self.trace is not None and (subject.source is None or not PurePath(subject.source).match(self.trace)):
+            return False
+        pairs = (
+            (self.rank, subject.rank),
+            (self.device, subject.device),
+            (self.range, None if subject.scope in ("steps", "window") else subject.scope),
+            (self.direction, subject.direction),
+        )
+        return all(
+            pattern is None or (value is not None and fnmatchcase(str(value), pattern)) for pattern, value in pairs
+        )
+
+    @property
+    def anything(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Patterns()
+
+
+def step_fits(name: str, pattern: str) -> bool:
+    """Whether a step is meant, by `ProfilerStep#4` or by `4`."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("#")[2], pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """The least change that a relative budget takes for one."""
+
+    value: float
+    share_of_step: bool = False
+    """Whether `value` is a percentage of the baseline's step time, rather than in the metric's unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What one metric may be."""
+
+    metric: str
+    """Id of one of `METRICS`."""
+    name: str | None = None
+    """What the user calls it."""
+    min: float | None = None
+    """In the metric's unit, as `max`."""
+    max: float | None = None
+    max_increase_pct: float | None = None
+    """Of the baseline's value; for metrics of which less is better."""
+    max_decrease_pct: float | None = None
+    """Likewise, for metrics of which more is better."""
+    noise_floor: NoiseFloor | None = None
+    """None for the default."""
+    level: Level = "error"
+    scope: Scope = "steps"
+    where: Patterns = Patterns()
+    """`where.range` makes it a budget of the ranges of those names instead of steps; `where.direction` is one way."""
+    step: str | None = None
+    """Pattern of the steps that are judged."""
+    aggregate: str = "median"
+    ranks: Ranks = "worst"
+    skip_steps: int = 0
+    allow_missing: bool = False
+    origin: str = ""
+    """Where it was written."""
+
+    @property
+    def what(self) -> Metric:
+        """The metric itself."""
+        return METRICS[self.metric]
+
+    @property
+    def direction(self) -> Direction | None:
+        """The direction of copies that is asked for; None for both."""
+        return {"h2d": "h2d", "d2h": "d2h"}.get(self.where.direction or "")  # type: ignore[return-value]
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Names of the limits that are set: each is judged by itself."""
+        return tuple(name for name in LIMITS if getattr(self, name) is not None)
+
+    def only(self, limit: str) -> Budget:
+        """The budget with one of its limits, by which alone it is judged then."""
+        others: dict[str, Any] = {name: None for name in LIMITS if name != limit}
+        name = f"{self.name} ({limit.removesuffix('_pct')})" if self.name and len(self.limits) > 1 else self.name
+        return replace(self, **others, name=name, noise_floor=self.noise_floor if limit in RELATIVE else None)
+
+    def title(self, limit: str) -> str:
+        """What one of its limits demands, as `--budget` understands it, with what it is narrowed to."""
+        if self.name is not None:
+            return self.name
+        words = ["window" if self.scope == "window" else "" if self.aggregate == "median" else self.aggregate]
+        words += [self.where.direction or "", self.metric]
+        value: float = getattr(self, limit)
+        match limit:
+            case "min":
+                words.append(f">= {show(value, self.what.unit)}")
+            case "max":
+                words.append(f"<= {show(value, self.what.unit)}")
+            case "max_increase_pct":
+                words.append(f"increase <= {show(value, 'pct')}")
+            case _:
+                words.append(f"decrease <= {show(value, 'pct')}")
+        narrowed = (
+            ("in", self.where.range),
+            ("of step", self.step),
+            ("of trace", self.where.trace),
+            ("of rank", self.where.rank),
+            ("of device", self.where.device),
+        )
+        words += [f"{word} {pattern}" for word, pattern in narrowed if pattern is not None]
+        return " ".join(filter(None, words))
+
+    def combine(self, values: Sequence[float]) -> float:
+        """The values of steps in one, by `aggregate`."""
+        if self.aggregate == "median":
+            return float(statistics.median(values))
+        if self.aggregate == "mean":
+            return math.fsum(values) / len(values)
+        return float(sorted(values)[self.place_of(len(values))])
+
+    def place_of(self, count: int) -> int:
+        """The place, in ascending order, of the value that `worst` or a percentile means.
+
+        p90 is what nine of ten steps keep, whether more is better or less; it is always the value of a step.
+        """
+        percent = 100 if self.aggregate == "worst" else int(self.aggregate[1:])
+        from_best = max(1, math.ceil(percent * count / 100)) - 1
+        return count - 1 - from_best if self.what.more_is_better else from_best
+
+
+LIMITS: Final = ("min", "max", "max_increase_pct", "max_decrease_pct")
+RELATIVE: Final = ("max_increase_pct", "max_decrease_pct")
+
+
+def is_aggregate(text: str) -> bool:
+    """Whether it is one of `AGGREGATES`."""
+    return _AGGREGATE.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """Other fields of budgets for some subjects or steps."""
+
+    where: Patterns
+    step: str | None
+    changes: Mapping[str, Mapping[str, Any]]
+    """By metric: the fields of `Budget` that it replaces."""
+    origin: str
+
+    def only(self, limit: str) -> Override:
+        """The override of a budget that has one limit: what it says of others is left out."""
+        foreign = {*LIMITS, "noise_floor"} - {limit, *(["noise_floor"] if limit in RELATIVE else [])}
+        kept = {
+            metric: {key: value for key, value in changes.items() if key not in foreign}
+            for metric, changes in self.changes.items()
+        }
+        return replace(self, changes={metric: changes for metric, changes in kept.items() if changes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exemption:
+    """A failure that is known and accepted until a day."""
+
+    budget: str | None = None
+    """Pattern of a budget's name or metric; `rule` is that of a forbidden rule. One of the two is given."""
+    rule: str | None = None
+    reason: str
+    until: datetime.date
+    """The last day on which it holds."""
+    where: Patterns = Patterns()
+    origin: str = ""
+
+    def means(self, budget: str, metric: str) -> bool:
+        """Whether a verdict of this budget is meant."""
+        if self.rule is not None:
+            return budget == f"forbid {metric}" and fnmatchcase(metric, self.rule)
+        pattern = self.budget or ""
+        return not budget.startswith("forbid ") and (
+            budget == pattern or fnmatchcase(budget, pattern) or fnmatchcase(metric, pattern)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that a check is told."""
+
+    budgets: tuple[Budget, ...] = ()
+    forbid: tuple[str, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    exceptions: tuple[Exemption, ...] = ()
+    allow_missing: bool = False
+    """For what is forbidden; each budget has its own."""
+    fail_level: Level = "error"
+    strict_env: bool = False
+    forbid_floor_pct: float = 0.0
+    """Share of the judged time below which a forbidden finding is let pass."""
+
+    def completed(self, *, with_baseline: bool) -> Settings:
+        """These settings, and the default budgets where none were given."""
+        if not self.budgets and not self.forbid:
+            if with_baseline:
+                return replace(self, budgets=DEFAULT_RELATIVE)
+            return replace(self, forbid=DEFAULT_FORBID, forbid_floor_pct=DEFAULT_FLOOR_PCT)
+        if with_baseline and not any(set(budget.limits) & set(RELATIVE) for budget in self.budgets):
+            return replace(self, budgets=(*self.budgets, *DEFAULT_RELATIVE))
+        return self
+
+
+def _default(metric: str, increase_pct: float) -> Budget:
+    return Budget(metric=metric, max_increase_pct=increase_pct, origin=DEFAULT_ORIGIN)
+
+
+DEFAULT_ORIGIN: Final = "the default with a baseline"
+DEFAULT_RELATIVE: Final = (
+    _default("step_time", 5),
+    _default("compute_time", 3),
+    _default("exposed_copy_time", 10),
+    _default("exposed_comm_time", 10),
+    _default("idle_time", 10),
+)
+"""What a check with a baseline judges that was told nothing of it."""

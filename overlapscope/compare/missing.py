@@ -1,0 +1,77 @@
+"""Why something cannot be judged: ranks that are absent, traces that cannot be believed, nothing to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from overlapscope.analysis.results import Check, TraceResult
+from overlapscope.compare.baseline import Baseline
+from overlapscope.compare.environment import fingerprint
+from overlapscope.compare.metrics import Direction, Metric, Sample, copy_ns
+from overlapscope.compare.samples import Series
+from overlapscope.report import Report
+from overlapscope.words import clean
+
+_LISTED = 80
+"""Absent ranks that are listed; a job may have thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A rank of which there is no trace."""
+
+    rank: int
+    sentence: str
+
+
+def absent_ranks(report: Report, baseline: Baseline | None) -> tuple[Absent, ...]:
+    """The ranks that took part by what the traces say, or that the baseline is of, and were not given."""
+    present = {trace.rank for trace in report.traces if trace.rank is not None}
+    size = (fingerprint(report).world_size or 0) if present else 0
+    found = {
+        rank: f"its trace was not given, and the job had {size} ranks"
+        for rank in range(min(size, len(present) + _LISTED))
+        if rank not in present
+    }
+    if baseline is not None and (present or len(baseline.ranks) > 1):
+        for rank in sorted(baseline.ranks - present):
+            found.setdefault(rank, "its trace was not given, and the baseline has it")
+    return tuple(Absent(rank, sentence) for rank, sentence in found.items())
+
+
+def doubt(trace: TraceResult, *, rests_on_host: bool) -> str | None:
+    """Why nothing can be said of a trace's figures; None where they can be believed.
+
+    `rests_on_host`: whether they compare host and device times.
+    """
+    checks = {check.id: check for check in trace.trust.checks}
+    failed = [check for check in checks.values() if check.status == "fail"]
+    if trace.trust.verdict == "unusable":
+        return _because("the trace is unusable", failed)
+    complete = checks.get("file-complete")
+    if complete is not None and complete.status != "ok":
+        return _because("the file is cut", [complete])
+    blamed = {"launches", "clock-skew"} if rests_on_host else {"launches"}
+    for check in failed:
+        if check.id in blamed:
+            return _because(f"the trust check {check.id} failed", [check])
+    return None
+
+
+def _because(what: str, checks: Sequence[Check]) -> str:
+    return f"{what} ({clean(checks[0].detail, 300).rstrip('.')})" if checks else what
+
+
+def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, ...], values: Series) -> str | None:
+    """What a metric needs and the samples do not have; None where they have all."""
+    if metric.needs == "copies" and not any(copy_ns(sample, direction) for sample in samples):
+        way = f"{direction} " if direction else ""
+        return f"there are no {way}copies between host and device"
+    if metric.needs == "comm" and not any(sample.figures.engines.comm_ns for sample in samples):
+        return "there is no communication"
+    if values.numbers:
+        return None
+    if metric.id == "efficiency_pct":
+        return "only one engine worked, so there was nothing to overlap"
+    return "no copy states its size" if metric.id == "copy_bandwidth" else "there is nothing to measure"

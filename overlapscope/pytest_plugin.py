@@ -1,0 +1,346 @@
+"""The pytest plugin: a marker that holds a test to budgets of overlap, a fixture that records, and `assert_overlap`.
+
+    @pytest.mark.overlap(min_efficiency="80 %", max_exposed_copy="3 ms", forbid=["pageable-copy"])
+    def test_the_loader_prefetches(overlap_profile):
+        with overlap_profile as recording:
+            for batch in loader:
+                train(batch)
+                recording.step()
+
+Every pytest run of everyone who has overlapscope installed imports this, so all that costs anything, torch and numpy
+first, is imported where it is used. Budgets are judged by `overlapscope.compare.check`, as `overlapscope check` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlapscope.errors import ConfigError, MissingPackage, OverlapscopeError, UsageError
+
+if TYPE_CHECKING:
+    from overlapscope.compare.budgets import Settings
+    from overlapscope.recorder.recording import Recording
+    from overlapscope.report import Report
+    from overlapscope.trace import Trace
+
+__all__ = ["OverlapProfile", "assert_overlap", "overlap"]
+
+_MARKER, _FIXTURE = "overlap", "overlap_profile"
+_LONGEST_NAME = 120
+_PROFILE: pytest.StashKey[OverlapProfile] = pytest.StashKey()
+"""Of a test: what its fixture has recorded."""
+
+
+def overlap(
+    *,
+    min_efficiency: str | float | None = None,
+    min_hidden_copy: str | float | None = None,
+    max_exposed_copy: str | None = None,
+    max_exposed_comm: str | None = None,
+    max_idle: str | None = None,
+    max_host_stall: str | None = None,
+    max_step_time: str | None = None,
+    min_copy_bandwidth: str | None = None,
+    forbid: Sequence[str] | None = None,
+    skip_steps: int = 0,
+    aggregate: str = "median",
+    range: str | None = None,
+    scope: str = "steps",
+    allow_missing: bool = False,
+) -> Settings:
+    """Fail the test if what `overlap_profile` recorded breaks one of these limits, or if it cannot be told.
+
+    Limits have units: "80 %", "3 ms", "40 GB/s". `max_exposed_copy`, `max_exposed_comm` and `max_idle` are times of a
+    step, or percentages: of the time in which copies or collectives run, and of the step. `forbid` lists rules
+    (`overlapscope rules`). Without a limit and `forbid` the rules are forbidden that `overlapscope check` forbids.
+
+    Each limit holds for the `aggregate` of the steps (median, mean, worst or a percentile such as p90), without the
+    first `skip_steps`; with `range` for the ranges whose name matches that pattern instead; with `scope="window"` for
+    the recording as a whole. `allow_missing` lets pass what cannot be told.
+
+    Markers on the test, its class and its module add up; of one argument given twice the nearer one holds.
+    """
+    from overlapscope.compare.config import from_mapping
+
+    limits = (
+        ("min_efficiency", min_efficiency, "efficiency_pct", None),
+        ("min_hidden_copy", min_hidden_copy, "hidden_copy_pct", None),
+        ("max_exposed_copy", max_exposed_copy, "exposed_copy_time", "exposed_copy_pct"),
+        ("max_exposed_comm", max_exposed_comm, "exposed_comm_time", "exposed_comm_pct"),
+        ("max_idle", max_idle, "idle_time", "idle_pct"),
+        ("max_host_stall", max_host_stall, "host_stall_time", None),
+        ("max_step_time", max_step_time, "step_time", None),
+        ("min_copy_bandwidth", min_copy_bandwidth, "copy_bandwidth", None),
+    )
+    narrowed: dict[str, Any] = {} if range is None else {"range": range}
+    if scope != "steps":
+        narrowed["scope"] = scope
+    budgets = {
+        _metric(argument, limit, metric, share): {argument[:3]: limit, **narrowed}
+        for argument, limit, metric, share in limits
+        if limit is not None
+    }
+    if narrowed and not budgets:
+        raise ConfigError(f"{_MARKER}: {' and '.join(narrowed)} says where a limit holds, but there is none.")
+    content = {
+        "budgets": budgets,
+        "forbid": list(forbid) if isinstance(forbid, tuple) else forbid,
+        "skip_steps": skip_steps,
+        "aggregate": aggregate,
+        "allow_missing": allow_missing,
+    }
+    return from_mapping(content, _MARKER)
+
+
+def _metric(argument: str, limit: str | float, metric: str, share: str | None) -> str:
+    """The metric that is limited: `share` where the limit is a percentage. Raises ConfigError, naming the argument."""
+    from overlapscope.compare.metrics import METRICS
+    from overlapscope.compare.quantity import is_share, parse
+
+    chosen = share if share is not None and is_share(limit) else metric
+    try:
+        parse(limit, METRICS[chosen].unit)
+    except ConfigError as error:
+        or_share = "" if share is None else ' or "10 %"'
+        raise ConfigError(f"{_MARKER}: {argument}: {error}{or_share}.") from None
+    return chosen
+
+
+def assert_overlap(trace: Report | Trace | str | os.PathLike[str], **limits: Any) -> None:
+    """Raise AssertionError, with the explanation, where a recording breaks a limit or it cannot be told.
+
+    `trace` is a Trace, a Report (`overlapscope.analyze` makes one of several traces) or a path: of a trace, a
+    directory of ranks or a JSON report. `limits` are the keywords of the marker, `overlap`.
+
+    Raises UsageError for keywords that make no sense, UnreadableTrace where there is no trace to read.
+    """
+    __tracebackhide__ = True
+    passed, text = _check(_report(trace), _settings(limits, "assert_overlap"))
+    if not passed:
+        raise AssertionError(text)
+
+
+class OverlapProfile:
+    """What the fixture `overlap_profile` is: each `with` block is recorded into a trace of its own.
+
+        with overlap_profile as recording:
+            ...
+            recording.step()
+
+    `recording` is an `overlapscope.record`: its `step()` marks the end of a step, as `overlapscope.step()` does from
+    anywhere. The first step is warm-up, which is not judged.
+    """
+
+    def __init__(self, test: pytest.Item, stem: Path, *, stacks: bool = False) -> None:
+        """`stem` is the path of the first trace without its ending. The marker of `test` judges what is recorded."""
+        self._stem = stem
+        self._stacks = stacks
+        self.recordings: list[Recording] = []
+        """In the order in which they were made."""
+        self._reports: dict[Path, Report] = {}
+        test.stash[_PROFILE] = self
+
+    def __enter__(self) -> Recording:
+        from overlapscope.recorder.recording import Recording
+
+        number = len(self.recordings) + 1
+        name = self._stem.name if number == 1 else f"{self._stem.name}-{number}"
+        recording = Recording(self._stem.with_name(f"{name}.trace.json.gz"), stacks=self._stacks)
+        recording.begin()
+        self.recordings.append(recording)
+        return recording
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.recordings[-1].__exit__(kind, error, traceback)
+
+    @property
+    def path(self) -> Path:
+        """The latest trace. Raises UsageError where nothing was recorded."""
+        if not self.recordings:
+            raise UsageError(f"nothing was recorded: enter the fixture with `with {_FIXTURE} as recording:`.")
+        return self.recordings[-1].path
+
+    @property
+    def report(self) -> Report:
+        """The analysis of the latest trace. Raises UsageError where nothing was recorded, UnreadableTrace."""
+        return self.report_of(self.path)
+
+    def report_of(self, path: Path) -> Report:
+        """The analysis of one of the traces, made once. Raises UnreadableTrace."""
+        if path not in self._reports:
+            self._reports[path] = _report(path)
+        return self._reports[path]
+
+
+@pytest.fixture
+def overlap_profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OverlapProfile:
+    """Records what runs inside `with overlap_profile as recording:`; `recording.step()` ends a step."""
+    reason = _why_not_here()
+    if reason is not None:
+        if request.config.getoption("overlap_require"):
+            pytest.fail(f"{reason} (--overlap-require)", pytrace=False)
+        pytest.skip(reason)
+    directory: Path | None = request.config.getoption("overlap_dir")
+    if directory is None:
+        directory = tmp_path_factory.mktemp("overlap")
+    else:
+        directory = directory.absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+    return OverlapProfile(
+        request.node, directory / _file_name(request.node.nodeid), stacks=request.config.getoption("overlap_stacks")
+    )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """All options begin with `--overlap-`."""
+    group = parser.getgroup("overlap", "overlap of copies and compute (overlapscope)")
+    group.addoption(
+        "--overlap-require", action="store_true", help="where there is no CUDA device, fail instead of skipping"
+    )
+    group.addoption("--overlap-dir", metavar="DIR", type=Path, help="keep the traces there, instead of in pytest's own")
+    group.addoption(
+        "--overlap-stacks", action="store_true", help="record Python lines (slows the host down, so judge without)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the marker, with the help that its function has."""
+    signature = inspect.signature(overlap)
+    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    arguments = signature.replace(parameters=bare, return_annotation=signature.empty)
+    config.addinivalue_line("markers", f"{_MARKER}{arguments}: {inspect.getdoc(overlap)}\n")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Wrong arguments of a marker are found when tests are collected."""
+    try:
+        _settings_of(metafunc.definition)
+    except UsageError as error:
+        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The fixture comes first: it skips the test before another one fails for want of a GPU."""
+    names: list[str] = getattr(item, "fixturenames", [])
+    if _FIXTURE in names[1:]:
+        names.remove(_FIXTURE)
+        names.insert(0, _FIXTURE)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Comes after the test's own body, if that has passed: what is said here is the test's own failure."""
+    try:
+        failure = _judged(item)
+    except OverlapscopeError as error:
+        from overlapscope.words import clean
+
+        failure = clean(str(error))
+    if failure is not None:
+        pytest.fail(failure, pytrace=False)
+
+
+def _judged(item: pytest.Item) -> str | None:
+    """The text of a failure; None where the test passes. Raises OverlapscopeError where it cannot be judged."""
+    settings = _settings_of(item)
+    if settings is None:
+        return None
+    profile = item.stash.get(_PROFILE, None)
+    if profile is None or not profile.recordings:
+        raise UsageError(
+            f"marked with {_MARKER}, but nothing was recorded: take the fixture {_FIXTURE}, and run what is to be "
+            f"judged inside `with {_FIXTURE} as recording:`."
+        )
+    from overlapscope.words import clean
+
+    verdicts, texts = [], []
+    for recording in profile.recordings:
+        recording.end()  # One that a fixture keeps open around the test.
+        passed, text = _check(profile.report_of(recording.path), settings)
+        verdicts.append(passed)
+        look = f"The recording: overlapscope dashboard {shlex.quote(str(recording.path))}"
+        texts.append("\n".join((text, *map(clean, recording.notes), clean(look))))
+    whole = "\n\n".join(texts)
+    if not all(verdicts):
+        return whole
+    item.add_report_section("call", _MARKER, whole)
+    return None
+
+
+def _settings_of(node: pytest.Item) -> Settings | None:
+    """What the markers of a test ask for together; None for a test without. Raises UsageError."""
+    limits: dict[str, Any] = {}
+    marked = False
+    for marker in reversed(list(node.iter_markers(_MARKER))):
+        marked = True
+        if marker.args:
+            raise UsageError(f'{_MARKER}: takes keywords only, as in {_MARKER}(min_efficiency="80 %").')
+        limits |= marker.kwargs
+    return _settings(limits, _MARKER) if marked else None
+
+
+def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
+    """Raises UsageError for a keyword that `overlap` does not have."""
+    known = inspect.signature(overlap).parameters
+    for name in limits:
+        if name not in known:
+            from overlapscope.words import did_you_mean
+
+            raise UsageError(
+                f"{whose}: there is no keyword {name!r}{did_you_mean(name, known)}; keywords: {', '.join(known)}."
+            )
+    return overlap(**limits)
+
+
+def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
+    """Whatever it is, analysed. Raises UnreadableTrace."""
+    from overlapscope.api import analyze
+    from overlapscope.commands._reports import read
+    from overlapscope.report import Report
+
+    if isinstance(trace, Report):
+        return trace
+    return read([os.fspath(trace)]) if isinstance(trace, str | os.PathLike) else analyze(trace)
+
+
+def _check(report: Report, settings: Settings) -> tuple[bool, str]:
+    """Whether it passes, and the text that `overlapscope check` prints."""
+    from overlapscope.compare.check import check
+    from overlapscope.views.check.text import render
+    from overlapscope.words import clean
+
+    result = check(report, settings)
+    return result.outcome == "pass", "\n".join((render(result).strip(), *map(clean, result.warnings)))
+
+
+def _why_not_here() -> str | None:
+    """Why nothing can be recorded here; None where it can. This imports torch."""
+    from overlapscope.recorder._torch import require_torch
+
+    try:
+        require_torch()
+    except MissingPackage as missing:
+        return str(missing)
+    import torch
+
+    return None if torch.cuda.is_available() else "needs a CUDA device, and torch sees none"
+
+
+def _file_name(nodeid: str) -> str:
+    """A name for a test's trace that no other test has: `tests-test_loader.py-test_prefetch`."""
+    if re.fullmatch(r"[\w/]+\.py(::\w+)+", nodeid, re.ASCII) and len(nodeid) <= _LONGEST_NAME:
+        return re.sub("/|::", "-", nodeid)
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", nodeid)[:_LONGEST_NAME].strip("-.")
+    return f"{name}-{hashlib.sha256(nodeid.encode(errors='surrogatepass')).hexdigest()[:8]}"

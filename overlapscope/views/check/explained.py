@@ -1,0 +1,73 @@
+"""One budget, explained for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from overlapscope.compare.explain import Explanation, Values
+from overlapscope.compare.quantity import distinct, show
+from overlapscope.views.check import shown
+from overlapscope.views.check.text import line, reason
+from overlapscope.views.tables import Column, Table, text
+from overlapscope.views.terminal import lay_out, table_grid
+from overlapscope.words import NOTHING, clean, plural
+
+MOST_STEPS = 50
+"""That are listed at each place."""
+
+
+def render(
+    explanations: Iterable[Explanation], *, width: int, encoding: str = "utf-8", color: str | None = None
+) -> str:
+    """The explanations as lines of at most `width` columns; see `views.terminal.render`."""
+    parts = [part for one in explanations for part in _parts(one, width)]
+    return lay_out(parts, width=width, encoding=encoding, color=color)
+
+
+def _parts(one: Explanation, width: int) -> Iterator[RenderableType]:
+    verdict = one.verdict
+    yield line(verdict, full=True)
+    yield ""
+    yield from _paragraph("What it is", f"{verdict.metric}: {one.formula}.")
+    yield from _paragraph("Where the limit is from", one.limit)
+    yield from _paragraph("How it is judged", one.way)
+    for values in one.values:
+        yield table_grid(_table(values), width)
+        yield ""
+    if verdict.reasons:
+        yield Text("Why", style="bold")
+        for each in verdict.reasons:
+            yield Padding(reason(each), (0, 0, 0, 2))
+        yield ""
+
+
+def _paragraph(title: str, said: str) -> Iterator[RenderableType]:
+    if said:
+        yield Text(title, style="bold")
+        yield Padding(Text(shown.prose(said)), (0, 0, 1, 2))
+
+
+def _table(values: Values) -> Table:
+    samples, unit = values.samples, values.unit
+    numbers = iter(distinct(samples.numbers, unit) if samples.numbers else ())
+    cells = [next(numbers) if value is not None else NOTHING for value in samples.values]
+    rows = [(clean(name, shown.NAME_LIMIT), cell) for name, cell in zip(samples.names, cells, strict=True)]
+    judged = values.judged
+    notes = []
+    if len(rows) > MOST_STEPS:
+        notes.append(f"{len(rows) - MOST_STEPS:,} more are not listed.")
+    if values.left_out:
+        notes.append(f"{plural(values.left_out, 'step')} left out: cut by the recording, warm-up, or skipped.")
+    if judged.baseline is not None and judged.low is not None and judged.high is not None:
+        low, high = distinct((judged.low, judged.high), unit)
+        notes.append(
+            f"The baseline has {show(judged.baseline, unit)}; the change lies between {low} and {high} (99 %)."
+        )
+    if not rows:
+        notes.append(f"{judged.sentence}.")
+    title = values.place or "Values"
+    return Table(title, (text(title), Column("value")), tuple(rows[:MOST_STEPS]), " ".join(notes))

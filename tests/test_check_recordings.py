@@ -1,0 +1,195 @@
+"""`overlapscope check` at its default settings on every recording of the laboratory.
+
+What each must come to follows from how the programs in `scenarios` are written, not from what the check prints: whether
+data moves while the GPU computes, and if not, what the program does wrong.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from overlapscope.commands._reports import read
+from overlapscope.compare.check import check
+from overlapscope.compare.verdicts import CheckResult
+
+LABORATORY = Path("traces/laboratory")
+
+HEALTHY: frozenset[str] = frozenset()
+"""Data moves as well as it can, or hardly any moves at all."""
+PAGEABLE = frozenset({"pageable-copy"})
+SAME_STREAM = frozenset({"copy-on-compute-stream"})
+BLOCKING = frozenset({"blocking-copy"})
+PINNING = frozenset({"pin-in-loop"})
+LOADING = frozenset({"data-loading"})
+
+BROKEN = {
+    # save_on_cpu copies in line with the compute, and into pageable memory where it is not told otherwise.
+    "activation_offload/none": HEALTHY,
+    "activation_offload/pageable": PAGEABLE,
+    "activation_offload/pinned": SAME_STREAM,
+    "activation_offload/overlapped": HEALTHY,
+    # `.cpu()` of each weight before the step.
+    "async_checkpoint/none": HEALTHY,
+    "async_checkpoint/blocking": PAGEABLE,
+    "async_checkpoint/pinned_side_stream": HEALTHY,
+    "async_checkpoint/snapshot": HEALTHY,
+    # One stream: in, kernel, out.
+    "chunked_streams/sequential": SAME_STREAM | {"one-way-copies"},
+    "chunked_streams/depth_first": HEALTHY,
+    "chunked_streams/breadth_first": HEALTHY,
+    "chunked_streams/breadth_first_2": HEALTHY,
+    # A copy runs beside compute only from pinned memory and on a stream of its own.
+    "copy_matrix/streamed0_pinned0": PAGEABLE,
+    "copy_matrix/streamed0_pinned1": SAME_STREAM,
+    "copy_matrix/streamed1_pinned0": PAGEABLE,
+    "copy_matrix/streamed1_pinned1": HEALTHY,
+    # Nothing is copied: what is slow here are launches, which is not about data.
+    "cuda_graph/eager": HEALTHY,
+    "cuda_graph/graph_replay": HEALTHY,
+    "cuda_graph/train_eager": HEALTHY,
+    "cuda_graph/graphed_callables": HEALTHY,
+    "cuda_graph/big_eager": HEALTHY,
+    "cuda_graph/big_graph": HEALTHY,
+    # Wrong results, but next to nothing is copied.
+    "d2h_hazard/no_sync": HEALTHY,
+    "d2h_hazard/synchronize": HEALTHY,
+    "d2h_hazard/source_overwritten": HEALTHY,
+    "d2h_hazard/source_kept": HEALTHY,
+    # Without workers the main thread decodes while the GPU waits; without pin_memory the copy is long and blocks.
+    "dataloader/pinned0_nonblocking0_workers0": LOADING | PAGEABLE,
+    "dataloader/pinned0_nonblocking1_workers0": LOADING | PAGEABLE,
+    "dataloader/pinned1_nonblocking0_workers0": LOADING,
+    "dataloader/pinned1_nonblocking1_workers0": LOADING,
+    "dataloader/pinned0_nonblocking0_workers4": PAGEABLE,
+    "dataloader/pinned0_nonblocking1_workers4": PAGEABLE,
+    "dataloader/prefetcher": HEALTHY,
+    # All gradients are reduced when the backward pass is over.
+    "ddp_training/ddp": HEALTHY,
+    "ddp_training/no_overlap": frozenset({"exposed-communication"}),
+    # Nothing is copied.
+    "forward_backward/large_serial": HEALTHY,
+    "forward_backward/large_backward_under_side_stream": HEALTHY,
+    "forward_backward/large_two_streams": HEALTHY,
+    "forward_backward/large_missing_wait": HEALTHY,
+    "forward_backward/many_small_serial": HEALTHY,
+    "forward_backward/many_small_backward_under_side_stream": HEALTHY,
+    "forward_backward/many_small_two_streams": HEALTHY,
+    "forward_backward/many_small_missing_wait": HEALTHY,
+    "forward_backward/many_small_serial_graph": HEALTHY,
+    "forward_backward/many_small_two_streams_graph": HEALTHY,
+    # Copies of shards run beside compute; without pinned memory each blocks.
+    "fsdp_offload/resident": HEALTHY,
+    "fsdp_offload/offload": HEALTHY,
+    "fsdp_offload/offload_pageable": PAGEABLE,
+    # One batch and a small model: what can be wrong is the memory and the missing non_blocking=True.
+    "host_work/after_none": PAGEABLE,
+    "host_work/after_pinned": BLOCKING,
+    "host_work/after_non_blocking": PAGEABLE,
+    "host_work/after_both": HEALTHY,
+    "host_work/between_none": PAGEABLE,
+    "host_work/between_pinned": BLOCKING,
+    "host_work/between_non_blocking": PAGEABLE,
+    "host_work/between_both": HEALTHY,
+    "kv_offload/on_demand": SAME_STREAM,
+    "kv_offload/prefetch": HEALTHY,
+    "kv_offload/pageable": PAGEABLE,
+    "many_small_copies/blocking": frozenset({"tiny-copies"}),
+    "many_small_copies/non_blocking": frozenset({"tiny-copies"}),
+    "offload_pipeline/one_stream": SAME_STREAM | {"one-way-copies"},
+    "offload_pipeline/two_streams": HEALTHY,
+    "offload_pipeline/three_streams": HEALTHY,
+    "offload_store/cpu": PAGEABLE,
+    "offload_store/cpu_pin_memory": PAGEABLE,
+    "offload_store/preallocated": HEALTHY,
+    "pin_cost/pageable_to": PAGEABLE,
+    "pin_cost/pinned_to": BLOCKING,
+    "pin_cost/pin_memory_to": PINNING,
+    "pin_strategies/pageable_blocking": PAGEABLE,
+    "pin_strategies/pageable_non_blocking": PAGEABLE,
+    "pin_strategies/pinned_blocking": BLOCKING,
+    "pin_strategies/pinned_non_blocking": HEALTHY,
+    "pin_strategies/pin_then_copy_blocking": PINNING,
+    "pin_strategies/pin_then_copy_non_blocking": PINNING,
+    "pin_threads/blocking": PAGEABLE,
+    "pin_threads/non_blocking": PAGEABLE,
+    "pin_threads/pin_0_threads": PINNING,
+    "pin_threads/pin_4_threads": HEALTHY,
+    # Nothing is copied.
+    "stream_matmul/big_host_clock": HEALTHY,
+    "stream_matmul/big_synchronized": HEALTHY,
+    "stream_matmul/big_two_streams": HEALTHY,
+    "stream_matmul/small_one_stream": HEALTHY,
+    "stream_matmul/small_two_streams": HEALTHY,
+}
+"""The rules that must fail; a healthy recording passes."""
+
+UNDECIDED = {
+    # Whether so many chunks overlap is a matter of how fast the host launches them, which the program does not say.
+    "chunked_streams/breadth_first_8",
+    "chunked_streams/breadth_first_16",
+    # The short copy of a batch sits on the compute stream; whether it is long enough to matter is up to the machine.
+    "dataloader/pinned1_nonblocking0_workers4",
+    "dataloader/pinned1_nonblocking1_workers4",
+}
+WITHOUT_GPU = {"pin_cost/pin_memory"}
+"""The program does nothing on the GPU, so nothing can be judged."""
+
+
+def recordings() -> dict[str, Path]:
+    """The trace, or the directory of ranks, of each variant."""
+    found = {}
+    for experiment in LABORATORY.iterdir():
+        for path in experiment.iterdir() if experiment.is_dir() else ():
+            found[f"{experiment.name}/{path.name.partition('.')[0]}"] = path
+    return found
+
+
+@cache
+def result(name: str) -> CheckResult:
+    return check(read([recordings()[name]]))
+
+
+def failed(name: str) -> set[str]:
+    return {one.metric for one in result(name).verdicts if one.status == "fail"}
+
+
+def test_every_recording_is_spoken_of() -> None:
+    assert set(recordings()) == set(BROKEN) | UNDECIDED | WITHOUT_GPU
+
+
+@pytest.mark.parametrize("name", sorted(name for name, rules in BROKEN.items() if not rules))
+def test_what_is_healthy_passes(name: str) -> None:
+    assert failed(name) == set()
+    assert result(name).exit_code == 0
+
+
+@pytest.mark.parametrize("name", sorted(name for name, rules in BROKEN.items() if rules))
+def test_what_is_broken_fails_with_the_right_rule(name: str) -> None:
+    assert failed(name) >= BROKEN[name]
+    assert result(name).exit_code == 1
+    told = {one.metric: one for one in result(name).verdicts}
+    for rule in BROKEN[name]:
+        assert told[rule].reasons
+        assert all(reason.rule == rule and reason.advice for reason in told[rule].reasons)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, rules in BROKEN.items() if len(rules) == 1))
+def test_the_right_rule_is_the_costliest(name: str) -> None:
+    costs = {one.metric: max(reason.time_ns for reason in one.reasons) for one in result(name).verdicts if one.reasons}
+    [rule] = BROKEN[name]
+    assert max(costs, key=lambda other: costs[other]) == rule
+
+
+@pytest.mark.parametrize("name", sorted(UNDECIDED))
+def test_what_is_undecided_is_judged_all_the_same(name: str) -> None:
+    assert result(name).exit_code in (0, 1)
+    assert failed(name) <= {"copy-on-compute-stream", "late-prefetch", "one-way-copies"}
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_GPU))
+def test_what_did_nothing_on_the_gpu_is_inconclusive(name: str) -> None:
+    assert result(name).exit_code == 3
+    assert all("no GPU activity" in one.message for one in result(name).verdicts)
