@@ -2,6 +2,9 @@
 
 import pytest
 
+# For the tests of our own pytest plugin.
+pytest_plugins = ["pytester"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
