@@ -1,0 +1,272 @@
+"""Processes that record one program each, and the jobs they are given; see `benchmarks.repeats`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import multiprocessing
+import os
+import platform
+import tempfile
+import time
+import traceback
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnContext
+
+    from benchmarks.repeats_programs import Plant, Step
+
+WARM_UP, STEPS = 3, 20
+IDLE_PROCESSES = max(1, min(12, (os.cpu_count() or 2) - 2))
+"""So many import torch at once, while nothing is recorded, and then wait for their turns."""
+PATIENCE_S = 90.0
+"""A process that takes longer than that for one thing is given up."""
+KERNEL = "spin_kernel"
+"""How the kernel of `torch.cuda._sleep` is called in a trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A program as it is, or with one thing done to it."""
+
+    name: str
+    kind: str = "clean"
+    """`clean`, `compute`, `copy` or `host`, of which `pct` is planted; or one of `CHANGES`."""
+    pct: float | None = None
+    """Of a step of the clean program."""
+
+
+CHANGES: dict[str, dict[str, bool]] = {
+    "pageable": {"pinned": False},
+    "default_stream": {"side_stream": False},
+    "synchronize": {"synchronize": True},
+}
+CLEAN = Variant("clean")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """One program on this machine."""
+
+    step_ms: float
+    """Of the program as it is, while it is recorded; the mean of `STEPS`."""
+    cycles_per_ms: float
+    bytes_per_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one process is to do: record, or where there is no `path`, calibrate."""
+
+    program: str
+    path: Path | None = None
+    variant: Variant = CLEAN
+    planted_ms: float = 0.0
+    amount: int = 0
+    """The same in what the plant is given: cycles, bytes or nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the process has to say of it."""
+
+    calibration: Calibration | None = None
+    planted_ms: float | None = None
+    """Measured, per step; None where nothing with a length was planted."""
+    notes: tuple[str, ...] = ()
+    machine: dict[str, str | None] = field(default_factory=dict)
+
+
+# -- in a process of its own -------------------------------------------------------------------------
+
+
+def work(connection: Connection) -> None:
+    """Import everything, say so, wait for a job, do it and send its `Outcome`, or the text of what went wrong.
+
+    It waits once more when the program is set up: the process before must have left the GPU by then.
+    """
+    import overlapscope
+    from benchmarks import repeats_programs
+
+    _ = overlapscope.record, repeats_programs  # The first is imported only when it is asked for.
+    connection.send("ready")
+    try:
+        job: Job = connection.recv()
+        result = calibrate(job) if job.path is None else record_one(job, job.path, connection)
+        connection.send(result)
+    except EOFError:
+        pass  # There is nothing left to do.
+    except Exception:
+        connection.send(traceback.format_exc())
+
+
+def calibrate(job: Job) -> Outcome:
+    """How long a step takes, and how much of what can be planted makes a millisecond."""
+    import torch
+
+    import overlapscope
+    from benchmarks import repeats_programs as programs
+
+    step = programs.PROGRAMS[job.program](programs.Changes(), programs.nothing)
+    programs.settle(step)
+    with tempfile.TemporaryDirectory() as folder, overlapscope.record(Path(folder, "t.trace.json.gz")):
+        for _ in range(WARM_UP):
+            step()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(STEPS):
+            step()
+        torch.cuda.synchronize()
+        step_ms = 1e3 * (time.perf_counter() - begin) / STEPS
+    found = Calibration(step_ms, programs.sleep_cycles_per_ms(), programs.copied_bytes_per_ms())
+    machine = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "cores": str(os.cpu_count()),
+    }
+    return Outcome(calibration=found, machine=machine)
+
+
+def record_one(job: Job, path: Path, connection: Connection) -> Outcome:
+    """Record `STEPS` steps behind `WARM_UP`."""
+    from benchmarks import repeats_programs as programs
+
+    plant = planted(job)
+    step = programs.PROGRAMS[job.program](
+        programs.Changes(**CHANGES.get(job.variant.kind, {})), programs.nothing if plant is None else plant
+    )
+    programs.settle(step)
+    connection.send("prepared")
+    connection.recv()
+    notes = record_steps(step, path)
+    return Outcome(planted_ms=None if plant is None else measured_ms(job, path), notes=notes)
+
+
+def planted(job: Job) -> Plant | None:
+    """What the job's variant adds to each step."""
+    from benchmarks import repeats_programs as programs
+
+    match job.variant.kind:
+        case "compute":
+            return programs.compute_of(job.amount)
+        case "copy":
+            return programs.copy_of(job.amount)
+        case "host":
+            return programs.host_work_of(job.amount / 1e9)
+        case _:
+            return None
+
+
+def record_steps(step: Step, path: Path) -> tuple[str, ...]:
+    import overlapscope
+
+    with overlapscope.record(path, warmup=WARM_UP, active=STEPS) as recorder:
+        for _ in range(WARM_UP + STEPS):
+            step()
+            recorder.step()
+    return recorder.notes
+
+
+def measured_ms(job: Job, path: Path) -> float | None:
+    """How long what was planted took, the mean over all steps; host work takes what it is given."""
+    if job.variant.kind == "host":
+        return job.planted_ms
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    durations_us = [float(event["dur"]) for event in events if is_planted(job, event)]
+    return sum(durations_us) / 1e3 / (WARM_UP + STEPS)
+
+
+def is_planted(job: Job, event: dict[str, Any]) -> bool:
+    """Whether an event of the trace is the job's planted kernel or copy."""
+    if job.variant.kind == "compute":
+        return event.get("cat") == "kernel" and KERNEL in event["name"]
+    return event.get("cat") == "gpu_memcpy" and "HtoD" in event["name"] and event["args"].get("bytes") == job.amount
+
+
+# -- where the jobs come from ------------------------------------------------------------------------
+
+
+class Failed(Exception):
+    """A process did not do its job; the text says why."""
+
+
+class Worker:
+    """A process that imports, waits, does one job and ends."""
+
+    def __init__(self, context: SpawnContext) -> None:
+        self._connection, theirs = context.Pipe()
+        self.process = context.Process(target=work, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def answer(self) -> object:
+        """The next thing it says. Raises Failed where it says nothing, or what went wrong."""
+        if not self._connection.poll(PATIENCE_S):
+            self.process.kill()
+            raise Failed(f"nothing was heard of it for {PATIENCE_S:.0f} s")
+        try:
+            said: object = self._connection.recv()
+        except EOFError:
+            self.process.join()
+            raise Failed(f"its process ended with code {self.process.exitcode}") from None
+        if isinstance(said, str) and said not in ("ready", "prepared"):
+            raise Failed(said)
+        return said
+
+    def tell(self, what: Job | str) -> None:
+        """Raises Failed where it has gone."""
+        try:
+            self._connection.send(what)
+        except OSError:
+            raise Failed("its process has gone") from None
+
+    def end(self) -> None:
+        """It is not needed any more; wait until it has gone."""
+        self._connection.close()
+        self.process.join(PATIENCE_S)
+        self.process.kill()
+
+
+class Workers:
+    """Processes ready to do one job each, started by the dozen."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._ready: deque[Worker] = deque()
+        self._last: Worker | None = None
+
+    def do(self, job: Job) -> Outcome:
+        """Have a job done by a fresh process. Raises Failed."""
+        if not self._ready:
+            self._start()
+        worker = self._ready.popleft()
+        previous, self._last = self._last, worker
+        worker.tell(job)
+        if previous is not None:
+            previous.end()
+        if job.path is not None:
+            worker.answer()  # Prepared.
+            worker.tell("go")
+        said = worker.answer()
+        if not isinstance(said, Outcome):
+            raise Failed(f"{said!r} instead of an outcome")
+        return said
+
+    def end(self) -> None:
+        """Let all processes go."""
+        for worker in (*self._ready, *([] if self._last is None else [self._last])):
+            worker.end()
+
+    def _start(self) -> None:
+        started = [Worker(self._context) for _ in range(IDLE_PROCESSES)]
+        for worker in started:
+            worker.answer()  # Ready.
+        self._ready.extend(started)
