@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.report import Report, build
 from overlapscope.sources import load
 from overlapscope.trace import Trace
 
-__all__ = ["analyze", "load"]
+if TYPE_CHECKING:
+    from overlapscope.compare.difference import Diff
+    from overlapscope.compare.verdicts import CheckResult
+
+__all__ = ["analyze", "check", "diff", "load"]
+
+Job = Report | Trace | Iterable[Trace]
+"""A report, or the traces of one job to make one of."""
 
 
 def analyze(
@@ -29,3 +37,34 @@ def analyze(
     traces = (trace,) if isinstance(trace, Trace) else tuple(trace)
     analyses = [analyze_trace(one, device=device, step=step, range=range) for one in traces]
     return build(analyses, scope=step or range or "window")
+
+
+def diff(before: Job, after: Job) -> Diff:
+    """What changed from one recording of a program to another, by how much, and why (`docs/diff.md`)."""
+    from overlapscope.compare import diff as comparing
+
+    return comparing.diff(_report(before), _report(after))
+
+
+def check(job: Job, settings: Mapping[str, Any] | None = None, *, baseline: Job | None = None) -> CheckResult:
+    """Hold a recording to budgets (`docs/check.md`).
+
+    `settings` has the keys of a configuration file: `{"budgets": {"efficiency_pct": {"min": "80 %"}}}`. Without it,
+    what `overlapscope check` does by default: the rules on data that does not move while the GPU computes, or, with a
+    `baseline`, nothing may have become longer.
+
+    Raises ConfigError for settings that make no sense, UsageError where a budget needs a baseline and none is given.
+    """
+    from overlapscope.compare import baseline as baselines
+    from overlapscope.compare import check as checking
+    from overlapscope.compare.config import from_mapping
+
+    return checking.check(
+        _report(job),
+        None if settings is None else from_mapping(settings, "settings"),
+        baseline=None if baseline is None else baselines.of(_report(baseline)),
+    )
+
+
+def _report(job: Job) -> Report:
+    return job if isinstance(job, Report) else analyze(job)
