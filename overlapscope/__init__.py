@@ -5,6 +5,8 @@ import overlapscope as ov
 trace = ov.load("trace.json.gz")
 report = ov.analyze(trace)
 report.devices[0].overlap.efficiency_pct
+ov.diff(before, after).verdict
+ov.check(report, {"forbid": ["pageable-copy"]}).outcome
 
 with ov.record("trace.json.gz") as rec:  # ov.step() marks steps from anywhere
     ...
@@ -16,16 +18,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from overlapscope.api import analyze, load
+    from overlapscope.api import analyze, check, diff, load
     from overlapscope.recorder.current import step
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
 
-__all__ = ["__version__", "analyze", "load", "record", "step"]
+__all__ = ["__version__", "analyze", "check", "diff", "load", "record", "step"]
 __version__ = "0.1.0"
 
 
 _PLACES = {
     "analyze": ("overlapscope.api", "analyze"),
+    "check": ("overlapscope.api", "check"),
+    "diff": ("overlapscope.api", "diff"),
     "load": ("overlapscope.api", "load"),
     "record": ("overlapscope.recorder.recording", "Recording"),
     "step": ("overlapscope.recorder.current", "step"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,24 +47,34 @@ def diff(before: Job, after: Job) -> Diff:
     return comparing.diff(_report(before), _report(after))
 
 
-def check(job: Job, settings: Mapping[str, Any] | None = None, *, baseline: Job | None = None) -> CheckResult:
+def check(
+    job: Job,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    baseline: Job | str | os.PathLike[str] | None = None,
+) -> CheckResult:
     """Hold a recording to budgets (`docs/check.md`).
 
     `settings` has the keys of a configuration file: `{"budgets": {"efficiency_pct": {"min": "80 %"}}}`. Without it,
     what `overlapscope check` does by default: the rules on data that does not move while the GPU computes, or, with a
-    `baseline`, nothing may have become longer.
+    `baseline`, nothing may have become longer. A baseline is a file of `overlapscope baseline write`, or a recording.
 
-    Raises ConfigError for settings that make no sense, UsageError where a budget needs a baseline and none is given.
+    Raises ConfigError for settings that make no sense, UsageError where a budget needs a baseline and none is given or
+    a recording cannot serve as one, UnreadableTrace where the baseline's file cannot be read.
     """
     from overlapscope.compare import baseline as baselines
     from overlapscope.compare import check as checking
+    from overlapscope.compare.budgets import Settings
     from overlapscope.compare.config import from_mapping
+    from overlapscope.reading import read_baseline
 
-    return checking.check(
-        _report(job),
-        None if settings is None else from_mapping(settings, "settings"),
-        baseline=None if baseline is None else baselines.of(_report(baseline)),
-    )
+    told = Settings() if settings is None else from_mapping(settings, "settings")
+    past = None
+    if isinstance(baseline, str | os.PathLike):
+        past = read_baseline(os.fspath(baseline), ranges=told.compared_ranges)
+    elif baseline is not None:
+        past = baselines.of(_report(baseline), ranges=told.compared_ranges)
+    return checking.check(_report(job), told, baseline=past)
 
 
 def _report(job: Job) -> Report:

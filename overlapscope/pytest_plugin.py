@@ -307,12 +307,12 @@ def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
 def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
     """Whatever it is, analysed. Raises UnreadableTrace."""
     from overlapscope.api import analyze
-    from overlapscope.commands._reports import read
+    from overlapscope.reading import read_report
     from overlapscope.report import Report
 
     if isinstance(trace, Report):
         return trace
-    return read([os.fspath(trace)]) if isinstance(trace, str | os.PathLike) else analyze(trace)
+    return read_report([os.fspath(trace)]) if isinstance(trace, str | os.PathLike) else analyze(trace)
 
 
 def _check(report: Report, settings: Settings) -> tuple[bool, str]:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapscope.commands import main
-from overlapscope.commands._reports import read
 from overlapscope.compare import baseline as baselines
 from overlapscope.compare import config
 from overlapscope.compare.baseline import Baseline, BaselineDevice, BaselineSeries, of
@@ -26,6 +25,7 @@ from overlapscope.compare.samples import of_steps, series
 from overlapscope.compare.steps import compared
 from overlapscope.compare.verdicts import CheckResult, Verdict
 from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.reading import read_report
 from tests.stepped_traces import write_steps
 
 OFFLOAD = "traces/laboratory/offload_pipeline/two_streams.trace.json.gz"
@@ -35,12 +35,12 @@ DDP = "traces/laboratory/ddp_training/ddp.traces"
 @pytest.fixture
 def made(tmp_path: Path) -> Baseline:
     """Of eight steps of 900 us: 600 us of compute, 200 us of exposed copies, 100 us idle."""
-    return of(read([write_steps(tmp_path / "before.json")]))
+    return of(read_report([write_steps(tmp_path / "before.json")]))
 
 
 def against(made: Baseline, source: str, *budgets: str, **known: Any) -> CheckResult:
     told = Settings(budgets=tuple(map(config.expression, budgets)))
-    return check(read([source]), replace(told, **known), baseline=made)
+    return check(read_report([source]), replace(told, **known), baseline=made)
 
 
 def only(result: CheckResult) -> Verdict:
@@ -53,7 +53,7 @@ def only(result: CheckResult) -> Verdict:
 
 @pytest.mark.parametrize("source", [OFFLOAD, DDP, "traces/gpt2_train.json.gz"])
 def test_a_baseline_can_be_read_back(source: str) -> None:
-    one = of(read([source]), ranges=["*"])
+    one = of(read_report([source]), ranges=["*"])
     assert from_json(to_json(one), "x") == one
 
 
@@ -79,7 +79,7 @@ def test_it_matches_its_published_schema(made: Baseline, capsys: pytest.CaptureF
 
 
 def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
-    report = read([DDP])
+    report = read_report([DDP])
     made = of(report)
     for trace in report.traces:
         for device in trace.devices:
@@ -100,7 +100,7 @@ def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
 @given(st.lists(st.integers(1, 10**9), max_size=12), st.integers(0, 3), st.integers(0, 14))
 def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, skip: int) -> None:
     """Warm-up and skipped steps are left out alike, whether they come from a trace or from a file."""
-    [device] = read([OFFLOAD]).devices
+    [device] = read_report([OFFLOAD]).devices
     import msgspec
 
     steps = [msgspec.structs.replace(device.steps[0], span_ns=span, partial=False) for span in spans]
@@ -108,7 +108,7 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
     whole = msgspec.structs.replace(device, steps=(*cut_off, *steps))
     mine = BaselineDevice(device=0, first=cut, steps=tuple(str(span) for span in spans))
     line = BaselineSeries(device=0, metric="step_time", scope="steps", typical="", values=tuple(map(float, spans)))
-    made = Baseline(environment=read([OFFLOAD]).traces[0].environment, devices=(mine,), series=(line,))
+    made = Baseline(environment=read_report([OFFLOAD]).traces[0].environment, devices=(mine,), series=(line,))
     kept = made.values(mine, METRICS["step_time"], None, "steps", skip=skip)
     assert kept is not None
     assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in compared(whole, skip=skip)]
@@ -139,14 +139,14 @@ def test_what_cannot_serve_as_a_baseline_is_refused(tmp_path: Path) -> None:
     cut = Path(write_steps(tmp_path / "cut.json"))
     cut.write_bytes(cut.read_bytes()[:-400])
     with pytest.raises(UsageError, match="is cut off, so it can be no baseline"):
-        of(read([cut]))
+        of(read_report([cut]))
     empty = tmp_path / "empty.json"
     empty.write_text('{"schemaVersion": 1, "traceEvents": []}')
     with pytest.raises(UsageError, match="is unusable, so it can be no baseline"):
-        of(read([empty]))
+        of(read_report([empty]))
     twice = [write_steps(tmp_path / name) for name in ("a.json", "b.json")]
     with pytest.raises(UsageError, match="is the second trace without a rank; a baseline is of one job"):
-        of(read(twice))
+        of(read_report(twice))
 
 
 # -- the command
@@ -195,7 +195,7 @@ def test_show_of_what_is_no_baseline_is_told(tmp_path: Path, capsys: pytest.Capt
 def test_a_trace_never_fails_against_itself(metric: Any, aggregate: str, tmp_path: Path) -> None:
     source = write_steps(tmp_path / "t.json", 12, slow={3: 90.0, 7: 300.0})
     word = "decrease" if metric.more_is_better else "increase"
-    verdict = only(against(of(read([source])), source, f"{aggregate} {metric.id} {word} <= 0 %"))
+    verdict = only(against(of(read_report([source])), source, f"{aggregate} {metric.id} {word} <= 0 %"))
     assert verdict.status in ("pass", "unknown")
     if verdict.status == "pass":
         assert (verdict.change_low, verdict.change_high) == pytest.approx((0, 0), abs=1e-3)
@@ -220,7 +220,7 @@ def test_more_compute_is_named_as_the_reason(made: Baseline, tmp_path: Path) -> 
 
 def test_an_improvement_passes(made: Baseline, tmp_path: Path) -> None:
     better = write_steps(tmp_path / "t.json", compute_us=300, copy_us=50, idle_us=20)
-    assert check(read([better]), baseline=made).exit_code == 0
+    assert check(read_report([better]), baseline=made).exit_code == 0
 
 
 def test_a_change_within_the_limit_passes(made: Baseline, tmp_path: Path) -> None:
@@ -233,16 +233,16 @@ def test_a_change_below_the_noise_floor_passes(made: Baseline, tmp_path: Path) -
     text = "[budgets.step_time]\nmax_increase = '1 %'\nnoise_floor = '{}'"
     for floor, status in (("31 us", "pass"), ("29 us", "fail"), ("4 %", "pass"), ("3 %", "fail")):
         told = config.from_mapping({"budgets": {"step_time": {"max_increase": "1 %", "noise_floor": floor}}}, text)
-        assert only(check(read([slower]), told, baseline=made)).status == status
+        assert only(check(read_report([slower]), told, baseline=made)).status == status
 
 
 def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
     wild = {number: 700.0 * (number % 2) for number in range(6)}
-    before = of(read([write_steps(tmp_path / "a.json", 6, slow=wild)]))
+    before = of(read_report([write_steps(tmp_path / "a.json", 6, slow=wild)]))
     after = write_steps(tmp_path / "b.json", 6, slow={**wild, 0: 700.0})
     table = {"max_increase": "5 %", "aggregate": "mean", "noise_floor": "1 us"}
     told = config.from_mapping({"budgets": {"step_time": table}}, "x")
-    verdict = only(check(read([after]), told, baseline=before))
+    verdict = only(check(read_report([after]), told, baseline=before))
     assert verdict.status == "pass"
     assert "the steps scatter so much that this may be chance" in verdict.message
     assert verdict.change_low is not None and verdict.change_low < 0
@@ -250,7 +250,7 @@ def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("before", "after", "told"), [(4, 8, "the baseline has 4 steps"), (8, 3, "3 steps")])
 def test_too_few_steps_are_not_enough_data(before: int, after: int, told: str, tmp_path: Path) -> None:
-    made = of(read([write_steps(tmp_path / "a.json", before)]))
+    made = of(read_report([write_steps(tmp_path / "a.json", before)]))
     verdict = only(against(made, write_steps(tmp_path / "b.json", after), "step_time increase <= 5 %"))
     assert (verdict.status, verdict.message) == (
         "unknown",
@@ -266,7 +266,7 @@ def test_less_bandwidth_fails(made: Baseline, tmp_path: Path) -> None:
 
 
 def test_percentages_change_in_points(made: Baseline, tmp_path: Path) -> None:
-    hidden = of(read([write_steps(tmp_path / "a.json", hidden=True)]))
+    hidden = of(read_report([write_steps(tmp_path / "a.json", hidden=True)]))
     verdict = only(against(hidden, write_steps(tmp_path / "b.json"), "efficiency_pct decrease <= 5 %"))
     assert (verdict.status, verdict.baseline, verdict.value) == ("fail", 100, 0)
 
@@ -275,37 +275,37 @@ def test_percentages_change_in_points(made: Baseline, tmp_path: Path) -> None:
 
 
 def test_without_budgets_the_default_metrics_are_compared(made: Baseline, tmp_path: Path) -> None:
-    result = check(read([write_steps(tmp_path / "t.json")]), baseline=made)
+    result = check(read_report([write_steps(tmp_path / "t.json")]), baseline=made)
     expected = {budget.title("max_increase_pct") for budget in DEFAULT_RELATIVE}
     # Communication is on neither side, so it is not judged.
     assert {one.budget for one in result.verdicts} == expected - {"exposed_comm_time increase <= 10 %"}
 
 
 def test_copies_that_are_new_are_a_change(tmp_path: Path) -> None:
-    without = of(read([write_steps(tmp_path / "a.json", copy_us=0)]))
-    result = check(read([write_steps(tmp_path / "b.json")]), baseline=without)
+    without = of(read_report([write_steps(tmp_path / "a.json", copy_us=0)]))
+    result = check(read_report([write_steps(tmp_path / "b.json")]), baseline=without)
     statuses = {one.metric: one.status for one in result.verdicts}
     assert statuses["exposed_copy_time"] == "fail"
 
 
 def test_copies_that_are_gone_are_unknown(made: Baseline, tmp_path: Path) -> None:
-    result = check(read([write_steps(tmp_path / "b.json", copy_us=0)]), baseline=made)
+    result = check(read_report([write_steps(tmp_path / "b.json", copy_us=0)]), baseline=made)
     statuses = {one.metric: one.status for one in result.verdicts}
     assert statuses["exposed_copy_time"] == "unknown"
 
 
 def test_a_rank_that_the_baseline_has_is_missed(tmp_path: Path) -> None:
     traces = [write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=2) for rank in (0, 1)]
-    made = of(read(traces))
-    assert check(read(traces), baseline=made).exit_code == 0
-    result = check(read(traces[:1]), baseline=made)
+    made = of(read_report(traces))
+    assert check(read_report(traces), baseline=made).exit_code == 0
+    result = check(read_report(traces[:1]), baseline=made)
     assert result.exit_code == 3
     assert any("rank 1" in one.message for one in result.verdicts)
 
 
 def test_a_rank_that_the_baseline_lacks_is_unknown(tmp_path: Path) -> None:
     traces = [write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=2) for rank in (0, 1)]
-    result = check(read(traces), baseline=of(read(traces[:1])))
+    result = check(read_report(traces), baseline=of(read_report(traces[:1])))
     assert result.exit_code == 3
     assert any("the baseline has no such device" in one.message for one in result.verdicts)
 
@@ -324,7 +324,7 @@ def test_another_environment_skips_what_is_relative(made: Baseline, tmp_path: Pa
 
 def test_where_nothing_is_left_to_judge_it_is_inconclusive(made: Baseline, tmp_path: Path) -> None:
     other = write_steps(tmp_path / "t.json", cuda=13000)
-    result = check(read([other]), baseline=made)
+    result = check(read_report([other]), baseline=made)
     assert (result.exit_code, result.summary) == (3, "Nothing could be compared with the baseline.")
 
 
@@ -350,7 +350,7 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
 ) -> None:
     import msgspec
 
-    report = read([OFFLOAD])
+    report = read_report([OFFLOAD])
     [device] = report.devices
     [trace] = report.traces
 

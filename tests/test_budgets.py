@@ -10,13 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlapscope.analysis.results import Device
-from overlapscope.commands._reports import read
 from overlapscope.compare.budgets import DEFAULT_FORBID, DEFAULT_RELATIVE, Budget, Patterns
 from overlapscope.compare.metrics import METRICS, Metric
 from overlapscope.compare.quantity import distinct, parse, show
 from overlapscope.compare.samples import of_steps, of_window, series
 from overlapscope.compare.verdicts import Subject, Unit
 from overlapscope.errors import ConfigError
+from overlapscope.reading import read_report
 from overlapscope.rules import all_rules
 
 UNITS: tuple[Unit, ...] = ("ns", "pct", "gb_per_s")
@@ -144,7 +144,7 @@ def test_a_percentile_is_what_so_many_steps_keep(values: list[float], percent: i
 
 
 def every_device() -> list[Device]:
-    return [device for source in (DDP, OFFLOAD) for device in read([source]).devices]
+    return [device for source in (DDP, OFFLOAD) for device in read_report([source]).devices]
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.id)
@@ -186,7 +186,7 @@ def test_shares_and_times_of_copies_belong_together() -> None:
 
 
 def test_a_direction_has_its_own_copies() -> None:
-    [device] = read([OFFLOAD]).devices
+    [device] = read_report([OFFLOAD]).devices
     samples = of_steps(device)
     whole, up, down = (series(samples, METRICS["copy_time"], way).numbers for way in (None, "h2d", "d2h"))
     for together, one, other in zip(whole, up, down, strict=True):
@@ -195,7 +195,7 @@ def test_a_direction_has_its_own_copies() -> None:
 
 
 def test_bandwidth_of_steps_and_of_the_window_agree() -> None:
-    [device] = read([OFFLOAD]).devices
+    [device] = read_report([OFFLOAD]).devices
     for direction in (None, "h2d", "d2h"):
         of_each = series(of_steps(device), METRICS["copy_bandwidth"], direction).numbers
         [whole] = series(of_window(device), METRICS["copy_bandwidth"], direction).numbers

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapscope.commands import main
-from overlapscope.commands._reports import read
 from overlapscope.compare import config
 from overlapscope.compare.budgets import Budget, Ranks, Settings
 from overlapscope.compare.check import check
 from overlapscope.compare.metrics import METRICS
 from overlapscope.compare.verdicts import CheckResult, Verdict, schema
+from overlapscope.reading import read_report
 from overlapscope.report import Report
 from tests.stepped_traces import write_steps
 
@@ -50,7 +50,7 @@ def judge(sources: str | list[str], text: str = "", *budgets: str, **known: Any)
     told = config.from_mapping(tomllib.loads(text), "test.toml")
     told = replace(told, budgets=(*told.budgets, *map(config.expression, budgets)))
     strict = {name: known.pop(name) for name in ("strict_env", "fail_level") if name in known}
-    report = read([sources] if isinstance(sources, str) else sources)
+    report = read_report([sources] if isinstance(sources, str) else sources)
     return check(report, replace(told, **strict), **{"today": TODAY, **known})
 
 
@@ -300,7 +300,7 @@ def test_an_override_of_one_limit_leaves_the_others_together(tmp_path: Path) -> 
         step = "6"
         max = "2 ms"
     """
-    result = judge(source, text, baseline=of(read([source])))
+    result = judge(source, text, baseline=of(read_report([source])))
     assert sorted((one.budget, one.samples) for one in result.verdicts) == [
         ("step_time <= 1 ms", 7),
         ("step_time <= 2 ms of step 6", 1),
@@ -337,7 +337,7 @@ def test_a_warning_does_not_fail_but_where_it_is_asked_to(trace: str, tmp_path: 
 
 @cache
 def offload() -> Report:
-    return read([OFFLOAD, DDP_RANK])
+    return read_report([OFFLOAD, DDP_RANK])
 
 
 @given(

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.commands._reports import read
 from overlapscope.compare.check import check
 from overlapscope.compare.verdicts import CheckResult
+from overlapscope.reading import read_report
 
 LABORATORY = Path("traces/laboratory")
 
@@ -149,7 +149,7 @@ def recordings() -> dict[str, Path]:
 
 @cache
 def result(name: str) -> CheckResult:
-    return check(read([recordings()[name]]))
+    return check(read_report([recordings()[name]]))
 
 
 def failed(name: str) -> set[str]:

@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.commands import main
-from overlapscope.commands._reports import read
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Diff
+from overlapscope.reading import read_report
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.diff import html, markdown, tables, text
 from overlapscope.views.diff.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
@@ -33,7 +33,7 @@ MS_UNIT = unit_for(50 * MS)
 
 @cache
 def real(before: str, after: str) -> Diff:
-    return diff(read([LABORATORY / before]), read([LABORATORY / after]))
+    return diff(read_report([LABORATORY / before]), read_report([LABORATORY / after]))
 
 
 def of_table(found: Diff, title: str, *, verbose: bool = False) -> list[tuple[str, ...]]:

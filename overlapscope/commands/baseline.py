@@ -56,12 +56,11 @@ class Command:
 def _write(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force)
     settings = read_settings(args.config)
-    from overlapscope.commands._baselines import ranges_of
-    from overlapscope.commands._reports import read
     from overlapscope.compare import baseline
     from overlapscope.compare.baseline_file import to_json
+    from overlapscope.reading import read_report
 
-    made = baseline.of(read(args.traces, limit_bytes=args.max_size), ranges=ranges_of(settings))
+    made = baseline.of(read_report(args.traces, limit_bytes=args.max_size), ranges=settings.compared_ranges)
     for doubt in baseline.doubts(made):
         print(f"overlapscope: warning: {doubt}", file=sys.stderr)
     write(to_json(made), args.output, force=args.force)

@@ -98,12 +98,14 @@ class Command:
             raise UsageError("--strict-env is about a baseline; give --baseline FILE.")
         targets = _targets(args.format, args.traces, explains=args.explain is not None)
         settings = _settings(args)
-        from overlapscope.commands._baselines import read_baseline
-        from overlapscope.commands._reports import read
         from overlapscope.compare.check import check
+        from overlapscope.reading import read_baseline, read_report
 
-        report = read(args.traces, limit_bytes=args.max_size)
-        baseline = None if args.baseline is None else read_baseline(args.baseline, settings, limit_bytes=args.max_size)
+        report = read_report(args.traces, limit_bytes=args.max_size)
+        baseline = None
+        if args.baseline is not None:
+            ranges = settings.compared_ranges
+            baseline = read_baseline(args.baseline, ranges=ranges, limit_bytes=args.max_size)
         result = check(report, settings, baseline=baseline)
         for warning in result.warnings:
             print(f"overlapscope: warning: {_printable(warning)}", file=sys.stderr)

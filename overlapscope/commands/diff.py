@@ -46,10 +46,10 @@ class Command:
             from overlapscope.views.html.document import require_plotly
 
             require_plotly()
-        from overlapscope.commands._reports import read
         from overlapscope.compare.diff import diff, to_json
+        from overlapscope.reading import read_report
 
-        before, after = (read([path], limit_bytes=args.max_size) for path in (args.before, args.after))
+        before, after = (read_report([path], limit_bytes=args.max_size) for path in (args.before, args.after))
         found = diff(before, after)
         data = to_json(found) if args.format == "json" else _drawn(found, args)
         write(data, args.output, force=args.force)

@@ -247,6 +247,12 @@ class Settings:
     forbid_floor_pct: float = 0.0
     """Share of the judged time below which a forbidden finding is let pass."""
 
+    @property
+    def compared_ranges(self) -> tuple[str, ...]:
+        """Patterns of the ranges that budgets compare with a baseline."""
+        relative = [one for one in self.budgets if set(one.limits) & set(RELATIVE)]
+        return tuple(dict.fromkeys(one.where.range for one in relative if one.where.range is not None))
+
     def completed(self, *, with_baseline: bool) -> Settings:
         """These settings, and the default budgets where none were given."""
         if not self.budgets and not self.forbid:

@@ -95,8 +95,8 @@ def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:
         yield Doubt(
             id="few-steps",
             detail=f"Only {plural(few, 'step')} can be compared, and {FEWEST} are needed to know how much they vary.",
-            holds="Means; a change counts as more than noise where every step of one side differs from every step of the "
-            "other."
+            holds="Means; a change counts as more than noise where every step of one side differs from every step of "
+            "the other."
             if few > 1
             else "Means; what is noise cannot be told.",
         )

@@ -20,8 +20,8 @@ def compare_findings(
 ) -> tuple[FindingChange, ...]:
     """Each side's findings matched by rule and place; the largest cost of either side first.
 
-    Costs are divided by the numbers of steps that they are costs of. Of a side that has no such finding it is known only
-    that it would cost less than the rules' floor (`floors_ns`, divided likewise): so much is left open.
+    Costs are divided by the numbers of steps that they are costs of. Of a side that has no such finding it is known
+    only that it would cost less than the rules' floor (`floors_ns`, divided likewise): so much is left open.
     """
     found = []
     for one, other in _matched(before, after):

@@ -35,8 +35,8 @@ class _Match:
 def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[KernelChange, ...]:
     """The kernels that changed, the largest change of time first.
 
-    A kernel is matched by its name and the op that launched it; then by its name alone, as a graph launches what ops had
-    launched; then by its op alone, as another version of a library has other names for the same thing.
+    A kernel is matched by its name and the op that launched it; then by its name alone, as a graph launches what ops
+    had launched; then by its op alone, as another version of a library has other names for the same thing.
     """
     matches = _matched(_tables(before, steps[0]), _tables(after, steps[1]), pair)
     found = []

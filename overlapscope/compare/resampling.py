@@ -1,7 +1,7 @@
 """How far the difference of two sides can be trusted: the bootstrap over steps.
 
-B. Efron, "Bootstrap Methods: Another Look at the Jackknife", The Annals of Statistics 7 (1979), 1-26: draw as many steps
-as there are, with replacement, many times over, and see how a figure scatters.
+B. Efron, "Bootstrap Methods: Another Look at the Jackknife", The Annals of Statistics 7 (1979), 1-26: draw as many
+steps as there are, with replacement, many times over, and see how a figure scatters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FEWEST = 5
 
 DRAWS = 2000
 CONFIDENCE = 0.99
-"""Of an interval. Not 0.95: many figures are compared at a time, and of few steps the percentile bootstrap is narrow."""
+"""Not 0.95: many figures are compared at a time, and the percentile bootstrap of few steps is narrow."""
 
 _MOST_NUMBERS = 1 << 22
 """Drawn at most; of very many steps fewer draws do."""

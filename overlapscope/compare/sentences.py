@@ -43,9 +43,9 @@ def _span(basis: Basis, span: Change, unit: Unit) -> str:
     if span.beyond_noise is False and abs(change) <= span.noise_floor:
         return f"{what} as long as before, but for noise ({both})"
     faster = ("faster", "slower") if basis == "step" else ("shorter", "longer")
-    unknown = {True: "", False: ", no more than the steps themselves differ", None: ", noise unknown"}[span.beyond_noise]
+    sure = {True: "", False: ", no more than the steps themselves differ", None: ", noise unknown"}[span.beyond_noise]
     much = percent(abs(share)) if share is not None else unit.text(round(abs(change)))
-    return f"{what} {much} {faster[change > 0]} ({both}{unknown})"
+    return f"{what} {much} {faster[change > 0]} ({both}{sure})"
 
 
 def _reasons(figures: Figures, unit: Unit) -> list[str]:

@@ -1,9 +1,9 @@
-"""From what a user names to a Report: traces, directories of ranks, patterns, or reports written as JSON."""
+"""From what a user names to a Report or a Baseline: traces, directories of ranks, patterns, or files written by us."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,15 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.sources import LIMIT_BYTES, expand, load
 
 if TYPE_CHECKING:
+    from overlapscope.compare.baseline import Baseline
     from overlapscope.report import Report
 
 _BEGINS_LIKE_A_REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:')
+_BEGINS_LIKE_A_BASELINE = re.compile(rb'\s*\{\s*"devices"\s*:')
 _HEAD_BYTES = 256
 
 
-def read(paths: Sequence[str | Path], *, limit_bytes: int | None = None) -> Report:
+def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None) -> Report:
     """One report over all that is named: the ranks of one job.
 
     Raises UnreadableTrace for the first file that is neither a trace nor a report of this version.
@@ -26,9 +28,10 @@ def read(paths: Sequence[str | Path], *, limit_bytes: int | None = None) -> Repo
     from overlapscope.report import Report, build
 
     files = expand(paths)
-    reports = [_from_json(path) for path in files if _is_report(path)]
+    written = {path: _begins_like(_BEGINS_LIKE_A_REPORT, path) for path in files}
+    reports = [_from_json(path) for path in files if written[path]]
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    analyses = [analyze_trace(load(path, limit_bytes=limit)) for path in files if not _is_report(path)]
+    analyses = [analyze_trace(load(path, limit_bytes=limit)) for path in files if not written[path]]
     if analyses:
         reports.append(build(analyses))
     if len(reports) == 1:
@@ -40,13 +43,32 @@ def read(paths: Sequence[str | Path], *, limit_bytes: int | None = None) -> Repo
     )
 
 
-def _is_report(path: Path) -> bool:
+def read_baseline(path: str | Path, *, ranges: Iterable[str] = (), limit_bytes: int | None = None) -> Baseline:
+    """The baseline in a file, or the one that the traces or the report there make, with these `ranges` besides steps.
+
+    Raises UnreadableTrace where it is none of these, UsageError where the traces cannot serve as one.
+    """
+    from overlapscope.compare import baseline, baseline_file
+
+    if _begins_like(_BEGINS_LIKE_A_BASELINE, Path(path)):
+        return baseline_file.from_json(_bytes(Path(path)), str(path))
+    return baseline.of(read_report([path], limit_bytes=limit_bytes), ranges=ranges)
+
+
+def _begins_like(pattern: re.Pattern[bytes], path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return _BEGINS_LIKE_A_REPORT.match(file.read(_HEAD_BYTES)) is not None
+            return pattern.match(file.read(_HEAD_BYTES)) is not None
     except OSError:
         # Whoever reads it as a trace says what is wrong.
         return False
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check its permissions.") from None
 
 
 def _from_json(path: Path) -> Report:
@@ -55,9 +77,7 @@ def _from_json(path: Path) -> Report:
     from overlapscope.report import SCHEMA_VERSION, from_json
 
     try:
-        report = from_json(path.read_bytes())
-    except OSError as error:
-        raise UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check its permissions.") from None
+        report = from_json(_bytes(path))
     except msgspec.DecodeError as error:
         raise UnreadableTrace(
             f"{path}: looks like a report of overlapscope, but not of this version ({error}); analyze its traces again "
