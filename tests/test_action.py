@@ -228,8 +228,6 @@ def test_what_is_installed_cannot_be_a_command_or_an_option(tmp_path: Path, host
     assert done.returncode != 0 and "Usage" not in done.stdout
 
 
-# One worker installs the checkout, as in test_package.
-@pytest.mark.xdist_group("package")
 def test_the_action_installs_its_own_checkout_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "requirements/ci.txt"))
     job = Job(tmp_path)

@@ -65,7 +65,8 @@ def steps(path: Path) -> list[int]:
 
 def warm_up_steps(path: Path) -> int:
     found = ov.load(path).warm_up_steps
-    assert content(path)["overlapscope"] == {"version": ov.__version__, "warm_up_steps": found}
+    told = {"version": ov.__version__, "torch": torch.__version__, "warm_up_steps": found}
+    assert content(path)["overlapscope"] == told
     return found
 
 
