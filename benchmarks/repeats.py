@@ -11,7 +11,10 @@ What is planted is set once, at the start, against the recorded step time of the
 what was asked for and, as measured in the recording itself, what it came to.
 
 Of each planted slowdown `TAKES` recordings are wanted. Those that do not fit into the given time are left out: first
-the third of each, then the second.
+the third of each, then the second, then the first of what matters least. With `--seconds 0` nothing is planted.
+
+`tests/repeats.tar.xz` holds two such directories, `repeats/first` and, with nothing planted, `repeats/second`, each
+trace unpacked, as many that are alike are smaller that way. `benchmarks.noise` writes what they show.
 """
 
 from __future__ import annotations

@@ -1,0 +1,305 @@
+"""What `benchmarks.noise` writes about: the recordings of `tests/repeats.tar.xz`, and what diff and check say of them.
+
+A recording is analysed when something is first asked of it, and once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import tarfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.results import Device
+from overlapscope.compare import baseline
+from overlapscope.compare.baseline import Baseline
+from overlapscope.compare.budgets import Settings
+from overlapscope.compare.check import check
+from overlapscope.compare.config import from_mapping
+from overlapscope.compare.diff import diff
+from overlapscope.compare.difference import Change, DeviceDiff
+from overlapscope.compare.metrics import METRICS, Direction
+from overlapscope.compare.pair import Pair, Row, Side, side
+from overlapscope.compare.samples import of_steps, series
+from overlapscope.compare.spent import Spent, by_samples, noise_floor
+from overlapscope.compare.steps import averaged
+from overlapscope.compare.verdicts import CheckResult
+from overlapscope.report import Report, build
+from overlapscope.sources import load
+
+ROOT = Path(__file__).parents[1]
+ARCHIVE = ROOT / "tests" / "repeats.tar.xz"
+SETS = ("first", "second")
+PROGRAMS = ("prefetch", "offload", "decode", "training")
+KINDS = ("compute", "copy", "host", "pageable", "default_stream", "synchronize")
+"""What is planted, in the order of the page."""
+
+LOWER = """[budgets]
+step_time = { max_increase = "1 %" }
+compute_time = { max_increase = "1 %" }
+exposed_copy_time = { max_increase = "10 %" }
+idle_time = { max_increase = "10 %" }
+"""
+FIXED = """[budgets]
+step_time = { max_increase = "5 %", noise_floor = "1 %" }
+compute_time = { max_increase = "3 %", noise_floor = "1 %" }
+exposed_copy_time = { max_increase = "10 %", noise_floor = "1 %" }
+idle_time = { max_increase = "10 %", noise_floor = "1 %" }
+"""
+SETTINGS = {"default": "", "lower percentages": LOWER, "fixed noise floor": FIXED}
+"""What is tried, as TOML."""
+
+
+# -- recordings ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recording, as `index.json` names it."""
+
+    set_name: str
+    program: str
+    variant: str
+    kind: str
+    number: int
+    asked_pct: float | None
+    planted_ms: float | None
+    path: Path
+
+    @cached_property
+    def report(self) -> Report:
+        return build([analyze_trace(load(self.path, progress=False))])
+
+    @cached_property
+    def baseline(self) -> Baseline:
+        return baseline.of(self.report)
+
+    @cached_property
+    def spent(self) -> Spent:
+        return by_samples(of_steps(self.device), None)
+
+    @cached_property
+    def side(self) -> Side:
+        """The steps that a diff takes means of."""
+        return side([self.device.steps[number].span_ns for number in averaged(self.device)])
+
+    @property
+    def device(self) -> Device:
+        (device,) = self.report.devices
+        return device
+
+    @property
+    def mean_ms(self) -> float:
+        """Of the steps that a diff compares."""
+        return statistics.fmean(self.side.spans_ns) / 1e6
+
+    @property
+    def step_ms(self) -> float:
+        """The median step."""
+        return self.median("step_time") / 1e6
+
+    def median(self, metric: str, direction: Direction | None = None) -> float:
+        """Of the steps that a check judges, in the metric's unit."""
+        return statistics.median(series(of_steps(self.device), METRICS[metric], direction).numbers)
+
+    @property
+    def host_ms(self) -> float:
+        """How long the GPU is idle in a step while the host works for itself, the median."""
+        samples = of_steps(self.device)
+        return statistics.median(sample.figures.idle_by_cause.get("host-compute", 0) for sample in samples) / 1e6
+
+
+def unpack(folder: Path) -> None:
+    """Put the recordings into a folder, where `read` finds them."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def read(folder: Path) -> dict[str, list[Recording]]:
+    """All recordings of an unpacked archive, by program."""
+    found: dict[str, list[Recording]] = {program: [] for program in PROGRAMS}
+    for name in SETS:
+        for entry in index(folder, name)["recordings"]:
+            # They were compressed each by itself when they were made.
+            path = folder / "repeats" / name / entry["file"].removesuffix(".gz")
+            same = {key: entry[key] for key in ("program", "variant", "kind", "number", "asked_pct", "planted_ms")}
+            found[entry["program"]].append(Recording(set_name=name, path=path, **same))
+    return found
+
+
+def index(folder: Path, name: str) -> dict[str, Any]:
+    """What `benchmarks.repeats` noted of one set."""
+    content: dict[str, Any] = json.loads((folder / "repeats" / name / "index.json").read_text())
+    return content
+
+
+def clean(recordings: Iterable[Recording], *names: str) -> list[Recording]:
+    """Those with nothing planted, of all sets or of those named."""
+    return [one for one in recordings if one.kind == "clean" and one.set_name in (names or SETS)]
+
+
+# -- two recordings -----------------------------------------------------------------------------------
+
+
+def settings(name: str) -> Settings | None:
+    """One of `SETTINGS`; None for the default."""
+    return from_mapping(tomllib.loads(SETTINGS[name]), name) if SETTINGS[name] else None
+
+
+def checked(before: Recording, after: Recording, name: str = "default") -> CheckResult:
+    """A check of one recording against another. Raises ValueError where it comes to no result."""
+    result = check(after.report, settings(name), baseline=before.baseline)
+    if result.outcome == "inconclusive":
+        raise ValueError(f"{after.path}: {result.summary}")
+    return result
+
+
+def compared(before: Recording, after: Recording) -> DeviceDiff:
+    """The diff of two recordings."""
+    (device,) = diff(before.report, after.report).devices
+    return device
+
+
+def told_apart(before: Recording, after: Recording) -> bool:
+    """Whether the interval of the mean step's change leaves out zero."""
+    spans = [np.array(one.side.spans_ns, np.float64) for one in (before, after)]
+    (change,) = Pair(before.side, after.side).changes([Row("span", "ns", spans[0], spans[1], floor=0.0)])
+    return bool(change.beyond_noise)
+
+
+def floor_ms(recordings: Iterable[Recording], metric: str) -> float:
+    """The noise floor of a metric that is a time, the median over all pairs."""
+    pairs = itertools.combinations([one.spent for one in recordings], 2)
+    return statistics.median(noise_floor(METRICS[metric], one, other, 0.0, 0.0) for one, other in pairs) / 1e6
+
+
+def changes(node: object) -> Iterator[Change]:
+    """Every change that is anywhere in (a part of) a diff."""
+    if isinstance(node, Change):
+        yield node
+    elif isinstance(node, tuple):
+        for part in node:
+            yield from changes(part)
+    elif isinstance(node, msgspec.Struct):
+        for name in node.__struct_fields__:
+            yield from changes(getattr(node, name))
+
+
+# -- one program --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The clean recordings of one program among themselves."""
+
+    pairs: tuple[int, int]
+    """Ordered pairs: both of one set, and of two."""
+    failed: Mapping[str, tuple[int, int]]
+    """By settings: those of them that a check fails."""
+    diffs: int
+    in_steps: tuple[int, int]
+    """Figures of whole steps, or of the window, in all diffs together: beyond noise, and all."""
+    in_ranges: tuple[int, int]
+
+
+def repeated(recordings: Iterable[Recording]) -> Repeated:
+    """Every clean recording of a program checked against every other, and compared with it."""
+    mine = clean(recordings)
+    pairs = list(itertools.permutations(mine, 2))
+    failed = {name: [(a, b) for a, b in pairs if checked(a, b, name).outcome == "fail"] for name in SETTINGS}
+    devices = [compared(a, b) for a, b in itertools.combinations(mine, 2)]
+    ranges = [one for device in devices for one in changes(device.ranges)]
+    every = [one for device in devices for one in changes(device)]
+    beyond = sum(bool(one.beyond_noise) for one in ranges)
+    return Repeated(
+        pairs=_split(pairs),
+        failed={name: _split(wrong) for name, wrong in failed.items()},
+        diffs=len(devices),
+        in_steps=(sum(bool(one.beyond_noise) for one in every) - beyond, len(every) - len(ranges)),
+        in_ranges=(beyond, len(ranges)),
+    )
+
+
+def _split(pairs: Sequence[tuple[Recording, Recording]]) -> tuple[int, int]:
+    """How many pairs are of one set, and how many of two."""
+    same = sum(one.set_name == other.set_name for one, other in pairs)
+    return same, len(pairs) - same
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """What became of one planted slowdown when it was compared with the clean recordings of its set."""
+
+    program: str
+    kind: str
+    asked_pct: float | None
+    planted_ms: float | None
+    planted_pct: float | None
+    """Of the clean recordings' step."""
+    grown_pct: float
+    """By how much the mean step is longer than theirs."""
+    comparisons: int
+    failed: Mapping[str, int]
+    """By settings."""
+    budgets: Mapping[str, int]
+    """How often each metric's budget fails at default settings."""
+    step_beyond_noise: int
+    others_beyond_noise: tuple[str, ...]
+    """What else a diff calls beyond noise in every comparison."""
+
+
+def planted(recordings: Sequence[Recording], *kinds: str) -> list[Planted]:
+    """All that was planted in one program, or some kinds of it."""
+    before = clean(recordings, "first")
+    chosen = [one for one in recordings if one.kind in (kinds or KINDS)]
+    chosen.sort(key=lambda one: (KINDS.index(one.kind), one.asked_pct or 0.0))
+    return [_became(one, before) for one in chosen]
+
+
+def _became(one: Recording, before: Sequence[Recording]) -> Planted:
+    step_ms = statistics.median(other.mean_ms for other in before)
+    results = {name: [checked(other, one, name) for other in before] for name in SETTINGS}
+    verdicts = [verdict for result in results["default"] for verdict in result.verdicts]
+    devices = [compared(other, one) for other in before]
+    beyond = [_beyond_noise(device) for device in devices]
+    return Planted(
+        program=one.program,
+        kind=one.kind,
+        asked_pct=one.asked_pct,
+        planted_ms=one.planted_ms,
+        planted_pct=None if one.planted_ms is None else 100 * one.planted_ms / step_ms,
+        grown_pct=100 * (one.mean_ms / step_ms - 1),
+        comparisons=len(before),
+        failed={name: sum(result.outcome == "fail" for result in mine) for name, mine in results.items()},
+        budgets=Counter(verdict.metric for verdict in verdicts if verdict.status == "fail"),
+        step_beyond_noise=sum(bool(device.figures.span.beyond_noise) for device in devices),
+        others_beyond_noise=tuple(name for name in beyond[0] if all(name in other for other in beyond)),
+    )
+
+
+def _beyond_noise(device: DeviceDiff) -> list[str]:
+    """The buckets that changed by more than noise, and the tables in which something did."""
+    parts: dict[str, object] = {bucket.name: bucket for bucket in device.figures.buckets}
+    parts |= {"kernels": device.kernels, "copies": device.copies, "host stalls": device.host_stalls}
+    return [name for name, part in parts.items() if any(change.beyond_noise for change in changes(part))]
+
+
+def least_found(rows: Iterable[Planted], name: str) -> Planted | None:
+    """Of one thing planted in several sizes the least that is found in every comparison, as is all that is larger."""
+    found = None
+    for row in sorted(rows, key=lambda row: -(row.asked_pct or 0.0)):
+        if row.failed[name] < row.comparisons:
+            break
+        found = row
+    return found

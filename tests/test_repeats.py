@@ -1,0 +1,152 @@
+"""Real recordings of one program, again and again, never fail each other; what was planted in it is found.
+
+The recordings are those behind `docs/noise.md`, which says more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import noise
+from benchmarks.noise_measured import (
+    PROGRAMS,
+    Recording,
+    checked,
+    clean,
+    compared,
+    planted,
+    read,
+    unpack,
+)
+from overlapscope.compare.budgets import DEFAULT_RELATIVE
+
+# One worker unpacks the recordings and analyses them.
+pytestmark = pytest.mark.xdist_group("repeats")
+
+PAGE = Path("docs/noise.md")
+COPYING = ("prefetch", "offload", "training")
+EXTREMES = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive, unpacked."""
+    found = tmp_path_factory.mktemp("repeats")
+    unpack(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def recordings(folder: Path) -> dict[str, list[Recording]]:
+    return read(folder)
+
+
+def shortest_and_longest(mine: list[Recording]) -> tuple[Recording, Recording]:
+    ordered = sorted(clean(mine), key=lambda one: one.step_ms)
+    return ordered[0], ordered[-1]
+
+
+def variant(mine: list[Recording], name: str) -> Recording:
+    (one,) = (one for one in mine if one.variant == name)
+    return one
+
+
+def apart(mine: list[Recording]) -> Iterator[tuple[Recording, Recording]]:
+    """The pairs that differ most in some metric: those with the least of it before those with the most."""
+    pairs = {}
+    for budget in DEFAULT_RELATIVE:
+        ordered = sorted(clean(mine), key=lambda one: (one.median(budget.metric), one.set_name, one.number))
+        for before in ordered[:EXTREMES]:
+            for after in ordered[-EXTREMES:]:
+                pairs[before.path, after.path] = before, after
+    yield from pairs.values()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_recordings_of_one_program_never_fail_each_other(recordings: dict[str, list[Recording]], program: str) -> None:
+    # `benchmarks.noise` tries all pairs, which takes a while.
+    pairs = list(apart(recordings[program]))
+    assert len(pairs) >= 2 * EXTREMES**2
+    failed = {
+        (before.path.name, after.path.name): result.summary
+        for before, after in pairs
+        if (result := checked(before, after)).outcome != "pass"
+    }
+    assert failed == {}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_diff_of_one_program_calls_no_step_another(recordings: dict[str, list[Recording]], program: str) -> None:
+    device = compared(*shortest_and_longest(recordings[program]))
+    assert device.figures.span.beyond_noise is False
+    assert [one.name for one in device.figures.buckets if one.beyond_noise] == []
+    assert (device.kernels, device.ops) == ((), ())
+    assert "but for noise" in device.verdict
+
+
+@pytest.mark.parametrize("program", COPYING)
+@pytest.mark.parametrize(
+    ("name", "cause", "rule"),
+    [
+        ("pageable", "pageable-memory", "pageable-copy"),
+        ("default_stream", "same-stream", "copy-on-compute-stream"),
+    ],
+)
+def test_copies_gone_wrong_fail_and_the_cause_is_named(
+    recordings: dict[str, list[Recording]], program: str, name: str, cause: str, rule: str
+) -> None:
+    after = variant(recordings[program], name)
+    for before in shortest_and_longest(recordings[program]):
+        result = checked(before, after)
+        assert result.outcome == "fail"
+        (verdict,) = (one for one in result.verdicts if one.metric == "exposed_copy_time")
+        assert verdict.status == "fail"
+        assert cause in [reason.cause for reason in verdict.reasons]
+        standing = {one.rule: (one.standing, one.cost.beyond_noise) for one in compared(before, after).findings}
+        assert standing[rule] == ("new", True)
+
+
+def test_mending_what_went_wrong_is_no_failure_and_the_finding_is_gone(
+    recordings: dict[str, list[Recording]],
+) -> None:
+    before, after = variant(recordings["prefetch"], "pageable"), clean(recordings["prefetch"])[0]
+    assert checked(before, after).outcome == "pass"
+    assert "pageable-copy gone" in compared(before, after).verdict
+
+
+@pytest.mark.parametrize("program", ["prefetch", "offload"])
+def test_a_synchronize_in_a_program_that_had_none_is_found(
+    recordings: dict[str, list[Recording]], program: str
+) -> None:
+    for before in shortest_and_longest(recordings[program]):
+        result = checked(before, variant(recordings[program], "synchronize"))
+        (verdict,) = (one for one in result.verdicts if one.metric == "idle_time")
+        assert (verdict.status, verdict.reasons[0].cause) == ("fail", "host-sync")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_compute_longer_by_three_hundredths_of_the_step_is_found(
+    recordings: dict[str, list[Recording]], program: str
+) -> None:
+    after, before = variant(recordings[program], "compute_3pct"), clean(recordings[program], "first")
+    failed = []
+    for one in before:
+        result = checked(one, after)
+        failed += [verdict.budget for verdict in result.verdicts if verdict.status == "fail"]
+    # In `prefetch`, which does nothing but compute, a little less was planted than 3 %.
+    assert len(failed) >= len(before) - 1
+    assert {name.split()[0] for name in failed} == {"compute_time"}
+
+
+def test_the_page_on_noise_is_up_to_date(folder: Path, recordings: dict[str, list[Recording]]) -> None:
+    """In the parts that are quick to make."""
+    page, stale = PAGE.read_text(), "stale: run python -m benchmarks.noise docs/noise.md"
+    assert noise.how(folder) in page, stale
+    assert noise.repeats(recordings) in page, stale
+    assert noise.floors(recordings) in page, stale
+    rows = planted(recordings["training"], "copy", "synchronize")
+    for cells in noise.everything(rows):
+        assert f"| {' | '.join(cells)} |" in page, stale
