@@ -22,19 +22,19 @@ import numpy as np
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.compare import baseline
-from overlapscope.compare.baseline import Baseline
-from overlapscope.compare.budgets import Settings
-from overlapscope.compare.check import check
-from overlapscope.compare.config import from_mapping
+from overlapscope.budgets import baseline
+from overlapscope.budgets.baseline import Baseline
+from overlapscope.budgets.check import check
+from overlapscope.budgets.config import from_mapping
+from overlapscope.budgets.metrics import METRICS, Direction
+from overlapscope.budgets.samples import of_steps, series
+from overlapscope.budgets.settings import Settings
+from overlapscope.budgets.spent import Spent, by_samples, noise_floor
+from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Change, DeviceDiff
-from overlapscope.compare.metrics import METRICS, Direction
 from overlapscope.compare.pair import Pair, Row, Side, side
-from overlapscope.compare.samples import of_steps, series
-from overlapscope.compare.spent import Spent, by_samples, noise_floor
 from overlapscope.compare.steps import averaged
-from overlapscope.compare.verdicts import CheckResult
 from overlapscope.report import Report, build
 from overlapscope.sources import load
 

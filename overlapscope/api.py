@@ -12,8 +12,8 @@ from overlapscope.sources import load
 from overlapscope.trace import Trace
 
 if TYPE_CHECKING:
+    from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.compare.difference import Diff
-    from overlapscope.compare.verdicts import CheckResult
 
 __all__ = ["analyze", "check", "diff", "load"]
 
@@ -62,10 +62,10 @@ def check(
     Raises ConfigError for settings that make no sense, UsageError where a budget needs a baseline and none is given or
     a recording cannot serve as one, UnreadableTrace where the baseline's file cannot be read.
     """
-    from overlapscope.compare import baseline as baselines
-    from overlapscope.compare import check as checking
-    from overlapscope.compare.budgets import Settings
-    from overlapscope.compare.config import from_mapping
+    from overlapscope.budgets import baseline as baselines
+    from overlapscope.budgets import check as checking
+    from overlapscope.budgets.config import from_mapping
+    from overlapscope.budgets.settings import Settings
     from overlapscope.reading import read_baseline
 
     told = Settings() if settings is None else from_mapping(settings, "settings")

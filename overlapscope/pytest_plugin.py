@@ -8,7 +8,7 @@
                 recording.step()
 
 Every pytest run of everyone who has overlapscope installed imports this, so all that costs anything, torch and numpy
-first, is imported where it is used. Budgets are judged by `overlapscope.compare.check`, as `overlapscope check` does.
+first, is imported where it is used. Budgets are judged by `overlapscope.budgets.check`, as `overlapscope check` does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import pytest
 from overlapscope.errors import ConfigError, MissingPackage, OverlapscopeError, UsageError
 
 if TYPE_CHECKING:
-    from overlapscope.compare.budgets import Settings
+    from overlapscope.budgets.settings import Settings
     from overlapscope.recorder.recording import Recording
     from overlapscope.report import Report
     from overlapscope.trace import Trace
@@ -70,7 +70,7 @@ def overlap(
 
     Markers on the test, its class and its module add up; of one argument given twice the nearer one holds.
     """
-    from overlapscope.compare.config import from_mapping
+    from overlapscope.budgets.config import from_mapping
 
     limits = (
         ("min_efficiency", min_efficiency, "efficiency_pct", None),
@@ -104,8 +104,8 @@ def overlap(
 
 def _metric(argument: str, limit: str | float, metric: str, share: str | None) -> str:
     """The metric that is limited: `share` where the limit is a percentage. Raises ConfigError, naming the argument."""
-    from overlapscope.compare.metrics import METRICS
-    from overlapscope.compare.quantity import is_share, parse
+    from overlapscope.budgets.metrics import METRICS
+    from overlapscope.budgets.quantity import is_share, parse
 
     chosen = share if share is not None and is_share(limit) else metric
     try:
@@ -317,7 +317,7 @@ def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
 
 def _check(report: Report, settings: Settings) -> tuple[bool, str]:
     """Whether it passes, and the text that `overlapscope check` prints."""
-    from overlapscope.compare.check import check
+    from overlapscope.budgets.check import check
     from overlapscope.views.check.text import render
     from overlapscope.words import clean
 

@@ -11,7 +11,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.sources import LIMIT_BYTES, expand, load
 
 if TYPE_CHECKING:
-    from overlapscope.compare.baseline import Baseline
+    from overlapscope.budgets.baseline import Baseline
     from overlapscope.report import Report
 
 _BEGINS_LIKE_A_REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:')
@@ -48,7 +48,7 @@ def read_baseline(path: str | Path, *, ranges: Iterable[str] = (), limit_bytes: 
 
     Raises UnreadableTrace where it is none of these, UsageError where the traces cannot serve as one.
     """
-    from overlapscope.compare import baseline, baseline_file
+    from overlapscope.budgets import baseline, baseline_file
 
     if _begins_like(_BEGINS_LIKE_A_BASELINE, Path(path)):
         return baseline_file.from_json(_bytes(Path(path)), str(path))

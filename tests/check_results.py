@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from overlapscope.compare.verdicts import CheckResult, Part, Reason, Status, Subject, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Part, Reason, Status, Subject, Verdict
 
 REASONS = (
     Reason(

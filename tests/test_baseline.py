@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from overlapscope.budgets import baseline as baselines
+from overlapscope.budgets import config
+from overlapscope.budgets.baseline import Baseline, BaselineDevice, BaselineSeries, of
+from overlapscope.budgets.baseline_file import from_json, schema, to_json
+from overlapscope.budgets.check import check
+from overlapscope.budgets.judge import judge
+from overlapscope.budgets.metrics import METRICS
+from overlapscope.budgets.pieces import find
+from overlapscope.budgets.samples import of_steps, series
+from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
+from overlapscope.budgets.verdicts import CheckResult, Verdict
 from overlapscope.commands import main
-from overlapscope.compare import baseline as baselines
-from overlapscope.compare import config
-from overlapscope.compare.baseline import Baseline, BaselineDevice, BaselineSeries, of
-from overlapscope.compare.baseline_file import from_json, schema, to_json
-from overlapscope.compare.budgets import DEFAULT_RELATIVE, Budget, Settings
-from overlapscope.compare.check import check
-from overlapscope.compare.judge import judge
-from overlapscope.compare.metrics import METRICS
-from overlapscope.compare.pieces import find
-from overlapscope.compare.samples import of_steps, series
 from overlapscope.compare.steps import compared
-from overlapscope.compare.verdicts import CheckResult, Verdict
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import read_report
 from tests.stepped_traces import write_steps

@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlapscope.analysis.results import Device
-from overlapscope.compare.budgets import DEFAULT_FORBID, DEFAULT_RELATIVE, Budget, Patterns
-from overlapscope.compare.metrics import METRICS, Metric
-from overlapscope.compare.quantity import distinct, parse, show
-from overlapscope.compare.samples import of_steps, of_window, series
-from overlapscope.compare.verdicts import Subject, Unit
+from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.budgets.quantity import distinct, parse, show
+from overlapscope.budgets.samples import of_steps, of_window, series
+from overlapscope.budgets.settings import DEFAULT_FORBID, DEFAULT_RELATIVE, Budget, Patterns
+from overlapscope.budgets.verdicts import Subject, Unit
 from overlapscope.errors import ConfigError
 from overlapscope.reading import read_report
 from overlapscope.rules import all_rules

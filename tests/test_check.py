@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from overlapscope.budgets import config
+from overlapscope.budgets.check import check
+from overlapscope.budgets.metrics import METRICS
+from overlapscope.budgets.settings import Budget, Ranks, Settings
+from overlapscope.budgets.verdicts import CheckResult, Verdict, schema
 from overlapscope.commands import main
-from overlapscope.compare import config
-from overlapscope.compare.budgets import Budget, Ranks, Settings
-from overlapscope.compare.check import check
-from overlapscope.compare.metrics import METRICS
-from overlapscope.compare.verdicts import CheckResult, Verdict, schema
 from overlapscope.reading import read_report
 from overlapscope.report import Report
 from tests.stepped_traces import write_steps
@@ -290,7 +290,7 @@ def test_steps_that_an_override_names_are_judged_apart(tmp_path: Path) -> None:
 
 
 def test_an_override_of_one_limit_leaves_the_others_together(tmp_path: Path) -> None:
-    from overlapscope.compare.baseline import of
+    from overlapscope.budgets.baseline import of
 
     source = write_steps(tmp_path / "t.json")
     text = """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.compare import config
-from overlapscope.compare.budgets import Budget, Exemption, NoiseFloor, Patterns
-from overlapscope.compare.metrics import METRICS
+from overlapscope.budgets import config
+from overlapscope.budgets.metrics import METRICS
+from overlapscope.budgets.settings import Budget, Exemption, NoiseFloor, Patterns
 from overlapscope.errors import ConfigError
 
 EVERYTHING = """

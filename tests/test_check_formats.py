@@ -23,9 +23,9 @@ from prometheus_client import parser as prometheus
 from prometheus_client.openmetrics import parser as open_metrics
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.compare.budgets import Budget, Patterns, Settings
-from overlapscope.compare.check import check
-from overlapscope.compare.verdicts import CheckResult, Reason, Subject, Verdict
+from overlapscope.budgets.check import check
+from overlapscope.budgets.settings import Budget, Patterns, Settings
+from overlapscope.budgets.verdicts import CheckResult, Reason, Subject, Verdict
 from overlapscope.report import build
 from overlapscope.trace import Kind
 from overlapscope.views.check import github, gitlab, html, junit, markdown, openmetrics, shown

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.compare.check import check
-from overlapscope.compare.verdicts import CheckResult
+from overlapscope.budgets.check import check
+from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.reading import read_report
 
 LABORATORY = Path("traces/laboratory")

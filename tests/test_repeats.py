@@ -21,7 +21,7 @@ from benchmarks.noise_measured import (
     read,
     unpack,
 )
-from overlapscope.compare.budgets import DEFAULT_RELATIVE
+from overlapscope.budgets.settings import DEFAULT_RELATIVE
 
 # One worker unpacks the recordings and analyses them.
 pytestmark = pytest.mark.xdist_group("repeats")

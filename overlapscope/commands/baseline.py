@@ -56,8 +56,8 @@ class Command:
 def _write(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force)
     settings = read_settings(args.config)
-    from overlapscope.compare import baseline
-    from overlapscope.compare.baseline_file import to_json
+    from overlapscope.budgets import baseline
+    from overlapscope.budgets.baseline_file import to_json
     from overlapscope.reading import read_report
 
     made = baseline.of(read_report(args.traces, limit_bytes=args.max_size), ranges=settings.compared_ranges)
@@ -68,7 +68,7 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from overlapscope.compare.baseline_file import from_json
+    from overlapscope.budgets.baseline_file import from_json
     from overlapscope.views import terminal
     from overlapscope.views.check import baseline
 

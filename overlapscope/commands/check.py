@@ -17,9 +17,9 @@ from overlapscope.views.check import FORMATS
 from overlapscope.words import did_you_mean
 
 if TYPE_CHECKING:
-    from overlapscope.compare.baseline import Baseline
-    from overlapscope.compare.budgets import Settings
-    from overlapscope.compare.verdicts import CheckResult
+    from overlapscope.budgets.baseline import Baseline
+    from overlapscope.budgets.settings import Settings
+    from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.report import Report
 
 _FILE_WIDTH = 100
@@ -98,7 +98,7 @@ class Command:
             raise UsageError("--strict-env is about a baseline; give --baseline FILE.")
         targets = _targets(args.format, args.traces, explains=args.explain is not None)
         settings = _settings(args)
-        from overlapscope.compare.check import check
+        from overlapscope.budgets.check import check
         from overlapscope.reading import read_baseline, read_report
 
         report = read_report(args.traces, limit_bytes=args.max_size)
@@ -130,15 +130,15 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 
 def read_settings(path: Path | None) -> Settings:
     """The settings of a file, or of the nearest one; the empty ones where there is none. Raises ConfigError."""
-    from overlapscope.compare import config
-    from overlapscope.compare.budgets import Settings
+    from overlapscope.budgets import config
+    from overlapscope.budgets.settings import Settings
 
     found = path or config.find(Path.cwd())
     return Settings() if found is None else config.read(found)
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    from overlapscope.compare import config
+    from overlapscope.budgets import config
 
     settings = read_settings(args.config)
     forbidden = [config.rule(rule, f"--forbid {rule}") for rule in args.forbid]
@@ -190,7 +190,7 @@ def _drawn(result: CheckResult, target: Target) -> bytes:
 
 
 def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:
-    from overlapscope.compare.explain import explain
+    from overlapscope.budgets.explain import explain
     from overlapscope.views import terminal
     from overlapscope.views.check import explained
 

@@ -34,8 +34,8 @@ def _schema(of: str) -> dict[str, Any]:
     module = {
         "report": "overlapscope.report",
         "diff": "overlapscope.compare.diff",
-        "check": "overlapscope.compare.verdicts",
-        "baseline": "overlapscope.compare.baseline_file",
+        "check": "overlapscope.budgets.verdicts",
+        "baseline": "overlapscope.budgets.baseline_file",
     }[of]
     schema: dict[str, Any] = importlib.import_module(module).schema()
     return schema

@@ -1,1 +1,1 @@
-"""Two reports -> a diff; a report and budgets -> verdicts. Computing only: `views` draws both."""
+"""Two reports -> a diff, and what comparing takes: which steps, how much noise. Computing only; `views.diff` draws."""

@@ -178,7 +178,7 @@ def _ranges(before: Device, after: Device) -> tuple[RangeDiff, ...]:
         figures = None
         if mine and theirs:
             sides = [side([period.span_ns for period in periods]) for periods in (mine, theirs)]
-            figures = compare(mine, theirs, Pair(*sides))
+            figures = compare(mine, theirs, Pair(*sides), copies_stay=False)
         found.append(
             RangeDiff(
                 name=name,

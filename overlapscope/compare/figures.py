@@ -27,13 +27,19 @@ _LINK = (
 _PLACE = {name: number for number, name in enumerate((*_LEAVES, *_OTHERS))}
 
 
-def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair) -> Figures:
-    """All figures of two sides, which have a period for each of the pair's steps."""
+def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, copies_stay: bool = True) -> Figures:
+    """All figures of two sides, which have a period for each of the pair's steps.
+
+    A step copies what it copies, but which copies run while a range does is for the host to decide: without
+    `copies_stay` their time is as noisy as the host's.
+    """
     sides = _Lengths(before), _Lengths(after)
 
     def floor(columns: Sequence[str]) -> float:
         """The noise of some lengths added up: of the side that has less, as much as it may grow by."""
-        link, host = ([column for column in columns if column in kind] for kind in (_LINK, _HOST))
+        by_host = _HOST if copies_stay else _HOST | _LINK
+        host = [column for column in columns if column in by_host]
+        link = [column for column in columns if column in _LINK - by_host]
         return floor_ns(
             pair.span_ns,
             link_ns=min(side.shares(link) for side in sides),

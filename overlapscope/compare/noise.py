@@ -13,7 +13,7 @@ GPU_SHARE = 0.01
 LINK_SHARE = 0.1
 """Of the time that copies and communication take: others use the link to the host, too."""
 HOST_SHARE = 2.0
-"""Of the time that the host decides about: one recording in thirty was made while it was half as fast."""
+"""Of the time that the host decides about: it was half as fast during some recordings, from end to end."""
 POINTS = 1.0
 """A percentage that changed by less, in points, is the same; more where the times it is made of are noisier."""
 

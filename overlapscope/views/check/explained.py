@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from overlapscope.compare.explain import Explanation, Values
-from overlapscope.compare.quantity import distinct, show
+from overlapscope.budgets.explain import Explanation, Values
+from overlapscope.budgets.quantity import distinct, show
 from overlapscope.views.check import shown
 from overlapscope.views.check.text import line, reason
 from overlapscope.views.tables import Column, Table, text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from overlapscope.compare.verdicts import CheckResult, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Verdict
 from overlapscope.views.check import markdown, shown
 
 MOST = 10

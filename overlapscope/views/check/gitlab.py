@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from overlapscope.compare.verdicts import CheckResult, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Verdict
 from overlapscope.views.check import shown
 
 _WHOLE = "overlapscope.toml"

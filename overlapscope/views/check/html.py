@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final
 
-from overlapscope.compare.quantity import show
-from overlapscope.compare.verdicts import CheckResult, Status, Verdict
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.verdicts import CheckResult, Status, Verdict
 from overlapscope.views.check import shown
 from overlapscope.views.html import document
 from overlapscope.views.html.document import Document

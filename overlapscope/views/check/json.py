@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from overlapscope.compare.verdicts import CheckResult
+from overlapscope.budgets.verdicts import CheckResult
 
 
 def render(result: CheckResult) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from overlapscope.compare.quantity import show
-from overlapscope.compare.verdicts import CheckResult, Verdict
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.verdicts import CheckResult, Verdict
 from overlapscope.views.check import shown
 
 

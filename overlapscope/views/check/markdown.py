@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape as escape_html
 
-from overlapscope.compare.verdicts import CheckResult, Reason, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Reason, Verdict
 from overlapscope.views.check import shown
 from overlapscope.views.markdown import escape, plain_start, unlinked
 

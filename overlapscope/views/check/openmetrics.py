@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from overlapscope.compare.verdicts import CheckResult, Unit, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Unit, Verdict
 from overlapscope.views.check import shown
 
 Labels = dict[str, str]

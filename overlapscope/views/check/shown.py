@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from overlapscope.compare.quantity import distinct, show
-from overlapscope.compare.verdicts import CheckResult, Reason, Status, Subject, Verdict
+from overlapscope.budgets.quantity import distinct, show
+from overlapscope.budgets.verdicts import CheckResult, Reason, Status, Subject, Verdict
 from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
 from overlapscope.words import clean
 

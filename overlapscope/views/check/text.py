@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from overlapscope.compare.verdicts import CheckResult, Reason, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Reason, Verdict
 from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
 from overlapscope.views.check import shown
 from overlapscope.views.terminal import lay_out

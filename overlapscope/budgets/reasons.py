@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, Evidence
-from overlapscope.compare.metrics import HOST_STALLS, Direction
-from overlapscope.compare.pieces import Piece
-from overlapscope.compare.quantity import show
-from overlapscope.compare.spent import Spent
-from overlapscope.compare.verdicts import Reason
+from overlapscope.budgets.metrics import HOST_STALLS, Direction
+from overlapscope.budgets.pieces import Piece
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.spent import Spent
+from overlapscope.budgets.verdicts import Reason
 from overlapscope.report import Report
 from overlapscope.rules.finding import Finding
 from overlapscope.words import bandwidth, clean, size

@@ -13,11 +13,11 @@ from overlapscope import __version__
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.results import Device, Environment, Period
+from overlapscope.budgets.metrics import METRICS, Direction, Metric, Sample
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.samples import Series, moved_in
 from overlapscope.compare.environment import fingerprint
-from overlapscope.compare.metrics import METRICS, Direction, Metric, Sample
-from overlapscope.compare.quantity import show
 from overlapscope.compare.resampling import FEWEST
-from overlapscope.compare.samples import Series, moved_in
 from overlapscope.errors import UsageError
 from overlapscope.report import Report
 from overlapscope.words import plural

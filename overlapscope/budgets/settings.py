@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Any, Final, Literal
 
-from overlapscope.compare.metrics import METRICS, Direction, Metric
-from overlapscope.compare.quantity import show
-from overlapscope.compare.verdicts import Level, Subject
+from overlapscope.budgets.metrics import METRICS, Direction, Metric
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.verdicts import Level, Subject
 
 Ranks = Literal["worst", "median", "each"]
 Scope = Literal["steps", "window"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from overlapscope.compare.baseline import (
+from overlapscope.budgets.baseline import (
     SCHEMA_VERSION,
     STEPS,
     Baseline,
@@ -17,7 +17,7 @@ from overlapscope.compare.baseline import (
     typical,
     whole,
 )
-from overlapscope.compare.metrics import METRICS
+from overlapscope.budgets.metrics import METRICS
 from overlapscope.errors import UnreadableTrace
 from overlapscope.words import clean
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from statistics import median
 
-from overlapscope.compare.baseline import Baseline
-from overlapscope.compare.budgets import Budget
-from overlapscope.compare.judge import Judged, against_limit, compared_with, is_relative
-from overlapscope.compare.pieces import Piece
-from overlapscope.compare.reasons import reasons_of
-from overlapscope.compare.spent import Spent, by_baseline
-from overlapscope.compare.verdicts import Level, Part, Reason, Status, Subject, Verdict
+from overlapscope.budgets.baseline import Baseline
+from overlapscope.budgets.judge import Judged, against_limit, compared_with, is_relative
+from overlapscope.budgets.pieces import Piece
+from overlapscope.budgets.reasons import reasons_of
+from overlapscope.budgets.settings import Budget
+from overlapscope.budgets.spent import Spent, by_baseline
+from overlapscope.budgets.verdicts import Level, Part, Reason, Status, Subject, Verdict
 from overlapscope.report import Report
 from overlapscope.words import clean, plural
 

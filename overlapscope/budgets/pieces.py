@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.compare.budgets import Budget, Override, step_fits
-from overlapscope.compare.metrics import Sample
-from overlapscope.compare.missing import Absent, doubt
-from overlapscope.compare.samples import of_ranges, of_steps, of_window
-from overlapscope.compare.verdicts import Subject
+from overlapscope.budgets.metrics import Sample
+from overlapscope.budgets.missing import Absent, doubt
+from overlapscope.budgets.samples import of_ranges, of_steps, of_window
+from overlapscope.budgets.settings import Budget, Override, step_fits
+from overlapscope.budgets.verdicts import Subject
 from overlapscope.report import Report
 from overlapscope.words import clean
 

@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from overlapscope.compare._table import Table
-from overlapscope.compare.budgets import (
+from overlapscope.budgets._table import Table
+from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.budgets.quantity import is_share, parse
+from overlapscope.budgets.settings import (
     AGGREGATES,
     LIMITS,
     RELATIVE,
@@ -25,8 +27,6 @@ from overlapscope.compare.budgets import (
     Settings,
     is_aggregate,
 )
-from overlapscope.compare.metrics import METRICS, Metric
-from overlapscope.compare.quantity import is_share, parse
 from overlapscope.errors import ConfigError
 from overlapscope.words import did_you_mean
 

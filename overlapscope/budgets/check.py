@@ -6,16 +6,17 @@ import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from overlapscope.compare import environment, pieces
-from overlapscope.compare.baseline import Baseline
-from overlapscope.compare.budgets import DEFAULT_ORIGIN, LIMITS, Budget, Settings
-from overlapscope.compare.exemptions import Exemptions
-from overlapscope.compare.forbidden import judge_rule
-from overlapscope.compare.judge import Judged, is_relative, judge
-from overlapscope.compare.missing import absent_ranks
-from overlapscope.compare.pieces import Piece
-from overlapscope.compare.together import WORST_FIRST, Row, combine
-from overlapscope.compare.verdicts import CheckResult, Outcome, Subject, Verdict
+from overlapscope.budgets import pieces
+from overlapscope.budgets.baseline import Baseline
+from overlapscope.budgets.exemptions import Exemptions
+from overlapscope.budgets.forbidden import judge_rule
+from overlapscope.budgets.judge import Judged, is_relative, judge
+from overlapscope.budgets.missing import absent_ranks
+from overlapscope.budgets.pieces import Piece
+from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
+from overlapscope.budgets.together import WORST_FIRST, Row, combine
+from overlapscope.budgets.verdicts import CheckResult, Outcome, Subject, Verdict
+from overlapscope.compare import environment
 from overlapscope.errors import UsageError
 from overlapscope.report import Report
 from overlapscope.words import clean, plural

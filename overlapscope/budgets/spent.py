@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from overlapscope.compare.baseline import Baseline, BaselineDevice
-from overlapscope.compare.metrics import HOST_STALLS, METRICS, Blame, Direction, Metric, Sample, copy_ns
+from overlapscope.budgets.baseline import Baseline, BaselineDevice
+from overlapscope.budgets.metrics import HOST_STALLS, METRICS, Blame, Direction, Metric, Sample, copy_ns
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 
 

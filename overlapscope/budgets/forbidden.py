@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.compare.budgets import Settings
-from overlapscope.compare.exemptions import Exemptions
-from overlapscope.compare.missing import Absent, doubt
-from overlapscope.compare.quantity import show
-from overlapscope.compare.reasons import of_finding
-from overlapscope.compare.together import WORST_FIRST, counts
-from overlapscope.compare.verdicts import Part, Status, Subject, Verdict
+from overlapscope.budgets.exemptions import Exemptions
+from overlapscope.budgets.missing import Absent, doubt
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.reasons import of_finding
+from overlapscope.budgets.settings import Settings
+from overlapscope.budgets.together import WORST_FIRST, counts
+from overlapscope.budgets.verdicts import Part, Status, Subject, Verdict
 from overlapscope.report import Report
 from overlapscope.rules.finding import Finding
 from overlapscope.words import plural

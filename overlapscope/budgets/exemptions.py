@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Sequence
 
-from overlapscope.compare.budgets import Exemption
-from overlapscope.compare.verdicts import Status, Subject
+from overlapscope.budgets.settings import Exemption
+from overlapscope.budgets.verdicts import Status, Subject
 from overlapscope.words import clean
 
 

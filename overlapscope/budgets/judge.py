@@ -8,16 +8,16 @@ from statistics import fmean, median
 
 import numpy as np
 
-from overlapscope.compare.baseline import STEPS, Baseline, BaselineDevice
-from overlapscope.compare.budgets import RELATIVE, Budget, step_fits
-from overlapscope.compare.metrics import METRICS
-from overlapscope.compare.missing import lacking
-from overlapscope.compare.pieces import Piece
-from overlapscope.compare.quantity import distinct, show
+from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
+from overlapscope.budgets.metrics import METRICS
+from overlapscope.budgets.missing import lacking
+from overlapscope.budgets.pieces import Piece
+from overlapscope.budgets.quantity import distinct, show
+from overlapscope.budgets.samples import Series, series
+from overlapscope.budgets.settings import RELATIVE, Budget, step_fits
+from overlapscope.budgets.spent import by_baseline, by_samples, noise_floor
+from overlapscope.budgets.verdicts import Status
 from overlapscope.compare.resampling import F64, FEWEST, draw, interval
-from overlapscope.compare.samples import Series, series
-from overlapscope.compare.spent import by_baseline, by_samples, noise_floor
-from overlapscope.compare.verdicts import Status
 from overlapscope.words import plural
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from decimal import Context, Decimal
 from typing import Final
 
-from overlapscope.compare.verdicts import Unit
+from overlapscope.budgets.verdicts import Unit
 from overlapscope.errors import ConfigError
 
 _TIMES: Final = {"ns": 0, "us": 3, "µs": 3, "ms": 6, "s": 9}

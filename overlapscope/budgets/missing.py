@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from overlapscope.analysis.results import Check, TraceResult
-from overlapscope.compare.baseline import Baseline
+from overlapscope.budgets.baseline import Baseline
+from overlapscope.budgets.metrics import Direction, Metric, Sample, copy_ns
+from overlapscope.budgets.samples import Series
 from overlapscope.compare.environment import fingerprint
-from overlapscope.compare.metrics import Direction, Metric, Sample, copy_ns
-from overlapscope.compare.samples import Series
 from overlapscope.report import Report
 from overlapscope.words import clean
 

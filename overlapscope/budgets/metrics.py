@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.results import Period
-from overlapscope.compare.verdicts import Unit
+from overlapscope.budgets.verdicts import Unit
 
 Direction = Literal["h2d", "d2h"]
 Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]

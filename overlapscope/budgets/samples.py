@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from overlapscope.analysis.results import Device
-from overlapscope.compare.metrics import Direction, Metric, Moved, Sample
+from overlapscope.budgets.metrics import Direction, Metric, Moved, Sample
 from overlapscope.compare.steps import compared, occurrences
 
 _DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")

@@ -6,13 +6,13 @@ import datetime
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from overlapscope.compare.baseline import Baseline
-from overlapscope.compare.budgets import Budget, Settings
-from overlapscope.compare.check import Job, Ruling
-from overlapscope.compare.judge import Judged, is_relative
-from overlapscope.compare.samples import Series, series
-from overlapscope.compare.together import Row, place
-from overlapscope.compare.verdicts import Unit, Verdict
+from overlapscope.budgets.baseline import Baseline
+from overlapscope.budgets.check import Job, Ruling
+from overlapscope.budgets.judge import Judged, is_relative
+from overlapscope.budgets.samples import Series, series
+from overlapscope.budgets.settings import Budget, Settings
+from overlapscope.budgets.together import Row, place
+from overlapscope.budgets.verdicts import Unit, Verdict
 from overlapscope.errors import UsageError
 from overlapscope.report import Report
 from overlapscope.rules import all_rules

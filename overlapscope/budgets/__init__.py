@@ -1,0 +1,1 @@
+"""A report, budgets and a baseline -> verdicts. Computing only: `views.check` draws them."""
