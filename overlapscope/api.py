@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["analyze", "check", "diff", "load"]
 
-Job = Report | Trace | Iterable[Trace]
-"""A report, or the traces of one job to make one of."""
+Job = Report | Trace | Iterable[Trace] | str | os.PathLike[str]
+"""A report; or the traces of one job, or the file, directory or pattern that holds them, to make one of."""
 
 
 def analyze(
@@ -41,7 +41,10 @@ def analyze(
 
 
 def diff(before: Job, after: Job) -> Diff:
-    """What changed from one recording of a program to another, by how much, and why (`docs/diff.md`)."""
+    """What changed from one recording of a program to another, by how much, and why (`docs/diff.md`).
+
+    Raises UnreadableTrace where a file cannot be read.
+    """
     from overlapscope.compare import diff as comparing
 
     return comparing.diff(_report(before), _report(after))
@@ -51,7 +54,7 @@ def check(
     job: Job,
     settings: Mapping[str, Any] | None = None,
     *,
-    baseline: Job | str | os.PathLike[str] | None = None,
+    baseline: Job | None = None,
 ) -> CheckResult:
     """Hold a recording to budgets (`docs/check.md`).
 
@@ -78,4 +81,10 @@ def check(
 
 
 def _report(job: Job) -> Report:
-    return job if isinstance(job, Report) else analyze(job)
+    if isinstance(job, Report):
+        return job
+    if isinstance(job, str | os.PathLike):
+        from overlapscope.reading import read_report
+
+        return read_report([os.fspath(job)])
+    return analyze(job)

@@ -243,7 +243,7 @@ def test_without_steps_whole_windows_are_compared_and_noise_is_unknown() -> None
     (device,) = found.devices
     assert (device.basis, device.steps_before, device.figures.span.beyond_noise) == ("window", 0, None)
     assert {doubt.id for doubt in found.doubts} == {"no-steps"}
-    assert device.verdict.startswith("Window 100 % longer (5.00 to 10.00 ms, noise unknown): 5.00 ms more compute")
+    assert device.verdict.startswith("Window 100 % longer, noise unknown (5.00 to 10.00 ms): 5.00 ms more compute")
 
 
 def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
@@ -373,3 +373,20 @@ def test_the_json_holds_all_and_follows_its_schema(name: str) -> None:
     jsonschema.validate(msgspec.json.decode(data), schema())
     assert msgspec.json.decode(data, type=Diff) == found
     assert not any(change.change for device in found.devices for change in every_change(device))
+
+
+def test_ops_whose_kernels_a_graph_launches_now_are_not_gone() -> None:
+    (device,) = diff(report("cuda_graph/big_eager"), report("cuda_graph/big_graph")).devices
+    assert device.ops == ()
+
+
+def test_a_change_that_may_be_noise_is_not_said_to_be_none() -> None:
+    (device,) = diff(report("host_work/after_both"), report("host_work/after_none")).devices
+    assert device.verdict.startswith("Step 63.5 % slower, which may be noise (1.045 to 1.709 ms)")
+
+
+def test_the_api_takes_files_too() -> None:
+    path = LABORATORY / "offload_pipeline/one_stream.trace.json.gz"
+    assert ov.diff(path, str(path)).verdict.startswith("Step as long as before")
+    assert ov.check(path, {"forbid": ["pageable-copy"]}).outcome == "pass"
+    assert ov.check(path, {"budgets": {"efficiency_pct": {"min": "80 %"}}}).outcome == "fail"

@@ -17,8 +17,9 @@ def describe(trace: Trace) -> Environment:
         flags={
             "memory": trace.flags.get("profile_memory", False),
             "shapes": trace.flags.get("record_shapes", False),
-            "stacks": bool(len(trace.python_frames)),
-            "sync_events": bool(len(trace.syncs)),
+            "stacks": trace.flags.get("with_stack", False) or bool(len(trace.python_frames)),
+            # A program that waits for nothing has none, though they were asked for.
+            **({"sync_events": True} if len(trace.syncs) else {}),
         },
     )
 

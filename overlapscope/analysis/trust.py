@@ -86,8 +86,8 @@ def _readable(trace: Trace) -> Check:
     return Check(
         id="events-readable",
         status="warn",
-        detail=f"{damage.repaired_events} events were damaged and read all the same, {damage.lost_events} were "
-        f"lost.{example}",
+        detail=f"Damaged events: {damage.repaired_events} were read all the same, {damage.lost_events} could not be."
+        f"{example}",
     )
 
 

@@ -30,6 +30,17 @@ _HOLDS: dict[Aspect, str] = {
 }
 
 
+_WITH = {
+    "file-complete": "The steps that are whole; of the others and of what follows nothing is known.",
+    "launches": "Copies, kernels and the buckets of the window; steps and causes cannot.",
+    "clock-skew": "Copies, kernels and buckets; causes that need the host cannot.",
+    "lead-in": "The steps behind it.",
+    "steps": "The steps that are there.",
+}
+"""What can still be compared where a trust check has something to say."""
+_OTHERWISE = "All figures, with that in mind."
+
+
 def find_doubts(
     before: Report, after: Report, devices: Sequence[DeviceDiff], unmatched: Sequence[str]
 ) -> tuple[Doubt, ...]:
@@ -56,7 +67,7 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
                     yield Doubt(
                         id="trust",
                         detail=f"{where} ({name}), check {check.id}: {check.detail}",
-                        holds="What does not rest on it; `overlapscope analyze -v` says more.",
+                        holds=_WITH.get(check.id, _OTHERWISE),
                     )
 
 

@@ -58,10 +58,15 @@ def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], p
 
 
 def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[OpChange, ...]:
-    """The ops whose kernels changed when taken together, the largest change of time first."""
+    """The ops whose kernels changed when taken together, the largest change of time first.
+
+    Kernels that another op launches now, or a graph, say nothing of the op.
+    """
+    tables = _tables(before, steps[0]), _tables(after, steps[1])
+    moved = _moved(*tables)
     first, second = (
-        summed((op, values) for (_, op), values in _tables(device, mine).items() if op is not None)
-        for device, mine in zip((before, after), steps, strict=True)
+        summed((op, values) for (kernel, op), values in side.items() if op is not None and kernel not in moved)
+        for side in tables
     )
     rows = both(first, second, pair)
     changes = _changes([(one, other) for _, one, other in rows], pair)
@@ -90,7 +95,7 @@ def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[_Match]:
 
     # By name alone: all ops that launch it taken together.
     old_names, new_names = (summed((key[0], values) for key, values in side.items()) for side in (gone, new))
-    moved = old_names.keys() & new_names.keys()
+    moved = _moved(before, after)
     for name in sorted(moved):
         ops = {op for kernel, op in new if kernel == name}
         found.append(_Match(ops.pop() if len(ops) == 1 else None, name, name, (old_names[name], new_names[name])))
@@ -105,6 +110,13 @@ def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[_Match]:
         had = (kernel, op) in gone
         found.append(_Match(op, kernel if had else None, None if had else kernel, (one, other)))
     return found
+
+
+def _moved(before: _Tables, after: _Tables) -> set[str]:
+    """The kernels that are on both sides, but not, or not only, under the same ops."""
+    alike = before.keys() & after.keys()
+    gone, new = ({kernel for kernel, _ in side.keys() - alike} for side in (before, after))
+    return gone & new
 
 
 def _without(tables: _Tables, keys: Collection[_Key]) -> _Tables:

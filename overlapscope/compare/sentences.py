@@ -40,16 +40,17 @@ def _span(basis: Basis, span: Change, unit: Unit) -> str:
     both = f"{unit.number(round(span.before or 0))} to {unit.text(round(span.after or 0))}"
     if change == 0:
         return f"{what} as long as before ({unit.text(round(span.after or 0))})"
-    if span.beyond_noise is False and abs(change) <= span.noise_floor:
+    if span.beyond_noise is False and abs(change) <= GPU_SHARE * max(span.before or 0, span.after or 0):
         return f"{what} as long as before, but for noise ({both})"
     faster = ("faster", "slower") if basis == "step" else ("shorter", "longer")
-    sure = {True: "", False: ", no more than the steps themselves differ", None: ", noise unknown"}[span.beyond_noise]
+    sure = {True: "", False: ", which may be noise", None: ", noise unknown"}[span.beyond_noise]
     much = percent(abs(share)) if share is not None else unit.text(round(abs(change)))
-    return f"{what} {much} {faster[change > 0]} ({both}{sure})"
+    return f"{what} {much} {faster[change > 0]}{sure} ({both})"
 
 
 def _reasons(figures: Figures, unit: Unit) -> list[str]:
-    """What changed most: copies hidden or exposed by direction, idle time by cause, other buckets."""
+    """What changed most: copies hidden or exposed by direction, idle time by cause, other buckets; where none of them
+    did, a cause of idle time by itself."""
     overlap = {change.name: change for change in figures.overlap}
     engines = {change.name: change for change in figures.engines}
     buckets = {change.name: change for change in figures.buckets}
@@ -63,8 +64,14 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
     idle = buckets["idle"]
     said.append((idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"))
     said += [(buckets[name], f"{_more(buckets[name], unit)} {name}") for name in ("exposed comm", "compute")]
-    counted = [(change, sentence) for change, sentence in said if _counts(change, figures.span)]
-    counted.sort(key=lambda one: -abs(one[0].change or 0))
+    hidden = overlap["hidden copy"]
+    said.append((hidden, f"{_more(hidden, unit)} copied under compute"))
+    alone = [(one, f"{_more(one, unit)} idle for {one.name}") for one in figures.idle_by_cause]
+    return _largest(said, figures.span) or _largest(alone, figures.span)
+
+
+def _largest(said: Sequence[tuple[Change, str]], span: Change) -> list[str]:
+    counted = sorted((one for one in said if _counts(one[0], span)), key=lambda one: -abs(one[0].change or 0))
     return [sentence for _, sentence in counted[:_MOST_REASONS]]
 
 
@@ -86,8 +93,9 @@ def _more(change: Change, unit: Unit) -> str:
 def _cause(whole: Change, causes: Sequence[Change]) -> str:
     """The cause of most of a change, where there is one."""
     sign = 1 if (whole.change or 0) > 0 else -1
-    most = max(causes, key=lambda one: sign * (one.change or 0))
-    return f" ({most.name})" if 2 * sign * (most.change or 0) > abs(whole.change or 0) else ""
+    sure = [one for one in causes if one.beyond_noise is not False]
+    most = max(sure, key=lambda one: sign * (one.change or 0), default=None)
+    return f" ({most.name})" if most and 2 * sign * (most.change or 0) > abs(whole.change or 0) else ""
 
 
 def _counts(change: Change, span: Change) -> bool:
@@ -102,7 +110,7 @@ def _findings(findings: Sequence[FindingChange]) -> list[str]:
         f"{one.rule} {one.standing}" for one in findings if one.standing in ("new", "gone") and one.cost.beyond_noise
     ]
     more = len(said) - _MOST_FINDINGS
-    return said[:_MOST_FINDINGS] + ([f"{plural(more, 'finding')} more"] if more > 0 else [])
+    return said[:_MOST_FINDINGS] + ([f"{plural(more, 'finding')} more new or gone"] if more > 0 else [])
 
 
 def _signed(share: float) -> str:
