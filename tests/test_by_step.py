@@ -29,6 +29,10 @@ def test_copies_kernels_and_stalls_of_each_step(
                 and (op.source.name.lower(), op.target.name.lower()) == (group.source_kind, group.target_kind)
             ]
             copying = running(mine, kind)
+            judged_from = device.window.start_ns + (device.lead_in_ns or 0)
+            judged = [op for op in mine if op.size >= 0 and op.start >= judged_from]
+            assert group.judged_bytes == sum(op.size for op in judged)
+            assert group.judged_duration_ns == sum(op.end - op.start for op in judged)
             own = group.by_step
             for number, window in enumerate(windows):
                 begun = [op for op in mine if op.start in window]

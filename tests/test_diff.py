@@ -121,6 +121,8 @@ def check_sums(own: Figures) -> None:
         exposed = [value(overlap[name]) for name in ("exposed H2D", "exposed D2H", "exposed at once")]
         assert exposed[0] + exposed[1] - exposed[2] == buckets["exposed copy"]
         assert value(overlap["hidden copy"]) + buckets["exposed copy"] == value(overlap["copy"])
+        if side != "change":
+            assert min(value(change) for change in (*own.buckets, *own.overlap[3:], *own.engines)) >= 0
 
 
 @settings(max_examples=30, deadline=None)

@@ -37,7 +37,9 @@ def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tupl
         ran = intersect(union(ops.start_ns[rows], ops.end_ns[rows]), windows)
         sized = ops.bytes[rows] >= 0
         moved = int(ops.bytes[rows][sized].sum())
-        took = int((ops.end_ns[rows] - ops.start_ns[rows])[sized].sum())
+        duration = ops.end_ns[rows] - ops.start_ns[rows]
+        took = int(duration[sized].sum())
+        judged = sized & (ops.start_ns[rows] >= timeline.judged_from_ns)
         direction: Literal["h2d", "d2h"] = "h2d" if key[0] == Kind.H2D else "d2h"
         groups.append(
             CopyGroup(
@@ -50,6 +52,8 @@ def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tupl
                 time_ns=total(ran),
                 exposed_ns=int(covered(timeline.exposed_copy, ran.starts, ran.ends).sum()),
                 gb_per_s=moved / took if sized.any() and took else None,
+                judged_bytes=int(ops.bytes[rows][judged].sum()),
+                judged_duration_ns=int(duration[judged].sum()),
                 by_step=_by_step(timeline, steps, rows, ran),
             )
         )

@@ -97,6 +97,10 @@ class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
     exposed_ns: int
     gb_per_s: float | None
     """1e9 bytes per second over the copies' own durations."""
+    judged_bytes: int
+    """Of the copies that begin behind the lead-in and state their size."""
+    judged_duration_ns: int
+    """Sum of the durations of the same copies."""
     by_step: CopiesByStep
 
 

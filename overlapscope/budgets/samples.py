@@ -70,9 +70,10 @@ def of_window(device: Device) -> tuple[Sample, ...]:
         return ()
     moved: dict[Direction, Moved] = {}
     for direction in _DIRECTIONS:
-        groups = [g for g in device.copies if g.direction == direction and g.bytes is not None and g.gb_per_s]
-        duration = sum((g.bytes or 0) / g.gb_per_s for g in groups if g.gb_per_s)
-        moved[direction] = Moved(sum(g.bytes or 0 for g in groups), duration)
+        groups = [group for group in device.copies if group.direction == direction]
+        moved[direction] = Moved(
+            sum(group.judged_bytes for group in groups), sum(group.judged_duration_ns for group in groups)
+        )
     return (Sample("window", device.judged, moved),)
 
 

@@ -147,7 +147,8 @@ def _row(period: Period) -> list[int]:
 
 
 def _whole_shares(table: I64) -> dict[str, int]:
-    """The mean of each column in whole nanoseconds; those of the leaves add up to that of the span."""
+    """The mean of each column in whole nanoseconds: those of the leaves add up to that of the span, and what is exposed
+    in one direction, in the other and in both at once to the exposed copy."""
     totals, count = table.sum(axis=0).tolist(), len(table)
     shares, running, given = {}, 0, 0
     for name, total in zip(_PLACE, totals, strict=True):
@@ -158,6 +159,13 @@ def _whole_shares(table: I64) -> dict[str, int]:
         running += total
         shares[name] = _rounded(running, count) - given
         given += shares[name]
+    exact = dict(zip(_PLACE, totals, strict=True))
+    exposed, exposed_total = (sum(each[leaf] for leaf in _COPY_LEAVES) for each in (shares, exact))
+    shares["copy"] = exposed + _rounded(exact["copy"] - exposed_total, count)
+    only_h2d = min(exposed, _rounded(exposed_total - exact["exposed_d2h"], count))
+    in_one = min(exposed, _rounded(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
+    shares["exposed_h2d"] = only_h2d + exposed - in_one
+    shares["exposed_d2h"] = exposed - only_h2d
     return shares
 
 

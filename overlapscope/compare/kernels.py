@@ -63,9 +63,13 @@ def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair:
     Kernels that another op launches now, or a graph, say nothing of the op.
     """
     tables = _tables(before, steps[0]), _tables(after, steps[1])
-    moved = _moved(*tables)
+    moved, alike = _moved(*tables), tables[0].keys() & tables[1].keys()
     first, second = (
-        summed((op, values) for (kernel, op), values in side.items() if op is not None and kernel not in moved)
+        summed(
+            (key[1], values)
+            for key, values in side.items()
+            if key[1] is not None and (key in alike or key[0] not in moved)
+        )
         for side in tables
     )
     rows = both(first, second, pair)
