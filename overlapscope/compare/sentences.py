@@ -50,7 +50,7 @@ def _span(basis: Basis, span: Change, unit: Unit) -> str:
 
 def _reasons(figures: Figures, unit: Unit) -> list[str]:
     """What changed most: copies hidden or exposed by direction, idle time by cause, other buckets; where none of them
-    did, a cause of idle time by itself."""
+    did, what is hidden, and single causes of idle time."""
     overlap = {change.name: change for change in figures.overlap}
     engines = {change.name: change for change in figures.engines}
     buckets = {change.name: change for change in figures.buckets}
@@ -65,8 +65,8 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
     said.append((idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"))
     said += [(buckets[name], f"{_more(buckets[name], unit)} {name}") for name in ("exposed comm", "compute")]
     hidden = overlap["hidden copy"]
-    said.append((hidden, f"{_more(hidden, unit)} copied under compute"))
     alone = [(one, f"{_more(one, unit)} idle for {one.name}") for one in figures.idle_by_cause]
+    alone.append((hidden, f"{_more(hidden, unit)} copied under compute"))
     return _largest(said, figures.span) or _largest(alone, figures.span)
 
 
