@@ -26,6 +26,7 @@ from overlapscope.commands import main
 from overlapscope.compare.steps import compared
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import read_report
+from overlapscope.views.check import openmetrics
 from tests.stepped_traces import write_steps
 
 OFFLOAD = "traces/laboratory/offload_pipeline/two_streams.trace.json.gz"
@@ -117,10 +118,11 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("900.05 us", "800 us"), "the values are not those that 800 us was of"),
-        (("[900000, ", "["), "has 7 values for 8 steps"),
-        (('"metric": "step_time"', '"metric": "steptime"'), "there is no such metric"),
-        (('"device": 0, "metric": "step_time"', '"device": 1, "metric": "step_time"'), "there is no such device"),
+        (("900.05 us", "800 us"), "was changed after it was written, as its digest says; write it anew with"),
+        (("[900000, ", "[900001, "), "was changed after it was written"),
+        (('"GPU A"', '"GPU B"'), "was changed after it was written"),
+        (('"digest": "', '"digest": "0'), "was changed after it was written"),
+        (('"digest"', '"digset"'), "is no baseline (Object "),
         (('"schema_version": 1', '"schema_version": 9'), "is a baseline of version 9, this is version 1"),
         (('"tool"', '"tol"'), "is no baseline (Object contains unknown field `tol`)"),
         (("{", "["), "is no baseline"),
@@ -133,6 +135,24 @@ def test_a_file_that_was_changed_is_refused(change: tuple[str, str], message: st
         from_json(data.replace(*change).encode(), "file.json")
     assert str(raised.value).startswith("file.json: ")
     assert message in str(raised.value)
+
+
+def test_lines_that_do_not_belong_together_are_refused(made: Baseline) -> None:
+    import msgspec
+
+    line = made.series[0]
+    for changed, message in (
+        (msgspec.structs.replace(line, metric="steptime"), "there is no such metric; write it anew"),
+        (msgspec.structs.replace(line, device=1), "there is no such device; write it anew"),
+        (msgspec.structs.replace(line, values=line.values[1:]), "has 7 values for 8 steps; write it anew"),
+    ):
+        with pytest.raises(UnreadableTrace, match=message):
+            from_json(to_json(msgspec.structs.replace(made, series=(changed,))), "file.json")
+
+
+def test_how_a_file_is_laid_out_changes_nothing(made: Baseline) -> None:
+    data = to_json(made)
+    assert from_json(data.replace(b"\n", b"\r\n"), "x") == from_json(json.dumps(json.loads(data)).encode(), "x") == made
 
 
 def test_what_cannot_serve_as_a_baseline_is_refused(tmp_path: Path) -> None:
@@ -205,17 +225,20 @@ def test_a_trace_never_fails_against_itself(metric: Any, aggregate: str, tmp_pat
 def test_a_change_beyond_limit_noise_and_chance_fails_and_says_where(made: Baseline, tmp_path: Path) -> None:
     verdict = only(against(made, write_steps(tmp_path / "t.json", copy_us=260), "exposed_copy_time increase <= 10 %"))
     assert (verdict.status, verdict.value, verdict.baseline) == ("fail", 260_000, 200_000)
-    assert verdict.limit == pytest.approx(220_000)
-    assert verdict.message.startswith("exposed_copy_time is 260 us, 30 % more than the baseline's 200 us (at most 220")
+    assert verdict.limit == 229_601.75
+    assert verdict.message.startswith(
+        "exposed_copy_time is 260 us, 30 % more than the baseline's 200 us (at most 229.6 us is allowed, as up to "
+        "29.6 us is noise)"
+    )
     [reason] = verdict.reasons
-    assert reason.title == "exposed copy, same-stream: 260 us a step, 60 us more than in the baseline"
+    assert reason.title == "exposed copy, same-stream: 260 us a step on average, 60 us more than in the baseline"
     assert (reason.time_ns, reason.rule) == (60_000, "copy-on-compute-stream")
 
 
 def test_more_compute_is_named_as_the_reason(made: Baseline, tmp_path: Path) -> None:
     verdict = only(against(made, write_steps(tmp_path / "t.json", compute_us=900), "step_time increase <= 5 %"))
     assert verdict.status == "fail"
-    assert verdict.reasons[0].title == "compute: 900.175 us a step, 300 us more than in the baseline"
+    assert verdict.reasons[0].title == "compute: 900.175 us a step on average, 300 us more than in the baseline"
 
 
 def test_an_improvement_passes(made: Baseline, tmp_path: Path) -> None:
@@ -233,7 +256,21 @@ def test_a_change_below_the_noise_floor_passes(made: Baseline, tmp_path: Path) -
     text = "[budgets.step_time]\nmax_increase = '1 %'\nnoise_floor = '{}'"
     for floor, status in (("31 us", "pass"), ("29 us", "fail"), ("4 %", "pass"), ("3 %", "fail")):
         told = config.from_mapping({"budgets": {"step_time": {"max_increase": "1 %", "noise_floor": floor}}}, text)
-        assert only(check(read_report([slower]), told, baseline=made)).status == status
+        verdict = only(check(read_report([slower]), told, baseline=made))
+        assert verdict.status == status
+        assert verdict.value is not None and verdict.limit is not None
+        assert (verdict.value <= verdict.limit) == (status == "pass")
+        assert verdict.note == ("3.33 % more, within noise" if status == "pass" else None)
+
+
+def test_what_passes_within_noise_says_so_in_its_line(
+    made: Baseline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, after = tmp_path / "b.json", write_steps(tmp_path / "t.json", copy_us=220)
+    file.write_bytes(to_json(made))
+    assert main(["check", after, "--baseline", str(file), "--budget", "exposed_copy_time increase <= 5 %"]) == 0
+    line = "pass     exposed_copy_time increase <= 5 %  220 us (10 % more, within noise)"
+    assert line in capsys.readouterr().out
 
 
 def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
@@ -245,6 +282,11 @@ def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
     verdict = only(check(read_report([after]), told, baseline=before))
     assert verdict.status == "pass"
     assert "the steps scatter so much that this may be chance" in verdict.message
+    assert verdict.note is not None and verdict.note.endswith(" more, may be chance")
+    # Who compares the two numbers sees no failure that is none.
+    exposition = openmetrics.render(check(read_report([after]), told, baseline=before))
+    assert "overlapscope_budget_value_seconds{" in exposition
+    assert "overlapscope_budget_limit_seconds{" not in exposition
     assert verdict.change_low is not None and verdict.change_low < 0
 
 
@@ -374,5 +416,5 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
         assert judged.value > judged.limit
         assert judged.low > 0
     elif judged.value > judged.limit:
-        assert "noise" in judged.sentence or "chance" in judged.sentence
+        assert "chance" in judged.sentence and "chance" in judged.note
     assert baselines.doubts(made) == ()

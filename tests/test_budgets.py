@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from overlapscope.analysis.results import Device
 from overlapscope.budgets.metrics import METRICS, Metric
-from overlapscope.budgets.quantity import distinct, parse, show
+from overlapscope.budgets.quantity import distinct, exact, parse, show
 from overlapscope.budgets.samples import of_steps, of_window, series
 from overlapscope.budgets.settings import DEFAULT_FORBID, DEFAULT_RELATIVE, Budget, Patterns
 from overlapscope.budgets.verdicts import Subject, Unit
@@ -59,6 +59,27 @@ def test_what_is_not_nothing_is_not_written_as_nothing(values: list[float], unit
 def test_a_limit_that_is_written_is_shown_as_it_is_meant(limit: Decimal) -> None:
     assert number(show(parse(f"{limit} %", "pct"), "pct")) == limit
     assert number(show(parse(f"{limit} ms", "ns"), "ns")) == limit.scaleb(6)
+
+
+@given(value=NUMBERS, unit=st.sampled_from(UNITS))
+def test_an_exact_figure_can_be_read_back(value: float, unit: Unit) -> None:
+    assert parse(exact(value, unit), unit) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (38_806_710.0, "ns", "38.80671 ms"),
+        (1e9, "ns", "1 s"),
+        (999_999.0, "ns", "999.999 us"),
+        (0.0, "ns", "0 ns"),
+        (99.9951, "pct", "99.9951 %"),
+        (100, "pct", "100 %"),
+        (0.5, "gb_per_s", "0.5 GB/s"),
+    ],
+)
+def test_a_limit_is_named_with_all_its_digits(value: float, unit: Unit, text: str) -> None:
+    assert exact(value, unit) == text
 
 
 @pytest.mark.parametrize(

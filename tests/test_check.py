@@ -75,7 +75,7 @@ def test_a_failed_budget_exits_with_1_and_says_why(trace: str, capsys: pytest.Ca
     for part in (
         "FAIL     exposed_copy_time <= 150 us",
         "exposed_copy_time is 200 us, but at most 150 us is allowed; median of 8 steps.",
-        "- exposed copy, same-stream: 200 us a step",
+        "- exposed copy, same-stream: 200 us a step on average",
         "at aten::copy_, cudaMemcpyAsync",
         "Issue the copies on a stream of their own",
         "More: overlapscope explain copy-on-compute-stream",
@@ -99,6 +99,7 @@ def test_a_failed_budget_exits_with_1_and_says_why(trace: str, capsys: pytest.Ca
         (["{trace}", "--format", "json", "--explain", "x"], "json and --explain cannot all be printed"),
         (["{trace}", "--format", "json:/nowhere/x"], "there is no directory /nowhere"),
         (["{trace}", "--format", "json:/"], "is a directory"),
+        (["{trace}", "--format", "json:x", "--format", "text:./x"], "is named for two formats"),
         (["{trace}", "--format", "json:{trace}"], "is one of the traces"),
         (["{trace}", "--fail-level", "info"], "invalid choice: 'info'"),
         (["{trace}", "--explain", "idle_pct"], "there is no budget 'idle_pct'"),
@@ -173,6 +174,9 @@ def test_a_cut_trace_is_unknown(trace: str) -> None:
     result = judge(trace, "forbid = ['pageable-copy']", "step_time <= 1 ms")
     assert [verdict.status for verdict in result.verdicts] == ["unknown", "unknown"]
     assert all("the file is cut" in verdict.message for verdict in result.verdicts)
+    whole = write_steps(path.with_name("whole.json"))
+    among = only(judge([trace, whole], "forbid = ['tiny-copies']"))
+    assert among.message.startswith("tiny-copies cannot be judged: trace.json: the file is cut")
 
 
 def test_a_failed_trust_check_makes_unknown_what_rests_on_it(trace: str) -> None:
@@ -380,6 +384,50 @@ def test_a_forbidden_rule_fails_with_its_finding() -> None:
     assert (passed.metric, passed.status) == ("pageable-copy", "pass")
 
 
+def test_a_forbidden_rule_names_the_rank_and_gives_the_largest_first(tmp_path: Path) -> None:
+    traces = [
+        write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=3, copy_us=copy_us)
+        for rank, copy_us in enumerate((200, 400, 0))
+    ]
+    verdict = only(judge(traces, "forbid = ['copy-on-compute-stream']"))
+    assert (verdict.status, verdict.value, verdict.subject.rank) == ("fail", 2, 1)
+    assert verdict.message == (
+        "There are 2 findings of copy-on-compute-stream; the largest costs at most 3.2 ms, on rank 1."
+    )
+    assert [reason.title[:8] for reason in verdict.reasons] == ["rank 1: ", "rank 0: "]
+    one = only(judge(write_steps(tmp_path / "one.json", rank=0), "forbid = ['copy-on-compute-stream']"))
+    assert one.message == "There is 1 finding of copy-on-compute-stream, which costs at most 1.6 ms."
+
+
+def test_absent_ranks_are_warned_of_beside_a_failure(tmp_path: Path) -> None:
+    source = write_steps(tmp_path / "t.json", rank=0, world_size=11)
+    result = judge(source, "", "step_time <= 1 us")
+    assert result.outcome == "fail"
+    assert result.warnings[0] == "rank 1: its trace was not given, and the job had 11 ranks."
+    assert result.warnings[8:] == ("2 more ranks were not given.",)
+    many = write_steps(tmp_path / "many.json", rank=0, world_size=1000)
+    assert judge(many).warnings[8:] == ("At least 72 more ranks were not given.",)
+
+
+@pytest.mark.parametrize(("rank", "told"), [(None, "name no rank"), (0, "are all of rank 0")])
+def test_traces_that_hardly_belong_together_are_warned_of(rank: int | None, told: str, tmp_path: Path) -> None:
+    known: dict[str, Any] = {} if rank is None else {"rank": rank, "world_size": 1}
+    first, second = traces = [write_steps(tmp_path / name, **known) for name in ("a.json", "b.json")]
+    rest = "and are judged as one job; check traces of different jobs apart."
+    assert judge(traces).warnings == (f"{first} and {second} {told}, {rest}",)
+    assert judge(first).warnings == ()
+
+
+def test_one_reason_for_several_rules_is_told_once(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(trace)
+    path.write_bytes(path.read_bytes()[:-400])
+    assert main(["check", trace, "--forbid", "pageable-copy", "--forbid", "tiny-copies"]) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("the file is cut") == 1
+    assert "pageable-copy cannot be judged: the file is cut" in out
+    assert "tiny-copies cannot be judged: as above." in out
+
+
 def test_a_reason_names_the_line_where_the_trace_has_stacks() -> None:
     reasons = [reason for verdict in judge(STACKS, "", "idle_time <= 1 us").verdicts for reason in verdict.reasons]
     assert any(reason.where and "known_causes.py" in reason.where for reason in reasons)
@@ -521,7 +569,7 @@ def test_explain_tells_all_about_a_budget(asked: str, trace: str, capsys: pytest
         "the median of the steps, of the worst rank and device",
         "ProfilerStep#10",
         "901.4 us",
-        "exposed copy, same-stream: 200 us a step",
+        "exposed copy, same-stream: 200 us a step on average",
     ):
         assert part in out
 
@@ -530,6 +578,19 @@ def test_explain_tells_about_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", OFFLOAD, "--forbid", "one-way-copies", "--explain", "one-way-copies"]) == 1
     out = capsys.readouterr().out
     assert "H2D and D2H copies never run at once" in out
+    assert ".." not in out
+
+
+def test_explain_says_what_is_let_pass_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_steps(tmp_path / "t.json", copy_us=20)
+    assert main(["check", source, "--explain", "copy-on-compute-stream"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "There is no finding of copy-on-compute-stream that costs 5 % of the time or more.",
+        "the default: findings that cost less than 5 % of the time are let pass; --forbid allows none",
+        "over all ranks and devices at once; 1 of 1 finding is let pass",
+    ):
+        assert part in out
 
 
 def test_explain_of_what_is_no_budget_is_told(trace: str, capsys: pytest.CaptureFixture[str]) -> None:

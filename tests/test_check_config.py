@@ -99,6 +99,14 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
          "budgets, exceptions, forbid, overrides, ranks, skip_steps."),
+        ("[tool.overlapscope]\nforbid = ['pageable-copy']", "tool: is for pyproject.toml; leave out tool.overlapscope "
+         "here, as in [budgets]."),
+        ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so nothing could "
+         "keep both."),
+        ("[budgets.idle_pct]\nmax = 100.5", "budgets.idle_pct.max: 100.5 % is above 100 %, which nothing can be."),
+        ("[budgets.copy_bandwidth]\nmax_decrease = '101 %'", "budgets.copy_bandwidth.max_decrease: 101 % is above "
+         "100 %, which nothing can be."),
+        ("aggregate = 'p0'", "aggregate: 'p0' is none of median, mean, worst or a percentile such as p90."),
         ("forbid = 'x'", "forbid: is text, but must be a list."),
         ("forbid = [1]", "forbid: holds a whole number, but must be a list of texts."),
         ("budgets = 3", "budgets: is a whole number, but must be a table."),
@@ -272,7 +280,10 @@ def test_expressions(text: str, budget: Budget) -> None:
         ("step_time increase >= 3 %", "a change is limited from above; write <=."),
         ("a p90 step_time <= 3 ms", "'a' is too much; write [AGGREGATE] [h2d|d2h] METRIC <= LIMIT."),
         ("step_time <= 3", "max: '3' has no unit, and a time is needed; write it like \"3 ms\"."),
-        ("step_time decrease <= 3 %", "max_decrease: of step_time less is better; write max_increase."),
+        ("step_time decrease <= 3 %", "of step_time less is better; write increase."),
+        ("efficiency_pct increase <= 3 %", "of efficiency_pct more is better; write decrease."),
+        ("efficiency_pct >= 101 %", "min: 101 % is above 100 %, which nothing can be."),
+        ("p0 step_time <= 3 ms", "aggregate: 'p0' is none of median, mean, worst or a percentile such as p90."),
         ("p101 step_time <= 3 ms", "aggregate: 'p101' is none of median, mean, worst or a percentile such as p90."),
         ("h2d step_time <= 3 ms", "direction: step_time is not of copies alone."),
         ("window step_time increase <= 3 %", "scope: the window is measured once, and a change is judged by many "

@@ -224,7 +224,7 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
                 direction=direction,
                 cause=cause,
                 scope=scope,
-                typical=typical(metric, known),
+                typical=_typical(metric, known),
                 steps=None if begun is None else tuple(begun),
                 values=tuple(values),
             )
@@ -243,7 +243,7 @@ def _values(samples: list[Sample]) -> Iterator[tuple[Metric, Direction | None, s
         yield METRICS["idle_time"], None, str(idle_cause), list(map(_rounded, parts))
 
 
-def typical(metric: Metric, known: list[float]) -> str:
+def _typical(metric: Metric, known: list[float]) -> str:
     """The median, as text."""
     from statistics import median
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,12 +15,20 @@ from overlapscope.budgets.baseline import (
     Baseline,
     BaselineDevice,
     BaselineSeries,
-    typical,
     whole,
 )
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.errors import UnreadableTrace
 from overlapscope.words import clean
+
+_ANEW: Final = "write it anew with `overlapscope baseline write`"
+
+
+class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A baseline as it is written."""
+
+    digest: str
+    """Of everything else in the file: 16 hexadecimal digits of its SHA-256."""
 
 
 def to_json(baseline: Baseline) -> bytes:
@@ -27,7 +36,14 @@ def to_json(baseline: Baseline) -> bytes:
     plain = msgspec.to_builtins(baseline)
     for line in plain["series"]:
         line["values"] = [value if value is None else whole(value) for value in line["values"]]
+    plain["digest"] = _digest(plain)
     return ("\n".join(chain(["{"], _lines(plain), ["}"])) + "\n").encode()
+
+
+def _digest(plain: Mapping[str, Any]) -> str:
+    """Of the content however it is laid out, so that changed line ends or blanks change nothing."""
+    content = {key: value for key, value in plain.items() if key != "digest"}
+    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
 
 
 def _lines(plain: dict[str, Any]) -> Iterator[str]:
@@ -55,16 +71,19 @@ def _compact(value: object) -> str:
 def from_json(data: bytes, source: str) -> Baseline:
     """Read a baseline back; `source` is named where it cannot be. Raises UnreadableTrace."""
     try:
-        baseline = msgspec.json.decode(data, type=Baseline)
+        plain = msgspec.json.decode(data)
+        found = msgspec.convert(plain, BaselineFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableTrace(
-            f"{source}: is no baseline ({clean(str(error))}); write one with `overlapscope baseline write`."
+            f"{source}: is no baseline ({clean(str(error), 300)}); write one with `overlapscope baseline write`."
         ) from None
-    if baseline.schema_version != SCHEMA_VERSION:
+    if found.schema_version != SCHEMA_VERSION:
         raise UnreadableTrace(
-            f"{source}: is a baseline of version {baseline.schema_version}, this is version {SCHEMA_VERSION}; write it "
-            "anew with `overlapscope baseline write`."
+            f"{source}: is a baseline of version {found.schema_version}, this is version {SCHEMA_VERSION}; {_ANEW}."
         )
+    if found.digest != _digest(plain):
+        raise UnreadableTrace(f"{source}: was changed after it was written, as its digest says; {_ANEW}.")
+    baseline = Baseline(**{name: getattr(found, name) for name in Baseline.__struct_fields__})
     known = {(one.rank, one.device): one for one in baseline.devices}
     for line in baseline.series:
         _check_line(line, known.get((line.rank, line.device)), source)
@@ -72,22 +91,19 @@ def from_json(data: bytes, source: str) -> Baseline:
 
 
 def _check_line(line: BaselineSeries, device: BaselineDevice | None, source: str) -> None:
-    """Raises UnreadableTrace where the file has been changed by hand."""
+    """Raises UnreadableTrace where a line does not belong to the others, whatever the digest says."""
     what = f"{source}: {clean(line.metric, 80)} of device {line.device}"
-    anew = "write the baseline anew instead of changing it by hand."
     metric = METRICS.get(line.metric)
     if device is None or metric is None:
-        raise UnreadableTrace(f"{what}: there is no such {'device' if device is None else 'metric'}; {anew}")
+        raise UnreadableTrace(f"{what}: there is no such {'device' if device is None else 'metric'}; {_ANEW}.")
     samples = len(device.steps) if line.scope == STEPS else len(line.steps or ())
     if len(line.values) != samples:
-        raise UnreadableTrace(f"{what}: has {len(line.values)} values for {samples} steps; {anew}")
-    if line.typical != typical(metric, [value for value in line.values if value is not None]):
-        raise UnreadableTrace(f"{what}: the values are not those that {clean(line.typical, 40)} was of; {anew}")
+        raise UnreadableTrace(f"{what}: has {len(line.values)} values for {samples} steps; {_ANEW}.")
 
 
 def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a baseline."""
-    return msgspec.json.schema(Baseline) | {
+    return msgspec.json.schema(BaselineFile) | {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "overlapscope baseline",
     }

@@ -11,7 +11,7 @@ from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.exemptions import Exemptions
 from overlapscope.budgets.forbidden import judge_rule
 from overlapscope.budgets.judge import Judged, is_relative, judge
-from overlapscope.budgets.missing import absent_ranks
+from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes
 from overlapscope.budgets.pieces import Piece
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
 from overlapscope.budgets.together import WORST_FIRST, Row, combine
@@ -89,6 +89,8 @@ class Job:
                 f"The baseline was made elsewhere ({self._elsewhere()}), so nothing is compared with it. Check where "
                 "it was made, or write a baseline for here."
             )
+        yield from mixed_notes(self._report)
+        yield from absence_notes(self._absent)
         for trace in self._report.traces:
             for one in trace.trust.checks:
                 if one.id in _DATA_LOST and one.status != "ok":

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from overlapscope.budgets._table import Table
 from overlapscope.budgets.metrics import METRICS, Metric
-from overlapscope.budgets.quantity import is_share, parse
+from overlapscope.budgets.quantity import exact, is_share, parse
 from overlapscope.budgets.settings import (
     AGGREGATES,
     LIMITS,
@@ -64,6 +64,8 @@ def read(path: Path) -> Settings:
 def from_mapping(content: Mapping[str, Any], source: str, path: tuple[str, ...] = ()) -> Settings:
     """The settings in a mapping as TOML gives it; `source` and `path` say where it was found. Raises ConfigError."""
     top = Table(content, source, path)
+    if not path and "tool" in content:
+        raise top.wrong("tool", f"is for {PROJECT}; leave out tool.overlapscope here, as in [budgets]")
     defaults = _common(top)
     settings = Settings(
         budgets=tuple(
@@ -101,6 +103,10 @@ def expression(text: str) -> Budget:
         raise ConfigError(f"{source}: {op!r} is not understood; a limit itself is allowed, so write <= or >=.")
     if relative is not None and op == ">=":
         raise ConfigError(f"{source}: a change is limited from above; write <=.")
+    right = "decrease" if METRICS[metric].more_is_better else "increase"
+    if relative not in (None, right):
+        better = "more" if METRICS[metric].more_is_better else "less"
+        raise ConfigError(f"{source}: of {metric} {better} is better; write {right}.")
     key = f"max_{relative}" if relative is not None else "max" if op == "<=" else "min"
     content: dict[str, Any] = {key: match["limit"].strip()}
     if words and words[-1] in ("h2d", "d2h"):
@@ -160,6 +166,8 @@ def _own(table: Table, metric: Metric) -> dict[str, Any]:
         share = metric.unit == "ns" and is_share(floor)
         value = table.parsed("noise_floor", lambda: parse(floor, "pct" if share else metric.unit))
         found["noise_floor"] = NoiseFloor(value, share_of_step=share)
+    if "min" in found and "max" in found and found["min"] > found["max"]:
+        raise table.wrong("min", "is above max, so nothing could keep both")
     return found | table.given("level", table.choice("level", ("error", "warn")))
 
 
@@ -172,7 +180,11 @@ def _suits(table: Table, key: str, metric: Metric) -> None:
 
 
 def _parsed(table: Table, key: str, text: str | float, metric: Metric) -> float:
-    return table.parsed(key, lambda: parse(text, "pct" if key.startswith("max_") else metric.unit))
+    value = table.parsed(key, lambda: parse(text, "pct" if key.startswith("max_") else metric.unit))
+    # An increase may well be threefold; a share, or what is lost of something, is of a whole.
+    if value > 100 and key != "max_increase" and (metric.unit == "pct" or key == "max_decrease"):
+        raise table.wrong(key, f"{exact(value, 'pct')} is above 100 %, which nothing can be")
+    return value
 
 
 def _budget(table: Table, metric: Metric, defaults: Mapping[str, Any]) -> Budget:

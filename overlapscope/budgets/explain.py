@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import Job, Ruling
 from overlapscope.budgets.judge import Judged, is_relative
+from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Series, series
-from overlapscope.budgets.settings import Budget, Settings
+from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, Budget, Settings
 from overlapscope.budgets.together import Row, place
 from overlapscope.budgets.verdicts import Unit, Verdict
 from overlapscope.errors import UsageError
@@ -63,18 +64,22 @@ def explain(
     if not wanted:
         listed = ", ".join(clean(name, 80) for name in dict.fromkeys(one.verdict.budget for one in rulings))
         raise UsageError(f"there is no budget {budget!r}{did_you_mean(budget, known)}; budgets: {listed or 'none'}.")
-    return tuple(_explained(report, one) for one in rulings if wanted & {one.verdict.budget, one.verdict.metric})
+    by_default = not (settings or Settings()).forbid
+    return tuple(
+        _explained(report, one, by_default=by_default)
+        for one in rulings
+        if wanted & {one.verdict.budget, one.verdict.metric}
+    )
 
 
-def _explained(report: Report, ruling: Ruling) -> Explanation:
+def _explained(report: Report, ruling: Ruling, *, by_default: bool) -> Explanation:
     verdict, budget = ruling.verdict, ruling.budget
     if budget is None:
-        known = {rule.id: rule for rule in all_rules()}
-        rule = known.get(verdict.metric)
-        formula = (
-            rule.summary if rule else "the GPU, software and profiler of the baseline and of the traces are the same"
-        )
-        return Explanation(verdict, formula, "no finding is allowed" if rule else "no difference is allowed", "", ())
+        rule = {rule.id: rule for rule in all_rules()}.get(verdict.metric)
+        if rule is None:
+            formula = "the GPU, software and profiler of the baseline and of the traces are the same"
+            return Explanation(verdict, formula, "no difference is allowed", "", ())
+        return Explanation(verdict, rule.summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default), ())
     return Explanation(
         verdict=verdict,
         formula=budget.what.formula,
@@ -82,6 +87,22 @@ def _explained(report: Report, ruling: Ruling) -> Explanation:
         way=_way(budget, ruling.limit),
         values=tuple(_values(report, budget, row) for row in ruling.rows),
     )
+
+
+def _of_rule(report: Report, verdict: Verdict, *, by_default: bool) -> tuple[str, str]:
+    """What a forbidden rule allows, and how it is judged."""
+    allowed = "no finding is allowed"
+    if by_default:
+        least = show(DEFAULT_FLOOR_PCT, "pct")
+        allowed = f"the default: findings that cost less than {least} of the time are let pass; --forbid allows none"
+    way = "over all ranks and devices at once"
+    if verdict.value is None:
+        return allowed, way
+    every = sum(one.rule == verdict.metric for one in report.findings)
+    passed = every - len(verdict.reasons)
+    if passed > 0:
+        way += f"; {passed} of {plural(every, 'finding')} {'is' if passed == 1 else 'are'} let pass"
+    return allowed, way
 
 
 def _way(budget: Budget, limit: str) -> str:

@@ -10,8 +10,8 @@ from overlapscope.budgets.missing import Absent, doubt
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.reasons import of_finding
 from overlapscope.budgets.settings import Settings
-from overlapscope.budgets.together import WORST_FIRST, counts
-from overlapscope.budgets.verdicts import Part, Status, Subject, Verdict
+from overlapscope.budgets.together import WORST_FIRST, counts, place
+from overlapscope.budgets.verdicts import Part, Status, Subject, Verdict, cannot_be_judged
 from overlapscope.report import Report
 from overlapscope.rules.finding import Finding
 from overlapscope.words import plural
@@ -28,14 +28,18 @@ def judge_rule(
             source=trace.source, rank=trace.rank, device=device.device if device else None, scope="window"
         )
         missing = doubt(trace, rests_on_host=True)
+        if missing and len(report.traces) > 1:
+            missing = f"{place(report, subject)}: {missing}"
         found = () if device is None else _findings(report, trace, device, rule, settings.forbid_floor_pct)
         status: Status = "unknown" if missing else "fail" if found else "pass"
         status, note = exemptions.apply(name, rule, subject, status)
         value = None if missing else len(found)
         judged.append((_part(subject, status, value), found, missing or note))
     judged += [(_part(Subject(rank=a.rank), "unknown", None), (), f"rank {a.rank}: {a.sentence}") for a in absent]
-    part, _, note = min(judged, key=lambda row: WORST_FIRST[row[0].status])
-    findings = [one for _, found, _ in judged for one in found]
+    part, _, note = min(judged, key=lambda row: (WORST_FIRST[row[0].status], -_largest(row[1])))
+    # What is accepted in one place does not speak where it fails in another.
+    chosen = [found for mine, found, _ in judged if part.status != "fail" or mine.status == "fail"]
+    findings = sorted((one for found in chosen for one in found), key=lambda one: -one.cost_ns)
     return Verdict(
         budget=name,
         metric=rule,
@@ -46,9 +50,9 @@ def judge_rule(
         limit=0,
         unit="findings",
         more_is_better=False,
-        message=_message(rule, part.status, findings, note),
+        message=_message(report, rule, part.status, findings, note, settings.forbid_floor_pct),
         parts=tuple(row[0] for row in judged),
-        reasons=tuple(map(of_finding, findings)),
+        reasons=tuple(of_finding(one, _where(report, one)) for one in findings),
         exception=note if part.status == "accepted" or (part.status == "fail" and note) else None,
         counts=counts(part.status, "error", settings.fail_level, allow_missing=settings.allow_missing),
     )
@@ -78,14 +82,32 @@ def _only_informs(rule: str) -> bool:
     return any(one.id == rule and one.severity == "info" for one in all_rules())
 
 
-def _message(rule: str, status: Status, findings: Sequence[Finding], note: str) -> str:
+def _largest(findings: Sequence[Finding]) -> int:
+    return max((one.cost_ns for one in findings), default=0)
+
+
+def _where(report: Report, finding: Finding) -> str:
+    """`rank 1, device 0`; empty where there is one device in all."""
+    if len(report.devices) < 2:
+        return ""
+    return place(report, Subject(source=finding.source, rank=finding.rank, device=finding.device, scope="window"))
+
+
+def _message(
+    report: Report, rule: str, status: Status, findings: Sequence[Finding], note: str, floor_pct: float
+) -> str:
+    """`findings` are sorted, the costliest first."""
     if status == "unknown":
-        return f"{rule} cannot be judged: {note}."
+        return f"{cannot_be_judged(rule)}{note}."
     if not findings:
-        return f"There is no finding of {rule}."
-    worst = max(findings, key=lambda one: one.cost_ns)
-    devices = len({(one.source, one.device) for one in findings})
-    where = f" on {devices} devices" if devices > 1 else ""
-    cost = f", which costs at most {show(worst.cost_ns, 'ns')}" if worst.cost_ns else ""
-    said = f"There {'is' if len(findings) == 1 else 'are'} {plural(len(findings), 'finding')} of {rule}{where}{cost}."
+        least = f" that costs {show(floor_pct, 'pct')} of the time or more" if floor_pct else ""
+        return f"There is no finding of {rule}{least}."
+    worst, where = findings[0], _where(report, findings[0])
+    on = f", on {where}" if where else ""
+    if len(findings) == 1:
+        cost = f", which costs at most {show(worst.cost_ns, 'ns')}" if worst.cost_ns else ""
+        said = f"There is 1 finding of {rule}{cost}{on}."
+    else:
+        cost = f"; the largest costs at most {show(worst.cost_ns, 'ns')}" if worst.cost_ns else ""
+        said = f"There are {plural(len(findings), 'finding')} of {rule}{cost}{on}."
     return f"{said} {note}" if note else said

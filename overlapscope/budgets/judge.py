@@ -27,12 +27,16 @@ class Judged:
 
     status: Status
     value: float | None = None
+    samples: int = 0
+    """Those that have a value: a percentage of nothing is none."""
     limit: float | None = None
     baseline: float | None = None
     low: float | None = None
     high: float | None = None
     sentence: str
     """Without its place and the full stop: `step_time is 3.4 ms, but at most 3 ms is allowed`."""
+    note: str = ""
+    """Why it passes though the percentage that is allowed is exceeded: `18 % more, within noise`."""
     nothing: bool = False
     """Whether neither side of a comparison has anything to measure."""
 
@@ -47,6 +51,13 @@ def judge(budget: Budget, limit: str, piece: Piece, baseline: Baseline | None, *
     if piece.missing is not None:
         return _unknown(budget, piece.missing)
     values = series(piece.samples, budget.what, budget.direction)
+    judged = _judge(budget, limit, piece, values, baseline, only=only)
+    return replace(judged, samples=len(values.numbers))
+
+
+def _judge(
+    budget: Budget, limit: str, piece: Piece, values: Series, baseline: Baseline | None, *, only: bool
+) -> Judged:
     lack = lacking(budget.what, budget.direction, piece.samples, values)
     if not is_relative(limit) or baseline is None:
         return _unknown(budget, lack) if lack else _absolute(budget, limit, values)
@@ -107,7 +118,10 @@ def _least(budget: Budget, limit: str) -> bool:
 
 
 def _relative(budget: Budget, limit: str, values: Series, before: Series, floor_of: Callable[[float], float]) -> Judged:
-    """A change counts where it exceeds its percentage and the noise floor, and chance would hardly make it."""
+    """A change counts where it exceeds its percentage and the noise floor, and chance would hardly make it.
+
+    The limit is the baseline's value and the larger of the two.
+    """
     known, past_known = values.known(), before.known()
     for whose, one in (("", known), ("the baseline has ", past_known)):
         if len(one.numbers) < FEWEST:
@@ -115,35 +129,44 @@ def _relative(budget: Budget, limit: str, values: Series, before: Series, floor_
             return _unknown(budget, f"not enough data: {whose}{what} to compare, {FEWEST} are needed")
     sign = -1 if budget.what.more_is_better else 1
     value, base = budget.combine(known.numbers), budget.combine(past_known.numbers)
-    bound = base * (1 + sign * float(getattr(budget, limit)) / 100)
+    allowed, floor = base * float(getattr(budget, limit)) / 100, floor_of(base)
+    bound = base + sign * max(allowed, floor)
     low, high = _interval(budget, past_known, known)
-    floor = floor_of(base)
-    beyond = sign * (value - bound) > 0
-    large, certain = sign * (value - base) > floor, min(sign * low, sign * high) > 0
-    but = ""
-    if beyond and not large:
-        but = f"; a change below {show(floor, budget.what.unit)} is taken for noise"
-    elif beyond and not certain:
-        but = "; the steps scatter so much that this may be chance"
+    beyond, certain = sign * (value - bound) > 0, min(sign * low, sign * high) > 0
+    but = note = ""
+    if beyond and not certain:
+        but, note = "; the steps scatter so much that this may be chance", f"{_much(value, base)}, may be chance"
+    elif not beyond and sign * (value - base) > allowed:
+        note = f"{_much(value, base)}, within noise"
     return Judged(
-        status="fail" if beyond and large and certain else "pass",
+        status="fail" if beyond and certain else "pass",
         value=value,
         limit=bound,
         baseline=base,
         low=low,
         high=high,
-        sentence=_change(budget, value, base, bound) + but,
+        sentence=_change(budget, value, base, bound, floor if floor > allowed else None) + but,
+        note=note,
     )
 
 
-def _change(budget: Budget, value: float, base: float, bound: float) -> str:
-    """`step_time is 12.6 ms, 21.3 % more than the baseline's 10.4 ms (at most 10.9 ms is allowed)`."""
+def _change(budget: Budget, value: float, base: float, bound: float, floor: float | None) -> str:
+    """`step_time is 12.6 ms, 21.3 % more than the baseline's 10.4 ms (at most 10.9 ms is allowed)`; `floor` where the
+    limit is due to it."""
     said, was, allowed = distinct((value, base, bound), budget.what.unit)
-    rule = f"at least {allowed} is asked for" if budget.what.more_is_better else f"at most {allowed} is allowed"
     if value == base:
         return f"{budget.metric} is {said}, as in the baseline"
+    rule = f"at least {allowed} is asked for" if budget.what.more_is_better else f"at most {allowed} is allowed"
+    if floor is not None:
+        # Of a percentage, the floor is not a percentage.
+        rule += f", as up to {show(floor, budget.what.unit).replace('%', 'points')} is noise"
+    return f"{budget.metric} is {said}, {_much(value, base)} than the baseline's {was} ({rule})"
+
+
+def _much(value: float, base: float) -> str:
+    """`21.3 % more`."""
     much = f"{show(100 * abs(value - base) / base, 'pct')} " if base else ""
-    return f"{budget.metric} is {said}, {much}{'more' if value > base else 'less'} than the baseline's {was} ({rule})"
+    return f"{much}{'more' if value > base else 'less'}"
 
 
 def _floor(budget: Budget, piece: Piece, baseline: Baseline, device: BaselineDevice, base: float) -> float:

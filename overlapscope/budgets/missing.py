@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from overlapscope.analysis.results import Check, TraceResult
@@ -15,6 +15,8 @@ from overlapscope.words import clean
 
 _LISTED = 80
 """Absent ranks that are listed; a job may have thousands."""
+_NOTED = 8
+"""Absent ranks that are warned of one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,32 @@ def absent_ranks(report: Report, baseline: Baseline | None) -> tuple[Absent, ...
         for rank in sorted(baseline.ranks - present):
             found.setdefault(rank, "its trace was not given, and the baseline has it")
     return tuple(Absent(rank, sentence) for rank, sentence in found.items())
+
+
+def absence_notes(absent: Sequence[Absent]) -> Iterator[str]:
+    """A sentence for each of the first absent ranks, and one for the others."""
+    for one in absent[:_NOTED]:
+        yield f"rank {one.rank}: {one.sentence}."
+    if len(absent) > _NOTED:
+        more = len(absent) - _NOTED
+        # More than are listed may be absent.
+        least = "At least " if len(absent) >= _LISTED else ""
+        yield f"{least}{more} more {'rank was' if more == 1 else 'ranks were'} not given."
+
+
+def mixed_notes(report: Report) -> Iterator[str]:
+    """A sentence where traces hardly belong together: several of one rank, or several that name none."""
+    if len(report.traces) < 2:
+        return
+    sources: dict[int | None, list[str]] = {}
+    for trace in report.traces:
+        sources.setdefault(trace.rank, []).append(trace.source)
+    for rank, mine in sources.items():
+        if len(mine) > 1:
+            named = " and ".join(clean(source, 200) for source in mine[:2])
+            more = f" and {len(mine) - 2} more" if len(mine) > 2 else ""
+            which = "name no rank" if rank is None else f"are all of rank {rank}"
+            yield f"{named}{more} {which}, and are judged as one job; check traces of different jobs apart."
 
 
 def doubt(trace: TraceResult, *, rests_on_host: bool) -> str | None:

@@ -64,6 +64,17 @@ def show(value: float | None, unit: Unit) -> str:
     return "unknown" if value is None else distinct([value], unit)[0]
 
 
+def exact(value: float, unit: Unit) -> str:
+    """A quantity with all its digits and none that are not needed, as `parse` reads it: `38.80671 ms`."""
+    number, name = Decimal(repr(value)), {"pct": "%", "gb_per_s": "GB/s"}.get(unit, "")
+    if unit == "ns":
+        fitting = [(power, word) for word, power in _TIMES.items() if number >= Decimal(1).scaleb(power)]
+        power, name = max(fitting, key=lambda one: one[0], default=(0, "ns"))
+        number = number.scaleb(-power)
+    text = f"{number:f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {name}".rstrip()
+
+
 def distinct(values: Iterable[float], unit: Unit) -> tuple[str, ...]:
     """Several quantities of one unit, with as many digits as it takes to tell apart those that differ.
 

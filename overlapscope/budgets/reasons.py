@@ -48,11 +48,11 @@ def reasons_of(report: Report, piece: Piece, before: Spent | None = None) -> tup
     return tuple(one for one in found[:MOST] if one.time_ns >= least)
 
 
-def of_finding(finding: Finding) -> Reason:
-    """A finding as a reason; its time is of the window."""
+def of_finding(finding: Finding, place: str) -> Reason:
+    """A finding as a reason; its time is of the window. `place` is empty where there is only one."""
     where = finding.where
     return Reason(
-        title=clean(finding.title, 300),
+        title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),
         detail=_lines(finding.detail),
         advice=_lines(finding.advice),
         time_ns=finding.cost_ns,
@@ -106,10 +106,11 @@ class _Finder:
         return round(total_ns / max(1, len(self._piece.samples)))
 
     def _each(self) -> str:
-        """`a step` where there are steps."""
+        """`a step on average`: the budget's own value may be a median."""
+        average = " on average" if len(self._piece.samples) > 1 else ""
         if self._piece.budget.where.range is not None:
-            return " each time"
-        return "" if self._piece.budget.scope == "window" else " a step"
+            return f" each time{average}"
+        return "" if self._piece.budget.scope == "window" else f" a step{average}"
 
     def _took(self, what: str, each_ns: int, past_ns: float | None) -> tuple[str, int]:
         """What took how long, or how much longer than before; and the length that ranks it."""

@@ -13,14 +13,14 @@ from pathlib import PurePath
 from typing import Any, Final, Literal
 
 from overlapscope.budgets.metrics import METRICS, Direction, Metric
-from overlapscope.budgets.quantity import show
+from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.verdicts import Level, Subject
 
 Ranks = Literal["worst", "median", "each"]
 Scope = Literal["steps", "window"]
 
 AGGREGATES: Final = "median, mean, worst or a percentile such as p90"
-_AGGREGATE = re.compile(r"median|mean|worst|p(100|[1-9]?\d)")
+_AGGREGATE = re.compile(r"median|mean|worst|p(100|[1-9]\d?)")
 
 DEFAULT_FORBID: Final = (
     "blocking-copy",
@@ -145,13 +145,13 @@ class Budget:
         value: float = getattr(self, limit)
         match limit:
             case "min":
-                words.append(f">= {show(value, self.what.unit)}")
+                words.append(f">= {exact(value, self.what.unit)}")
             case "max":
-                words.append(f"<= {show(value, self.what.unit)}")
+                words.append(f"<= {exact(value, self.what.unit)}")
             case "max_increase_pct":
-                words.append(f"increase <= {show(value, 'pct')}")
+                words.append(f"increase <= {exact(value, 'pct')}")
             case _:
-                words.append(f"decrease <= {show(value, 'pct')}")
+                words.append(f"decrease <= {exact(value, 'pct')}")
         narrowed = (
             ("in", self.where.range),
             ("of step", self.step),

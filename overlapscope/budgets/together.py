@@ -57,11 +57,12 @@ def combine(
         baseline=one.baseline,
         change_low=one.low,
         change_high=one.high,
-        samples=len(piece.samples),
+        samples=one.samples,
         message=_message(report, budget, row, rows, middle=middle),
         parts=tuple(_part(row) for row in rows),
         reasons=reasons,
         exception=row.note or None,
+        note=one.note or None,
         counts=counts(one.status, budget.level, fail_level, allow_missing=budget.allow_missing),
     )
 
@@ -90,7 +91,7 @@ def _part(row: Row) -> Part:
         device=subject.device,
         status=row.judged.status,
         value=row.judged.value,
-        samples=len(row.piece.samples),
+        samples=row.judged.samples,
     )
 
 
@@ -113,12 +114,15 @@ def _middle(budget: Budget, limit: str, rows: list[Row]) -> Row:
     # Of a change, half of the places have to show that it is more than noise.
     failed = (value < bound if least else value > bound) and 2 * len(failing) >= len(rows)
     accepted = failed and all(row.judged.status == "accepted" for row in failing)
+    open_ = not failed and (value < bound if least else value > bound)
+    sentence = against_limit(budget, limit, value, bound, failed=failed)
     judged = Judged(
         status="accepted" if accepted else "fail" if failed else "pass",
         value=value,
         limit=bound,
         baseline=median(row.judged.baseline or 0.0 for row in rows) if is_relative(limit) else None,
-        sentence=against_limit(budget, limit, value, bound, failed=failed),
+        sentence=f"{sentence}; in most places this may be chance" if open_ else sentence,
+        note="may be chance" if open_ else "",
     )
     # The worst of them shows the reasons.
     return replace(rows[0], judged=judged, note=rows[0].note if failed else "")
@@ -134,7 +138,7 @@ def _message(report: Report, budget: Budget, row: Row, rows: Sequence[Row], *, m
 def _how(budget: Budget, row: Row, rows: Sequence[Row], *, middle: bool) -> str:
     if row.judged.value is None:
         return ""
-    samples = len(row.piece.samples)
+    samples = row.judged.samples
     if budget.scope == "window" and budget.where.range is None:
         way = "whole window"
     else:

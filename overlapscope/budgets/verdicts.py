@@ -49,7 +49,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
     """The cause of exposed copy or idle time that it is."""
     time_ns: int
-    """Per step where judged by steps, else of the window."""
+    """The mean of a step where judged by steps, else of the window."""
     op: str | None = None
     call: str | None = None
     where: str | None = None
@@ -82,7 +82,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     value: float | None
     """In `unit`; None where unknown."""
     limit: float | None
-    """In `unit`: what the value must not pass; for a relative budget the baseline's value and its increase."""
+    """In `unit`: what the value must not pass; for a relative budget the baseline's value and the change that is
+    allowed, which is never less than the noise."""
     unit: Unit
     more_is_better: bool
     """Whether the limit is a least value."""
@@ -92,16 +93,24 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     change_high: float | None = None
     """99 % interval of the change against the baseline, in `unit`."""
     samples: int = 0
-    """Steps, or occurrences of the range, that were judged."""
+    """Steps, or occurrences of the range, that have a value and were judged."""
     message: str
     """The whole verdict in one sentence, value and limit with enough digits to see them differ."""
     parts: tuple[Part, ...] = ()
     """One for each rank and device; the subject is the one of them that decides, or all of them together."""
     reasons: tuple[Reason, ...] = ()
+    note: str | None = None
+    """Why a change that exceeds its percentage passes: `18 % more, within noise`, or `18 % more, may be chance`, which
+    alone may be beyond the limit."""
     exception: str | None = None
     """Why it is accepted, and until when; or that it was, until when."""
     counts: bool = True
     """False where it cannot change the outcome: below the fail level, or missing and allowed to be."""
+
+
+def cannot_be_judged(rule: str) -> str:
+    """How the message of a rule begins that cannot be judged; the reason follows."""
+    return f"{rule} cannot be judged: "
 
 
 class CheckTool(msgspec.Struct, frozen=True, kw_only=True):

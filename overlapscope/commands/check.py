@@ -168,7 +168,10 @@ def _targets(asked: list[Target], traces: list[str], *, explains: bool) -> list[
     if len(printed) > 1 or (printed and explains):
         others = ", ".join(printed) + (" and --explain" if explains else "")
         raise UsageError(f"{others} cannot all be printed; give all but one a file, such as {printed[-1]}:FILE.")
-    for path in [target.path for target in asked if target.path is not None]:
+    paths = [target.path for target in asked if target.path is not None]
+    for number, path in enumerate(paths):
+        if path.resolve() in [other.resolve() for other in paths[:number]]:
+            raise UsageError(f"{path}: is named for two formats, and one would overwrite the other; name two files.")
         if path.is_dir():
             raise UsageError(f"{path}: is a directory; name a file in it.")
         if not path.parent.is_dir():

@@ -82,8 +82,21 @@ def _labelled(result: CheckResult) -> Iterator[tuple[Labels, Verdict, shown.Case
 
 
 def _limit(verdict: Verdict, case: shown.Case) -> float | None:
-    """None where it is not known: of a relative budget, each rank has a limit of its own."""
-    return verdict.limit if case.decides or verdict.baseline is None else None
+    """None where it is not known: of a relative budget, each rank has a limit of its own.
+
+    Nor where a value passes beyond it, as that may be chance: whoever compares the two would see a failure.
+    """
+    if verdict.baseline is None:
+        return verdict.limit
+    if not case.decides or (case.status == "pass" and _beyond(verdict)):
+        return None
+    return verdict.limit
+
+
+def _beyond(verdict: Verdict) -> bool:
+    if verdict.value is None or verdict.limit is None:
+        return False
+    return verdict.value < verdict.limit if verdict.more_is_better else verdict.value > verdict.limit
 
 
 def _family(

@@ -108,14 +108,17 @@ def cases(verdict: Verdict) -> tuple[Case, ...]:
 
 
 def figures(verdict: Verdict) -> tuple[str, str]:
-    """Value and limit, with enough digits to see them differ; the limit is empty where there is none."""
+    """Value and limit, with enough digits to see them differ; the limit is empty where there is none.
+
+    Beside the value stands why it passes where it does not speak for itself: `6.2 us (18 % more, within noise)`.
+    """
     if verdict.limit is None:
         return show(verdict.value, verdict.unit), ""
     sign = "≥" if verdict.more_is_better else "≤"
     if verdict.value is None:
         return show(None, verdict.unit), f"{sign} {show(verdict.limit, verdict.unit)}"
     value, limit = distinct([verdict.value, verdict.limit], verdict.unit)
-    return value, f"{sign} {limit}"
+    return f"{value} ({name(verdict.note)})" if verdict.note else value, f"{sign} {limit}"
 
 
 def within(reason: Reason) -> str:

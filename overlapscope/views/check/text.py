@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from overlapscope.budgets.verdicts import CheckResult, Reason, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Reason, Verdict, cannot_be_judged
 from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
 from overlapscope.views.check import shown
 from overlapscope.views.terminal import lay_out
@@ -32,10 +33,11 @@ def render(result: CheckResult, *, width: int = WIDTH, encoding: str = "utf-8", 
 
 def _parts(result: CheckResult) -> Iterator[RenderableType]:
     told: set[str] = set()
+    unknown: set[str] = set()
     for verdict in result.verdicts:
         if verdict.status in _SHORT:
             continue
-        yield line(verdict, full=True)
+        yield line(_abridged(verdict, unknown), full=True)
         if verdict.status in ("fail", "accepted"):
             for one in shown.reasons(verdict):
                 yield Padding(reason(one, told), (0, 0, 0, _INDENT))
@@ -49,6 +51,18 @@ def _parts(result: CheckResult) -> Iterator[RenderableType]:
     if short:
         yield ""
     yield Text(shown.prose(result.summary), style=_OUTCOME[result.outcome])
+
+
+def _abridged(verdict: Verdict, told: set[str]) -> Verdict:
+    """The verdict of a rule that cannot be judged, without the reason where it is in `told`."""
+    begin = cannot_be_judged(verdict.metric)
+    why = verdict.message.removeprefix(begin)
+    if verdict.status != "unknown" or why == verdict.message:
+        return verdict
+    if why in told:
+        return replace(verdict, message=f"{begin}as above.")
+    told.add(why)
+    return verdict
 
 
 def line(verdict: Verdict, *, full: bool) -> RenderableType:
