@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope import __version__
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.results import Device, Environment, Period
@@ -19,20 +18,13 @@ from overlapscope.budgets.samples import Series, moved_in
 from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.resampling import FEWEST
 from overlapscope.errors import UsageError
-from overlapscope.report import Report
+from overlapscope.report import Report, Tool
 from overlapscope.words import plural
 
 SCHEMA_VERSION: Final = 1
 STEPS: Final = "steps"
 _DIGITS = 4
 """Decimals of percentages and bandwidths."""
-
-
-class BaselineTool(msgspec.Struct, frozen=True, kw_only=True):
-    """What wrote a baseline."""
-
-    name: str = "overlapscope"
-    version: str = __version__
 
 
 class BaselineDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -70,7 +62,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The figures of one job."""
 
     schema_version: int = SCHEMA_VERSION
-    tool: BaselineTool = BaselineTool()
+    tool: Tool = Tool()
     environment: Environment
     devices: tuple[BaselineDevice, ...]
     series: tuple[BaselineSeries, ...]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from overlapscope import __version__
+from overlapscope.report import Tool
 
 SCHEMA_VERSION = 1
 
@@ -113,18 +113,11 @@ def cannot_be_judged(rule: str) -> str:
     return f"{rule} cannot be judged: "
 
 
-class CheckTool(msgspec.Struct, frozen=True, kw_only=True):
-    """What wrote a result."""
-
-    name: str = "overlapscope"
-    version: str = __version__
-
-
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """Every verdict, failed ones first, and what has to be said beside them."""
 
     schema_version: int = SCHEMA_VERSION
-    tool: CheckTool = CheckTool()
+    tool: Tool = Tool()
     outcome: Outcome
     summary: str
     """One sentence: `2 of 5 budgets failed: efficiency_pct, forbid pageable-copy.`"""

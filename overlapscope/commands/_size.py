@@ -18,3 +18,13 @@ def parse_size(text: str) -> int:
     if size <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it like 20GB or 512MiB")
     return size
+
+
+def add_max_size(parser: argparse.ArgumentParser) -> None:
+    """`--max-size` of whatever reads traces; None where it is not given."""
+    parser.add_argument(
+        "--max-size",
+        metavar="SIZE",
+        type=parse_size,
+        help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
+    )

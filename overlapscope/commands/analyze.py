@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._size import parse_size
+from overlapscope.commands._size import add_max_size
 from overlapscope.errors import UsageError
 from overlapscope.words import clean, did_you_mean
 
@@ -42,12 +42,7 @@ class Command:
         scope.add_argument("--step", metavar="NAME", help="this step only: ProfilerStep#4, or just 4")
         scope.add_argument("--range", metavar="NAME", help="this record_function range only")
         parser.add_argument("-v", "--verbose", action="store_true", help="every check, step, range and host stall")
-        parser.add_argument(
-            "--max-size",
-            metavar="SIZE",
-            type=parse_size,
-            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
-        )
+        add_max_size(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import check_output, write
-from overlapscope.commands._size import parse_size
+from overlapscope.commands._size import add_max_size
 from overlapscope.commands.check import add_config_argument, read_settings
 from overlapscope.errors import UsageError
 
@@ -34,12 +34,7 @@ class Command:
         writes.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the baseline to write")
         writes.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
         add_config_argument(writes)
-        writes.add_argument(
-            "--max-size",
-            metavar="SIZE",
-            type=parse_size,
-            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
-        )
+        add_max_size(writes)
         shows = actions.add_parser(
             "show",
             help="show what is in a baseline",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.commands._output import write
-from overlapscope.commands._size import parse_size
+from overlapscope.commands._size import add_max_size
 from overlapscope.errors import UsageError
 from overlapscope.views.check import FORMATS
 from overlapscope.words import did_you_mean
@@ -86,12 +86,7 @@ class Command:
         parser.add_argument(
             "--explain", metavar="BUDGET", help="tell all about one budget: how it is computed, and every value"
         )
-        parser.add_argument(
-            "--max-size",
-            metavar="SIZE",
-            type=parse_size,
-            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
-        )
+        add_max_size(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.strict_env and args.baseline is None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from overlapscope.commands import DONE
-from overlapscope.commands._size import parse_size
+from overlapscope.commands._size import add_max_size, parse_size
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
 from overlapscope.words import clean
 
@@ -34,12 +34,7 @@ class Command:
         )
         parser.add_argument("--base-path", default="/", metavar="PATH", help="path that a proxy serves it under")
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
-        parser.add_argument(
-            "--max-size",
-            metavar="SIZE",
-            type=parse_size,
-            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
-        )
+        add_max_size(parser)
         parser.add_argument(
             "--max-upload",
             metavar="SIZE",

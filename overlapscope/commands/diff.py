@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._size import parse_size
+from overlapscope.commands._size import add_max_size
 
 if TYPE_CHECKING:
     from overlapscope.compare.difference import Diff
@@ -33,12 +33,7 @@ class Command:
         parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
         add_output_arguments(parser)
         parser.add_argument("-v", "--verbose", action="store_true", help="what did not change, too, and whole lists")
-        parser.add_argument(
-            "--max-size",
-            metavar="SIZE",
-            type=parse_size,
-            help="largest unpacked size to read of one file, such as 20GB (default: 4GiB)",
-        )
+        add_max_size(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)

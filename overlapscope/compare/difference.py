@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope import __version__
 from overlapscope.analysis.results import Environment, Trust
+from overlapscope.report import Tool
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1
@@ -182,18 +182,11 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """Of each source."""
 
 
-class DiffTool(msgspec.Struct, frozen=True, kw_only=True):
-    """What wrote a diff."""
-
-    name: str = "overlapscope"
-    version: str = __version__
-
-
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """Two reports compared."""
 
     schema_version: int = SCHEMA_VERSION
-    tool: DiffTool = DiffTool()
+    tool: Tool = Tool()
     verdict: str
     """One sentence over all devices."""
     before: Side
