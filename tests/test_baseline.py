@@ -98,6 +98,7 @@ def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
                         assert kept.values == pytest.approx(expected.values, abs=1e-4)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 10**9), max_size=12), st.integers(0, 3), st.integers(0, 14))
 def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, skip: int) -> None:
     """Warm-up and skipped steps are left out alike, whether they come from a trace or from a file."""
