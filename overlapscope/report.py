@@ -71,7 +71,12 @@ def from_json(data: bytes) -> Report:
 
 def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a report."""
-    return msgspec.json.schema(Report) | {
+    return published(Report, "report")
+
+
+def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:
+    """The JSON schema (2020-12) of something that this package writes for programs to read."""
+    return msgspec.json.schema(contract) | {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "overlapscope report",
+        "title": f"overlapscope {name}",
     }

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import msgspec
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.results import Device, Environment, Period
 from overlapscope.budgets.metrics import METRICS, Direction, Metric, Sample
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Series, moved_in
 from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.resampling import FEWEST
+from overlapscope.compare.steps import without_warm_up
 from overlapscope.errors import UsageError
 from overlapscope.report import Report, Tool
 from overlapscope.words import plural
@@ -106,7 +106,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 found[one.cause] = math.fsum(one.values[number] or 0.0 for number in kept) / max(1, len(kept))
         return found
 
-    def _kept(self, of: BaselineDevice, scope: str, skip: int) -> list[int]:
+    def _kept(self, of: BaselineDevice, scope: str, skip: int) -> Sequence[int]:
         """Which samples are compared."""
         steps = _compared(of, self._spans(of), skip)
         if scope == STEPS:
@@ -127,10 +127,9 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return None
 
 
-def _compared(of: BaselineDevice, spans: list[int], skip: int) -> list[int]:
-    """As `steps.compared` chooses them."""
-    kept = [number for number in range(len(of.steps)) if of.first + number >= skip]
-    return kept[1:] if begins_with_warm_up([spans[number] for number in kept]) else kept
+def _compared(of: BaselineDevice, spans: list[int], skip: int) -> tuple[int, ...]:
+    """As `steps.compared` chooses them; what was cut is not in the file."""
+    return without_warm_up([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
 
 
 def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:

@@ -19,6 +19,7 @@ from overlapscope.budgets.baseline import (
 )
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.errors import UnreadableTrace
+from overlapscope.report import published
 from overlapscope.words import clean
 
 _ANEW: Final = "write it anew with `overlapscope baseline write`"
@@ -103,7 +104,4 @@ def _check_line(line: BaselineSeries, device: BaselineDevice | None, source: str
 
 def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a baseline."""
-    return msgspec.json.schema(BaselineFile) | {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "overlapscope baseline",
-    }
+    return published(BaselineFile, "baseline")

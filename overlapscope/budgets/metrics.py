@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.results import Period
+from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.budgets.verdicts import Unit
 
 Direction = Literal["h2d", "d2h"]
 Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
 """Where the reasons of a failure lie."""
-
-_STALLS = (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +172,7 @@ METRICS: Final[dict[str, Metric]] = {
             more_is_better=False,
             formula="idle time of the GPU caused by blocking calls of the host: the idle causes host-sync, allocation "
             "and host-staging added up",
-            read=lambda s, _: float(sum(s.figures.idle_by_cause.get(cause, 0) for cause in _STALLS)),
+            read=lambda s, _: float(sum(s.figures.idle_by_cause.get(cause, 0) for cause in BLOCKED)),
             blames=("idle",),
             rests_on_host=True,
         ),
@@ -219,5 +217,5 @@ METRICS: Final[dict[str, Metric]] = {
 }
 """By id, in the order in which they are listed."""
 
-HOST_STALLS: Final = tuple(str(cause) for cause in _STALLS)
+HOST_STALLS: Final = tuple(str(cause) for cause in BLOCKED)
 """The idle causes that `host_stall_time` adds up."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from overlapscope.report import Tool
+from overlapscope.report import Tool, published
 
 SCHEMA_VERSION = 1
 
@@ -133,7 +133,4 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a check's result."""
-    return msgspec.json.schema(CheckResult) | {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "overlapscope check",
-    }
+    return published(CheckResult, "check")

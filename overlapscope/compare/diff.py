@@ -20,7 +20,7 @@ from overlapscope.compare.kernels import compare_kernels, compare_ops
 from overlapscope.compare.pair import Pair, side
 from overlapscope.compare.sentences import of_all, of_device
 from overlapscope.compare.steps import averaged, occurrences
-from overlapscope.report import Report
+from overlapscope.report import Report, published
 from overlapscope.rules.finding import FLOOR, Finding
 
 
@@ -45,10 +45,7 @@ def to_json(found: Diff) -> bytes:
 
 def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a diff."""
-    return msgspec.json.schema(Diff) | {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "overlapscope diff",
-    }
+    return published(Diff, "diff")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.results import Device, Period
 from overlapscope.compare.resampling import FEWEST
@@ -13,9 +15,13 @@ def compared(device: Device, *, skip: int = 0) -> tuple[int, ...]:
     What the recorder marked as warm-up is not among the steps to begin with.
     """
     kept = [number for number, step in enumerate(device.steps) if number >= skip and not step.partial]
-    if begins_with_warm_up([device.steps[number].span_ns for number in kept]):
-        kept = kept[1:]
-    return tuple(kept)
+    return without_warm_up(kept, [step.span_ns for step in device.steps])
+
+
+def without_warm_up(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[int, ...]:
+    """The steps of these numbers, but for the first where it is a warm-up; `spans_ns` has the spans of all steps."""
+    warm_up = begins_with_warm_up([spans_ns[number] for number in numbers])
+    return tuple(numbers[1:] if warm_up else numbers)
 
 
 def averaged(device: Device) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from overlapscope.budgets.verdicts import CheckResult, Reason, Verdict, cannot_be_judged
-from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
 from overlapscope.views.check import shown
 from overlapscope.views.terminal import lay_out
 from overlapscope.words import clean
@@ -90,7 +89,7 @@ def reason(one: Reason, told: set[str] | None = None) -> RenderableType:
     lines += [Text(f"at {where}", style="dim")] if where else []
     lines += [Text(part) for part in _lines(one.detail)]
     if one.rule is None or told is None or one.rule not in told:
-        lines += [Text(part, style="cyan") for part in _lines(one.advice or _help(one))]
+        lines += [Text(part, style="cyan") for part in _lines(shown.advice(one))]
     if one.rule is not None:
         rule = shown.name(one.rule)
         again = told is not None and one.rule in told
@@ -102,12 +101,6 @@ def reason(one: Reason, told: set[str] | None = None) -> RenderableType:
     grid.add_column(overflow="fold")
     grid.add_row(Text("-"), Text("\n").join(lines))
     return grid
-
-
-def _help(one: Reason) -> str:
-    """What helps against a cause of which there is no finding, as it costs little or nothing can be done."""
-    words = (EXPOSED_COPY if one.title.startswith("exposed") else IDLE).get(one.cause or "")
-    return f"{words.meaning} {words.help}".strip() if words else ""
 
 
 def _lines(text: str) -> list[str]:
