@@ -65,6 +65,13 @@ def everything_is_loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
             pass
 
 
+@pytest.fixture(autouse=True)
+def not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where these are set pytest prints failures twice, the second time in its summary."""
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def replays(pytester: pytest.Pytester) -> None:
     """Recordings are replaced by stored ones."""
