@@ -9,7 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.trace import I64, GpuOps, HostEvents, Kind, Memory, RuntimeCalls, Syncs, Trace
+from overlapscope.trace import (
+    I64,
+    Collectives,
+    DeviceAnnotations,
+    GpuOps,
+    HostEvents,
+    Kind,
+    Memory,
+    RuntimeCalls,
+    Syncs,
+    Trace,
+)
 
 OPS_PER_STEP = 5_000
 _KERNELS = tuple(f"void kernel_{number}<float>(float*, int)" for number in range(200))
@@ -60,9 +71,14 @@ def make(ops: int, seed: int = 0) -> Trace:
         *(f"ProfilerStep#{i}" for i in range(len(steps))),
     )
     calls = RuntimeCalls(
-        names, called, returned, np.where(copy, _COPY, _LAUNCH).astype(np.int32), thread, correlation=rows + 1
+        names,
+        called,
+        returned,
+        np.where(copy, _COPY, _LAUNCH).astype(np.int32),
+        thread,
+        correlation=rows + 1,
+        place=rows.astype(np.int32),
     )
-    nothing = np.empty(0, np.int64)
     return Trace(
         source="synthetic.json",
         names=names,
@@ -79,30 +95,26 @@ def make(ops: int, seed: int = 0) -> Trace:
             bytes=np.where(copy, (end - start) * 50, -1),
             source_kind=np.where(kind == Kind.H2D, Memory.PINNED, Memory.DEVICE).astype(np.int8),
             target_kind=np.where(kind == Kind.D2H, Memory.PAGEABLE, Memory.DEVICE).astype(np.int8),
+            stated_gb_per_s=np.full(len(rows), -1.0),
+            place=rows.astype(np.int32),
         ),
         runtime_calls=calls,
-        cpu_ops=HostEvents(names, called - 1, returned + 1, np.full(len(rows), _OP, np.int32), thread),
+        cpu_ops=HostEvents(
+            names, called - 1, returned + 1, np.full(len(rows), _OP, np.int32), thread, place=rows.astype(np.int32)
+        ),
         annotations=HostEvents(
             names,
             called[steps] - 2,
             np.append(called[steps[1:]] - 3, returned[-1] + 2),
             (_FIRST_STEP + np.arange(len(steps))).astype(np.int32),
             np.ones(len(steps), np.int64),
+            place=steps.astype(np.int32),
         ),
-        python_frames=HostEvents(names, nothing, nothing, nothing.astype(np.int32), nothing),
-        overheads=HostEvents(names, nothing, nothing, nothing.astype(np.int32), nothing),
-        syncs=Syncs(
-            names,
-            nothing,
-            nothing,
-            nothing.astype(np.int32),
-            nothing.astype(np.int8),
-            *(nothing.astype(np.int32),) * 2,
-            nothing,
-            nothing,
-            *(nothing.astype(np.int32),) * 2,
-            nothing,
-        ),
+        python_frames=HostEvents.empty(names),
+        overheads=HostEvents.empty(names),
+        syncs=Syncs.empty(names),
+        device_annotations=DeviceAnnotations.empty(names),
+        collectives=Collectives.empty(names),
         device_names={0: "made-up GPU"},
         start_ns=0,
         end_ns=int(end.max()) + 1,

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
+F64 = NDArray[np.float64]
 I8 = NDArray[np.int8]
 Bool = NDArray[np.bool_]
 Index = NDArray[np.intp]
+
+
+_DTYPES: dict[Any, type] = {"I64": np.int64, "I32": np.int32, "I8": np.int8, "F64": np.float64}
+"""Types of columns, by how the tables below spell them."""
 
 
 class Kind(IntEnum):
@@ -67,6 +72,13 @@ class Table:
     start_ns: I64
     end_ns: I64
     name_id: I32
+    place: I32 = field(kw_only=True)
+    """The event's place in the source's list of events, for those who look it up there."""
+
+    @classmethod
+    def empty(cls, names: tuple[str, ...]) -> Self:
+        """A table of no rows."""
+        return cls(names, **{f.name: np.empty(0, _DTYPES[f.type]) for f in fields(cls) if f.name != "names"})
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -126,6 +138,9 @@ class GpuOps(Table):
     """Bytes moved; -1 where not a memory operation or not recorded."""
     source_kind: I8 = field(metadata={"labels": Memory})
     target_kind: I8 = field(metadata={"labels": Memory})
+    stated_gb_per_s: F64
+    """Bandwidth of a memory operation by the profiler's own account; -1 where it gives none. Figures here come from
+    `bytes` and the times instead."""
 
     @property
     def is_copy(self) -> Bool:
@@ -176,6 +191,42 @@ class Syncs(Table):
     """Correlation of the call that recorded the event; -1 where not recorded (CUDA 13)."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceAnnotations(Table):
+    """`record_function` ranges as the profiler copied them to the device's lanes: never work."""
+
+    device: I32
+    stream: I32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collectives(Table):
+    """What communication kernels say of their collective: one row for each kernel that says anything.
+
+    `start_ns` and `end_ns` are the kernel's, `name_id` is the collective's name (`allreduce`). The keys are those of
+    PyTorch's `ParamCommsUtils.cpp`.
+    """
+
+    device: I32
+    stream: I32
+    correlation: I64
+    """That of the kernel's row in `Trace.gpu_ops`."""
+    group: I32
+    """Name of the process group, as a row of `names`; -1 where missing."""
+    ranks: I32
+    """The group's ranks as text (`[0, 1]`; PyTorch shortens long lists), as a row of `names`; -1 where missing."""
+    group_size: I32
+    """-1 where missing."""
+    elements_in: I64
+    """-1 where missing."""
+    elements_out: I64
+    """-1 where missing."""
+    dtype: I32
+    """As a row of `names`; -1 where missing."""
+    sequence: I64
+    """Number of the collective within its group; -1 where missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """What was wrong with the source, and what reading it cost. All zero for a clean file."""
@@ -215,6 +266,8 @@ class Trace:
     """Time the profiler itself took."""
     syncs: Syncs
     """Empty unless recorded with sync events."""
+    device_annotations: DeviceAnnotations
+    collectives: Collectives
     device_names: dict[int, str]
     """Ordinal to product name, for the devices the source lists."""
     rank: int | None = None

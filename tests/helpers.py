@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from overlapscope.trace import (
+    Collectives,
+    DeviceAnnotations,
     GpuOps,
     HostEvents,
     Kind,
@@ -121,6 +123,7 @@ def make_trace(
             column(e.end for e in events),
             column(group_ids[key], np.int32),
             column(e.thread for e in events),
+            place=column(range(len(events)), np.int32),
         )
         for key, events in groups.items()
     }
@@ -140,6 +143,8 @@ def make_trace(
             column(op.size for op in mine),
             column((op.source for op in mine), np.int8),
             column((op.target for op in mine), np.int8),
+            np.full(len(mine), -1.0),
+            place=column(range(len(mine)), np.int32),
         ),
         runtime_calls=RuntimeCalls(
             table,
@@ -148,6 +153,7 @@ def make_trace(
             column((row[2] for row in rows), np.int32),
             column(row[3] for row in rows),
             column(1000 + index for index in range(len(rows))),
+            place=column(range(len(rows)), np.int32),
         ),
         syncs=Syncs(
             table,
@@ -162,7 +168,10 @@ def make_trace(
             column((w.source_stream for w in waits if w.recorded), np.int64),
             column((0 if w.source_stream >= 0 else -1 for w in waits if w.recorded), np.int64),
             column(w.record_correlation for w in waits if w.recorded),
+            place=column(range(sum(w.recorded for w in waits)), np.int32),
         ),
+        device_annotations=DeviceAnnotations.empty(table),
+        collectives=Collectives.empty(table),
         device_names=rest.pop("device_names", {}),
         cpu_ops=tables["cpu_ops"],
         annotations=tables["annotations"],

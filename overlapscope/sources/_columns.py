@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from msgspec import Raw
 
-from overlapscope import op_names
-from overlapscope.sources._events import ABSENT, OpArgs, call_args, op_args
-from overlapscope.sources._stream import Batch
+from overlapscope.sources._batch import Batch
+from overlapscope.sources._categories import Table, table_of
+from overlapscope.sources._events import ABSENT, NOTHING, CallArgs, OpArgs, text_of
 from overlapscope.sources._times import to_ns
 from overlapscope.trace import I32, I64, Index, Sync
-
-
-class Table(IntEnum):
-    """Where an event of some category goes."""
-
-    IGNORED = 0
-    GPU = 1
-    SYNC = 2
-    RUNTIME = 3
-    CPU = 4
-    ANNOTATION = 5
-    PYTHON = 6
-    OVERHEAD = 7
-    SPAN = 8
-
-
-# From kineto's `ActivityType.h`, whose comments say that glow, hpu, mtia, xpu and privateuse1 runtime and
-# driver events are on the host. Its first releases wrote `Operator`, `Runtime`, `Kernel`, `Memcpy`, `Memset`.
-_TABLES = {
-    **dict.fromkeys(op_names.GPU_CATEGORIES, Table.GPU),
-    **dict.fromkeys(("cuda_sync", "xpu_sync"), Table.SYNC),
-    **dict.fromkeys(("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver"), Table.RUNTIME),
-    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver", "mtia_runtime"), Table.RUNTIME),
-    **dict.fromkeys(("glow_runtime", "hpu_op", "runtime"), Table.RUNTIME),
-    **dict.fromkeys(("cpu_op", "operator"), Table.CPU),
-    "user_annotation": Table.ANNOTATION,
-    "python_function": Table.PYTHON,
-    "overhead": Table.OVERHEAD,
-    "trace": Table.SPAN,
-}
 
 _SYNCS = {
     "event sync": Sync.EVENT,
@@ -64,7 +35,6 @@ _UNSIGNED_NONE = (1 << 32) - 1
 _MOST_DEVICES = 256
 _FIRST_LARGE_STREAM = 1_000_000_000
 
-_category = attrgetter("cat")
 _name = attrgetter("name")
 _tid = attrgetter("tid")
 _dur = attrgetter("dur")
@@ -76,6 +46,17 @@ class Numbered(dict[str, int]):
     def __missing__(self, text: str) -> int:
         number = self[text] = len(self)
         return number
+
+
+Part = tuple[I32, I32, I64, I64, I64, I32]
+"""Columns of all rows of a batch: category, name, start, duration, thread, place in the list of events."""
+Values = tuple[Index, I64]
+"""Rows with more columns, and these, one row each."""
+
+_STREAMS = {Table.GPU: (1,), Table.SYNC: (2, 5), Table.DEVICE_ANNOTATION: (1,)}
+"""Which of a table's further columns hold streams."""
+_NAMES = {Table.COLLECTIVE: (0, 1, 2, 3)}
+"""Which hold names."""
 
 
 @dataclass(slots=True)
@@ -91,10 +72,9 @@ class Share:
     repaired: int
     markers: list[tuple[str, int]]
     rows: int
-    parts: list[tuple[I32, I32, I64, I64, I64]]
-    calls: list[tuple[Index, I64]]
-    ops: list[tuple[Index, I64]]
-    syncs: list[tuple[Index, I64]]
+    events: int
+    parts: list[Part]
+    values: dict[Table, list[Values]]
 
 
 class Renumbering:
@@ -116,36 +96,47 @@ class Columns:
         """Events with a value of a wrong type among their arguments, or without a duration."""
         self.markers: list[tuple[str, int]] = []
         """Instants that bound the recording: (name, ns)."""
-        self.parts: list[tuple[I32, I32, I64, I64, I64]] = []
+        self.parts: list[Part] = []
+        self.values: dict[Table, list[Values]] = {}
+        """What some tables have besides, in the order of the columns that `_tables` gives them."""
         self._rows = 0
+        self._events = 0
         self._large_streams: dict[int, int] = {}
-        self.call_parts: list[tuple[Index, I64]] = []
-        self.op_parts: list[tuple[Index, I64]] = []
-        self.sync_parts: list[tuple[Index, I64]] = []
-        self._table_of: list[Table] = []
         self._shared = (0, 0, 0)
 
     def add(self, batch: Batch) -> None:
         """Takes over a batch of events."""
         self.markers.extend(batch.markers)
-        rows = batch.rows
+        self.repaired += batch.repaired
+        rows, place = batch.rows, batch.place + np.int32(self._events)
+        self._events += batch.count
         count = len(rows)
         if not count:
             return
-        category = np.fromiter(map(self.categories.__getitem__, map(_category, rows)), np.int32, count)
+        number = np.array([self.categories[category] for category in batch.categories], dtype=np.int32)
         name = np.fromiter(map(self.names.__getitem__, map(_name, rows)), np.int32, count)
         dur_us = np.fromiter(map(_dur, rows), np.float64, count)
         missing = np.isnan(dur_us)
         if missing.any():
             self.repaired += int(missing.sum())
             dur_us[missing] = 0.0
-        self.parts.append((category, name, batch.start_ns, to_ns(dur_us), _threads(rows)))
+        self.parts.append((number[batch.category], name, batch.start_ns, to_ns(dur_us), _threads(rows), place))
 
-        table = self.tables()[category]
-        self._add_calls(rows, np.flatnonzero(table == Table.RUNTIME))
-        self._add_ops(rows, np.flatnonzero(table == Table.GPU))
-        self._add_syncs(rows, np.flatnonzero(table == Table.SYNC))
+        if batch.calls:
+            self._add(Table.RUNTIME, np.flatnonzero(batch.table == Table.RUNTIME), _calls(batch.calls))
+        for table, args, values in ((Table.GPU, batch.ops, self._ops), (Table.SYNC, batch.syncs, self._syncs)):
+            if args:
+                at = np.flatnonzero(batch.table == table)
+                self._add(table, at, values(args, [rows[i] for i in at.tolist()]))
+                if table == Table.GPU:
+                    self._add_collectives(args, at)
+        at = np.flatnonzero(batch.table == Table.DEVICE_ANNOTATION)
+        if len(at):
+            self._add(Table.DEVICE_ANNOTATION, at, self._device_annotations([rows[i] for i in at.tolist()]))
         self._rows += count
+
+    def _add(self, table: Table, at: Index, values: I64) -> None:
+        self.values.setdefault(table, []).append((at + self._rows, values))
 
     def share(self) -> Share:
         """Hands over the columns collected since the last share; strings keep their numbers."""
@@ -158,13 +149,12 @@ class Columns:
             repaired=self.repaired,
             markers=self.markers,
             rows=self._rows,
+            events=self._events,
             parts=self.parts,
-            calls=self.call_parts,
-            ops=self.op_parts,
-            syncs=self.sync_parts,
+            values=self.values,
         )
-        self.repaired = self._rows = 0
-        self.markers, self.parts, self.call_parts, self.op_parts, self.sync_parts = [], [], [], [], []
+        self.repaired = self._rows = self._events = 0
+        self.markers, self.parts, self.values = [], [], {}
         return share
 
     def add_share(self, share: Share, numbers: Renumbering) -> None:
@@ -178,61 +168,75 @@ class Columns:
         name_of = np.array(numbers.names, dtype=np.int32)
         category_of = np.array(numbers.categories, dtype=np.int32)
         stream_of = np.array(numbers.large_streams, dtype=np.int64)
-        for category, name, start, dur, thread in share.parts:
-            self.parts.append((category_of[category], name_of[name], start, dur, thread))
-        self.call_parts.extend((at + self._rows, values) for at, values in share.calls)
-        for shared, parts, streams in ((share.ops, self.op_parts, (1,)), (share.syncs, self.sync_parts, (2, 5))):
-            for at, values in shared:
-                for column in streams:
+        for category, name, start, dur, thread, place in share.parts:
+            self.parts.append(
+                (category_of[category], name_of[name], start, dur, thread, place + np.int32(self._events))
+            )
+        for table, parts in share.values.items():
+            for at, values in parts:
+                for column in _STREAMS.get(table, ()):
                     large = np.flatnonzero(values[:, column] >= _FIRST_LARGE_STREAM)
                     values[large, column] = stream_of[values[large, column] - _FIRST_LARGE_STREAM]
-                parts.append((at + self._rows, values))
+                for column in _NAMES.get(table, ()):
+                    known = np.flatnonzero(values[:, column] >= 0)
+                    values[known, column] = name_of[values[known, column]]
+                self._add(table, at, values)
         self.repaired += share.repaired
         self.markers.extend(share.markers)
         self._rows += share.rows
+        self._events += share.events
 
     def tables(self) -> I32:
         """The table of each category number."""
-        known = len(self._table_of)
-        if known < len(self.categories):
-            for category in list(self.categories)[known:]:
-                self._table_of.append(_TABLES.get(category.lower(), Table.IGNORED))
-        return np.array(self._table_of, dtype=np.int32)
+        return np.array([table_of[category] for category in self.categories], dtype=np.int32)
 
-    def _add_calls(self, rows: list[Any], at: Index) -> None:
-        if len(at):
-            args, repaired = call_args([rows[i].args for i in at.tolist()])
-            self.repaired += repaired
-            self.call_parts.append((at + self._rows, _column(args, "correlation")))
+    def _ops(self, args: list[OpArgs], ops: list[Any]) -> I64:
+        values = np.empty((len(args), 5), dtype=np.int64)
+        values[:, 0] = self._devices(args, ops)
+        values[:, 1] = self._op_streams(args, ops)
+        values[:, 2] = _column(args, "correlation")
+        values[:, 3] = _column(args, "bytes")
+        # The bits of doubles, as all columns are of one type.
+        values[:, 4] = np.array([_bandwidth(one.bandwidth) for one in args], dtype=np.float64).view(np.int64)
+        return values
 
-    def _add_ops(self, rows: list[Any], at: Index) -> None:
-        if len(at):
-            ops = [rows[i] for i in at.tolist()]
-            args, repaired = op_args([op.args for op in ops])
-            self.repaired += repaired
-            values = np.empty((len(at), 4), dtype=np.int64)
-            values[:, 0] = self._devices(args, ops)
-            values[:, 1] = self._op_streams(args, ops)
-            values[:, 2] = _column(args, "correlation")
-            values[:, 3] = _column(args, "bytes")
-            self.op_parts.append((at + self._rows, values))
+    def _add_collectives(self, args: list[OpArgs], at: Index) -> None:
+        chosen = [i for i, one in enumerate(args) if one.collective]
+        if not chosen:
+            return
+        mine = [args[i] for i in chosen]
+        values = np.empty((len(chosen), 8), dtype=np.int64)
+        values[:, 0] = [self.names[one.collective] for one in mine]
+        values[:, 1] = [self._named(text_of(one.group)) for one in mine]
+        values[:, 2] = [self._named(text_of(one.ranks)) for one in mine]
+        values[:, 3] = [self._named(one.dtype) for one in mine]
+        for column, attribute in enumerate(("group_size", "elements_in", "elements_out", "sequence"), 4):
+            values[:, column] = _column(mine, attribute)
+        self._add(Table.COLLECTIVE, at[chosen], values)
 
-    def _add_syncs(self, rows: list[Any], at: Index) -> None:
-        if len(at):
-            syncs = [rows[i] for i in at.tolist()]
-            args, repaired = op_args([sync.args for sync in syncs])
-            self.repaired += repaired
-            values = np.empty((len(at), 7), dtype=np.int64)
-            values[:, 0] = [_sync_kind(one, sync.name) for one, sync in zip(args, syncs, strict=True)]
-            values[:, 1] = self._devices(args, syncs)
-            # Never the row's thread: since kineto #1356 it is the stream + 1,000,000, and on XPU a host
-            # thread.
-            values[:, 2] = self._streams(_column(args, "stream"))
-            values[:, 3] = _column(args, "correlation")
-            values[:, 4] = _column(args, "event")
-            values[:, 5] = self._streams(_column(args, "source_stream"))
-            values[:, 6] = _column(args, "record_correlation")
-            self.sync_parts.append((at + self._rows, values))
+    def _named(self, text: str) -> int:
+        return self.names[text] if text else -1
+
+    def _device_annotations(self, rows: list[Any]) -> I64:
+        """A device's annotations stand in the lanes of their streams and say nothing of them in their arguments."""
+        values = np.empty((len(rows), 2), dtype=np.int64)
+        devices = np.array([_wrapped(_number(row.pid)) for row in rows], dtype=np.int64)
+        values[:, 0] = np.where((devices >= 0) & (devices < _MOST_DEVICES), devices, -1)
+        values[:, 1] = self._streams(np.array([_wrapped(_number(row.tid)) for row in rows], dtype=np.int64))
+        return values
+
+    def _syncs(self, args: list[OpArgs], syncs: list[Any]) -> I64:
+        values = np.empty((len(args), 7), dtype=np.int64)
+        values[:, 0] = [_sync_kind(one, sync.name) for one, sync in zip(args, syncs, strict=True)]
+        values[:, 1] = self._devices(args, syncs)
+        # Never the row's thread: since kineto #1356 it is the stream + 1,000,000, and on XPU a host
+        # thread.
+        values[:, 2] = self._streams(_column(args, "stream"))
+        values[:, 3] = _column(args, "correlation")
+        values[:, 4] = _column(args, "event")
+        values[:, 5] = self._streams(_column(args, "source_stream"))
+        values[:, 6] = _column(args, "record_correlation")
+        return values
 
     @staticmethod
     def _devices(args: list[OpArgs], rows: list[Any]) -> I64:
@@ -261,6 +265,21 @@ class Columns:
 
     def _large_stream(self, stream: int) -> int:
         return self._large_streams.setdefault(stream, _FIRST_LARGE_STREAM + len(self._large_streams))
+
+
+def _calls(args: list[CallArgs]) -> I64:
+    return _column(args, "correlation")
+
+
+def _bandwidth(raw: Raw) -> float:
+    """GB/s; -1 where there is none."""
+    if raw is NOTHING:
+        return -1.0
+    try:
+        value = float(bytes(raw))
+    except ValueError:
+        return -1.0
+    return value if 0 <= value < math.inf else -1.0
 
 
 def _sync_kind(args: OpArgs, name: str) -> Sync:

@@ -1,7 +1,9 @@
 """Events of a Chrome trace as typed structs, and the lenient way to get them out of untyped JSON.
 
-Only complete events (`ph` X) and instants (`i`) carry anything the analysis needs. The other phases are
-listed so that decoding them costs nothing; an unlisted one takes the lenient way.
+Only complete events (`ph` X) and instants (`i`) carry anything the analysis needs. What Kineto writes all the time is
+decoded by its category, with just the fields that are read. Stretches with anything else are decoded by phase, where
+the phases of no interest are listed so that decoding them costs nothing; an unlisted one takes the lenient way. All
+ways give the same rows.
 """
 
 from __future__ import annotations
@@ -9,14 +11,57 @@ from __future__ import annotations
 import json
 import math
 from decimal import Decimal, InvalidOperation
-from typing import Any, TypeVar, Union
+from typing import Any, Literal, TypeVar, Union
 
 import msgspec
 from msgspec import Raw, Struct, field
 
+from overlapscope.sources._categories import TABLES, Table, table_of
+
 NOTHING = Raw(b"null")
 NAN = math.nan
 ABSENT = -2
+
+
+class OpArgs(Struct, gc=False, frozen=True):
+    """Arguments of GPU ops and synchronisation records. -1 where missing, but ABSENT for streams: -1 means
+    none.
+    """
+
+    device: int = -1
+    in_device: int = field(default=-1, name="inDevice")
+    from_device: int = field(default=-1, name="fromDevice")
+    stream: int = ABSENT
+    sycl_queue: int = field(default=ABSENT, name="sycl queue")
+    correlation: int = -1
+    bytes: int = -1
+    bandwidth: Raw = field(default=NOTHING, name="memory bandwidth (GB/s)")
+    sync_kind: str = field(default="", name="cuda_sync_kind")
+    sync_type: str = field(default="", name="Type")
+    event: int = field(default=-1, name="wait_on_cuda_event_id")
+    source_stream: int = field(default=-1, name="wait_on_stream")
+    record_correlation: int = field(default=-1, name="wait_on_cuda_event_record_corr_id")
+    collective: str = field(default="", name="Collective name")
+    group: Raw = field(default=NOTHING, name="Process Group Name")
+    ranks: Raw = field(default=NOTHING, name="Process Group Ranks")
+    group_size: int = field(default=-1, name="Group size")
+    elements_in: int = field(default=-1, name="In msg nelems")
+    elements_out: int = field(default=-1, name="Out msg nelems")
+    dtype: str = ""
+    sequence: int = field(default=-1, name="Seq")
+
+
+class CallArgs(Struct, gc=False, frozen=True):
+    """Arguments of runtime calls. -1 where missing."""
+
+    correlation: int = -1
+
+
+NO_OP_ARGS = OpArgs()
+NO_CALL_ARGS = CallArgs()
+
+
+# -- by phase: whatever the events are
 
 
 class Complete(Struct, tag="X", tag_field="ph", gc=False):
@@ -46,45 +91,69 @@ class ExactComplete(Struct, tag="X", tag_field="ph", gc=False):
 class Instant(Struct, tag="i", tag_field="ph", gc=False):
     """An instant event; `ts` keeps its text."""
 
+    cat: str = ""
     name: str = ""
     ts: Raw = NOTHING
 
-
-class OpArgs(Struct, gc=False):
-    """Arguments of GPU ops and synchronisation records. -1 where missing, but ABSENT for streams: -1 means
-    none.
-    """
-
-    device: int = -1
-    in_device: int = field(default=-1, name="inDevice")
-    from_device: int = field(default=-1, name="fromDevice")
-    stream: int = ABSENT
-    sycl_queue: int = field(default=ABSENT, name="sycl queue")
-    correlation: int = -1
-    bytes: int = -1
-    sync_kind: str = field(default="", name="cuda_sync_kind")
-    sync_type: str = field(default="", name="Type")
-    event: int = field(default=-1, name="wait_on_cuda_event_id")
-    source_stream: int = field(default=-1, name="wait_on_stream")
-    record_correlation: int = field(default=-1, name="wait_on_cuda_event_record_corr_id")
-
-
-class CallArgs(Struct, gc=False):
-    """Arguments of runtime calls. -1 where missing."""
-
-    correlation: int = -1
-
-
-NO_OP_ARGS = OpArgs()
-NO_CALL_ARGS = CallArgs()
 
 _OTHER_PHASES = "MstfBECbneNODPpRcvVSTFI"
 _IGNORED: list[Any] = [
     msgspec.defstruct(f"Ignored_{phase}", [], tag=phase, tag_field="ph", gc=False) for phase in _OTHER_PHASES
 ]
 
+# -- by category: what Kineto writes all the time, with typed arguments
+
+
+class _ByCategory(Struct, gc=False, kw_only=True):
+    """A complete event of a category that is known. Anything unusual about one makes it undecodable, and it is
+    decoded by its phase.
+    """
+
+    ph: Literal["X"]
+    name: str = ""
+    tid: int | str = -1
+    ts: float = NAN
+    dur: float = NAN
+
+
+class _Call(_ByCategory, gc=False):
+    args: CallArgs | None = None
+
+
+class _Op(_ByCategory, gc=False):
+    pid: int | str = -1
+    args: OpArgs | None = None
+
+
+_SHAPES = {Table.GPU: _Op, Table.SYNC: _Op, Table.DEVICE_ANNOTATION: _Op, Table.RUNTIME: _Call}
+
+CATEGORIES = (*TABLES, "Trace")
+"""The categories of events that are decoded by their category."""
+
+_KNOWN = [
+    msgspec.defstruct(
+        category, [], bases=(_SHAPES.get(table_of[category], _ByCategory),), tag=category, tag_field="cat", gc=False
+    )
+    for category in CATEGORIES
+]
+_PASSED_OVER = {
+    **dict.fromkeys(("ac2g", "fwdbwd"), Literal["s", "t", "f"]),
+    "cpu_instant_event": Literal["i"],
+    **dict.fromkeys(("cuda_event", "cuda_profiler_range"), Literal["X"]),
+}
+"""Frequent categories that are not read, with the phases that they come in."""
+
+_UNREAD = [
+    msgspec.defstruct(category, [("ph", phases)], tag=category, tag_field="cat", gc=False)
+    for category, phases in _PASSED_OVER.items()
+]
+
+NUMBER_OF: dict[type[Struct], int] = {**dict.fromkeys(_UNREAD, -1), **{one: n for n, one in enumerate(_KNOWN)}}
+"""The place in `CATEGORIES` of each type of event decoded by category; -1 for those that are passed over."""
+
 _FAST: Any = Union[(Complete, Instant, *_IGNORED)]
 _EXACT: Any = Union[(ExactComplete, Instant, *_IGNORED)]
+usual_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[(*_KNOWN, *_UNREAD)]])  # type: ignore[valid-type]
 fast_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_FAST])
 exact_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_EXACT])
 any_events = msgspec.json.Decoder(float_hook=Decimal)
@@ -140,9 +209,11 @@ def _convert_args(kind: type[_Args], args: Any) -> tuple[_Args, bool]:
         if key not in args:
             continue
         value = args[key]
-        if attribute in ("sync_kind", "sync_type"):
+        if attribute in _TEXTS:
             values[attribute] = value if isinstance(value, str) else ""
             repaired |= not isinstance(value, str)
+        elif attribute in _RAWS:
+            values[attribute] = Raw(msgspec.json.encode(_text(value) if isinstance(value, str) else value))
         elif isinstance(value, int) and not isinstance(value, bool):
             values[attribute] = value
         else:
@@ -151,6 +222,21 @@ def _convert_args(kind: type[_Args], args: Any) -> tuple[_Args, bool]:
                 values[attribute] = int(number)
             repaired = True
     return kind(**values), repaired
+
+
+def text_of(raw: Raw) -> str:
+    """The text in a JSON string, or that of any other value as it is written; empty for null and what is no JSON."""
+    try:
+        value = msgspec.json.decode(raw)
+    except UNDECODABLE:
+        return ""
+    if value is None:
+        return ""
+    return _text(value) if isinstance(value, str) else bytes(raw).decode("utf-8", "replace")
+
+
+_TEXTS = ("sync_kind", "sync_type", "collective", "dtype")
+_RAWS = ("bandwidth", "group", "ranks")
 
 
 def to_number(value: Any) -> Decimal | None:
@@ -185,7 +271,7 @@ def convert(event: Any) -> tuple[ExactComplete | Instant | None, bool] | None:
         phase, repaired = "X", True
     if phase == "i":
         ts, _ = _time_text(event)
-        return Instant(name=_text(event.get("name")), ts=Raw(ts)), False
+        return Instant(cat=_text(event.get("cat")), name=_text(event.get("name")), ts=Raw(ts)), False
     if phase != "X":
         return (None, False) if isinstance(phase, str) else None
     ts, bad_ts = _time_text(event)
@@ -255,7 +341,9 @@ def _encode(args: dict[str, Any]) -> Raw:
     if not wanted:
         return NOTHING
     for key, value in wanted.items():
-        if isinstance(value, Decimal):
+        if key in _RAW_KEYS:
+            wanted[key] = _strict(value)
+        elif isinstance(value, Decimal):
             wanted[key] = int(value) if value.is_finite() and abs(value) < _ABSURD else None
         elif isinstance(value, float):
             wanted[key] = int(value) if math.isfinite(value) else None
@@ -268,4 +356,19 @@ def _encode(args: dict[str, Any]) -> Raw:
     return Raw(msgspec.json.encode(wanted))
 
 
+def _strict(value: Any) -> Any:
+    """The same value without what is no JSON."""
+    match value:
+        case float() | Decimal():
+            return float(value) if math.isfinite(value) else None
+        case str():
+            return _text(value)
+        case list():
+            return [_strict(one) for one in value]
+        case bool() | int() if abs(value) < 1 << 63:
+            return value
+    return None
+
+
 _WANTED = frozenset(OpArgs.__struct_encode_fields__)
+_RAW_KEYS = frozenset({"memory bandwidth (GB/s)", "Process Group Name", "Process Group Ranks"})

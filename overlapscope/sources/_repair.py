@@ -52,9 +52,8 @@ _NULL = object()
 class Recovered:
     """What was found in a stretch of the events array."""
 
-    events: list[ExactComplete | Instant] = field(default_factory=list)
-    read: int = 0
-    """Events read, those of no interest included."""
+    events: list[ExactComplete | Instant | None] = field(default_factory=list)
+    """None for an event of no interest."""
     rest: str | None = None
     """Text after the last event that could be decided on; None where the array ended."""
     footer: str = ""
@@ -120,9 +119,7 @@ def recover(text: str, *, final: bool) -> Recovered:
             continue
         event, repaired = typed
         damaged |= invalid and _SURROGATE.search(text, start, at) is not None
-        found.read += 1
-        if event is not None:
-            found.events.append(event)
+        found.events.append(event)
         if repaired or damaged:
             found.repaired_events += 1
             _remember(found, "repaired", text[start:at])

@@ -8,32 +8,20 @@ right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from overlapscope.errors import UnreadableTrace
+from overlapscope.sources._batch import Batch, exact_batch, fast_batch, usual_batch
 from overlapscope.sources._cuts import BLANK, array_ends, at_end, boundaries
-from overlapscope.sources._events import (
-    UNDECODABLE,
-    Complete,
-    ExactComplete,
-    Instant,
-    any_events,
-    convert,
-    exact_events,
-    fast_events,
-)
+from overlapscope.sources._events import UNDECODABLE, any_events, convert, exact_events, fast_events, usual_events
 from overlapscope.sources._metadata import loose_metadata
 from overlapscope.sources._repair import END_SIGHT, recover
-from overlapscope.sources._times import text_to_ns, to_ns
 from overlapscope.sources.files import SourceFile
-from overlapscope.trace import I64
 
 MAX_PENDING_BYTES = 64 << 20
 """Bytes held while looking for the end of one event, or for the events array. More is no trace."""
@@ -44,23 +32,6 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MAX_HEADER_BYTES = 4 << 20
 """Longer metadata that is not valid JSON is not waited for."""
 _AFTER_ARRAY = re.compile(rb"\}\s*\]")
-
-
-_ts = attrgetter("ts")
-
-
-@dataclass(slots=True)
-class Batch:
-    """Some of a file's events."""
-
-    rows: list[Any] = field(default_factory=list)
-    """Complete events: `Complete` or `ExactComplete`."""
-    start_ns: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Their starts, without the file's base; `_times.UNREADABLE` where there is none."""
-    markers: list[tuple[str, int]] = field(default_factory=list)
-    """Instants that say when recording was on: (name, ns)."""
-    count: int = 0
-    """Events of any phase."""
 
 
 @dataclass(slots=True)
@@ -266,11 +237,11 @@ class EventStream:
         array = b"".join((b"[", memoryview(pending)[:end], b"]"))
         try:
             if not self.exact:
-                batch = _fast_batch(fast_events.decode(array))
+                batch = _usual(array) or fast_batch(fast_events.decode(array))
                 if batch is not None:
                     return "valid", batch
                 self.exact = True
-            return "valid", _exact_batch(exact_events.decode(array))
+            return "valid", exact_batch(exact_events.decode(array))
         except msgspec.ValidationError:
             pass
         except UNDECODABLE as error:
@@ -279,9 +250,7 @@ class EventStream:
             values = any_events.decode(array)
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        lost = self.losses.lost_events
-        events = self._convert(values)
-        return "valid", _exact_batch(events, len(values) - (self.losses.lost_events - lost))
+        return "valid", exact_batch(self._convert(values))
 
     def _convert(self, values: list[Any]) -> list[Any]:
         events: list[Any] = []
@@ -292,8 +261,7 @@ class EventStream:
                 self.losses.remember([f"lost: {str(value)[:80]} is no event"])
                 continue
             event, repaired = typed
-            if event is not None:
-                events.append(event)
+            events.append(event)
             if repaired:
                 self.losses.repaired_events += 1
                 self.losses.remember([f"repaired: {str(value)[:100]}"])
@@ -313,7 +281,7 @@ class EventStream:
             self._rest = b""
         else:
             self._rest = found.rest.encode("utf-8", "surrogateescape")
-        return _exact_batch(found.events, found.read)
+        return exact_batch(found.events)
 
     # -- after the events
 
@@ -349,27 +317,9 @@ class EventStream:
                 losses.lost_bytes += len(footer)
 
 
-def _fast_batch(events: list[Any]) -> Batch | None:
-    """None where a start is so large that a double does not hold its nanoseconds.
-
-    Doubles from 2**43 microseconds on are further apart than one nanosecond.
-    """
-    rows = [event for event in events if type(event) is Complete]
-    start_us = np.fromiter(map(_ts, rows), np.float64, len(rows))
-    if (start_us >= 2.0**43).any():
+def _usual(array: bytes) -> Batch | None:
+    """The events where all of them are of the usual kind, and doubles hold their times."""
+    try:
+        return usual_batch(usual_events.decode(array))
+    except msgspec.ValidationError:
         return None
-    return Batch(rows, to_ns(start_us), _markers(events), len(events))
-
-
-def _exact_batch(events: Sequence[Any], count: int | None = None) -> Batch:
-    rows = [event for event in events if type(event) is ExactComplete]
-    start = np.fromiter((text_to_ns(row.ts) for row in rows), np.int64, len(rows))
-    return Batch(rows, start, _markers(events), len(events) if count is None else count)
-
-
-def _markers(events: Sequence[Any]) -> list[tuple[str, int]]:
-    return [
-        (event.name, text_to_ns(event.ts))
-        for event in events
-        if type(event) is Instant and event.name.startswith(("Iteration Start", "Record Window End"))
-    ]

@@ -7,8 +7,20 @@ from typing import Any
 import numpy as np
 
 from overlapscope import op_names
-from overlapscope.sources._columns import Columns, Table
-from overlapscope.trace import I8, I64, GpuOps, HostEvents, Index, RuntimeCalls, Syncs
+from overlapscope.sources._categories import Table
+from overlapscope.sources._columns import Columns, Values
+from overlapscope.trace import (
+    I8,
+    I32,
+    I64,
+    Collectives,
+    DeviceAnnotations,
+    GpuOps,
+    HostEvents,
+    Index,
+    RuntimeCalls,
+    Syncs,
+)
 
 _QUEUE_FULL = "Command Buffer Full"
 """CUPTI lists as overhead (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL) that the launch queue is full: the host is
@@ -27,12 +39,11 @@ class Finished:
         self.start_ns: I64 = _whole([part[2] for part in parts], np.int64)
         self.dur_ns: I64 = _whole([part[3] for part in parts], np.int64)
         self._thread = _whole([part[4] for part in parts], np.int64)
+        self._place: I32 = _whole([part[5] for part in parts], np.int32)
         parts.clear()
         self._table = columns.tables()[self._category] if len(self._category) else self._category
         self._categories = list(columns.categories)
-        self._calls = _parts(columns.call_parts, ())
-        self._ops = _parts(columns.op_parts, (4,))
-        self._syncs = _parts(columns.sync_parts, (7,))
+        self._values = {table: _values(columns.values.pop(table, []), shape) for table, shape in _SHAPES.items()}
         self._annotations()
         self._overheads()
 
@@ -52,8 +63,12 @@ class Finished:
         return str(self.names[self._name[row]])
 
     def work(self) -> Index:
-        """Rows that end up in a table."""
-        return np.flatnonzero((self._table != Table.IGNORED) & (self._table != Table.SPAN))
+        """Rows that something did: all that end up in a table, but for the copies of annotations."""
+        return np.flatnonzero(~np.isin(self._table, (Table.IGNORED, Table.SPAN, Table.DEVICE_ANNOTATION)))
+
+    def annotations_of_devices(self) -> Index:
+        """Rows of annotations that the profiler copied to a device's lanes."""
+        return np.flatnonzero(self._table == Table.DEVICE_ANNOTATION)
 
     def spans(self) -> Index:
         """Rows of category `Trace`, which say when recording was on."""
@@ -66,18 +81,20 @@ class Finished:
     def host(self, table: Table, base_ns: int) -> HostEvents:
         rows = self._sorted(table)
         start, end = self._interval(rows, base_ns)
-        return HostEvents(self.names, start, end, self._name[rows], self._thread[rows])
+        return HostEvents(self.names, start, end, self._name[rows], self._thread[rows], place=self._place[rows])
 
     def runtime_calls(self, base_ns: int) -> RuntimeCalls:
         rows = self._sorted(Table.RUNTIME)
         start, end = self._interval(rows, base_ns)
-        correlation = self._aligned(self._calls, rows)
-        return RuntimeCalls(self.names, start, end, self._name[rows], self._thread[rows], _positive(correlation))
+        correlation = _positive(self._aligned(Table.RUNTIME, rows))
+        return RuntimeCalls(
+            self.names, start, end, self._name[rows], self._thread[rows], correlation, place=self._place[rows]
+        )
 
     def syncs(self, base_ns: int) -> Syncs:
         rows = self._sorted(Table.SYNC)
         start, end = self._interval(rows, base_ns)
-        values = self._aligned(self._syncs, rows)
+        values = self._aligned(Table.SYNC, rows)
         return Syncs(
             self.names,
             start,
@@ -92,12 +109,13 @@ class Finished:
             # Kineto names a stream without its device; it means the waiting one's.
             source_device=np.where(values[:, 5] >= 0, values[:, 1], -1).astype(np.int32),
             record_correlation=_positive(values[:, 6]),
+            place=self._place[rows],
         )
 
     def gpu_ops(self, base_ns: int, calls: RuntimeCalls) -> GpuOps:
         rows = self._sorted(Table.GPU)
         start, end = self._interval(rows, base_ns)
-        values = self._aligned(self._ops, rows)
+        values = self._aligned(Table.GPU, rows)
         correlation = _positive(values[:, 2])
         judged = self._judged(rows)
         return GpuOps(
@@ -113,6 +131,41 @@ class Finished:
             bytes=np.maximum(values[:, 3], -1),
             source_kind=judged[:, 1].copy(),
             target_kind=judged[:, 2].copy(),
+            stated_gb_per_s=values[:, 4].copy().view(np.float64),
+            place=self._place[rows],
+        )
+
+    def device_annotations(self, base_ns: int) -> DeviceAnnotations:
+        rows = self._sorted(Table.DEVICE_ANNOTATION)
+        start, end = self._interval(rows, base_ns)
+        values = self._aligned(Table.DEVICE_ANNOTATION, rows).astype(np.int32)
+        return DeviceAnnotations(
+            self.names, start, end, self._name[rows], values[:, 0], values[:, 1], place=self._place[rows]
+        )
+
+    def collectives(self, base_ns: int) -> Collectives:
+        """Of the GPU ops that are still there, those that say what they are for."""
+        rows = self._sorted(Table.GPU)
+        rows = rows[np.isin(rows, self._values[Table.COLLECTIVE][0])]
+        start, end = self._interval(rows, base_ns)
+        ops, values = self._aligned(Table.GPU, rows), self._aligned(Table.COLLECTIVE, rows)
+        name, group, ranks, dtype = values[:, :4].astype(np.int32).T.copy()
+        return Collectives(
+            self.names,
+            start,
+            end,
+            name,
+            device=ops[:, 0].astype(np.int32),
+            stream=ops[:, 1].astype(np.int32),
+            correlation=_positive(ops[:, 2]),
+            group=group,
+            ranks=ranks,
+            group_size=np.clip(values[:, 4], -1, np.iinfo(np.int32).max).astype(np.int32),
+            elements_in=np.maximum(values[:, 5], -1),
+            elements_out=np.maximum(values[:, 6], -1),
+            dtype=dtype,
+            sequence=np.maximum(values[:, 7], -1),
+            place=self._place[rows],
         )
 
     def _judged(self, rows: Index) -> I8:
@@ -143,9 +196,8 @@ class Finished:
         start = self.start_ns[rows] + base_ns
         return start, start + self.dur_ns[rows]
 
-    @staticmethod
-    def _aligned(part: tuple[Index, I64], rows: Index) -> I64:
-        at, values = part
+    def _aligned(self, table: Table, rows: Index) -> I64:
+        at, values = self._values[table]
         return values[np.searchsorted(at, rows)]
 
 
@@ -171,7 +223,17 @@ def _whole(parts: list[Any], dtype: Any) -> Any:
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
 
-def _parts(parts: list[tuple[Index, I64]], shape: tuple[int, ...]) -> tuple[Index, I64]:
+_SHAPES: dict[Table, tuple[int, ...]] = {
+    Table.RUNTIME: (),
+    Table.GPU: (5,),
+    Table.SYNC: (7,),
+    Table.DEVICE_ANNOTATION: (2,),
+    Table.COLLECTIVE: (8,),
+}
+"""How many columns some tables have besides those of every row."""
+
+
+def _values(parts: list[Values], shape: tuple[int, ...]) -> Values:
     if not parts:
         return np.empty(0, dtype=np.intp), np.empty((0, *shape), dtype=np.int64)
     return np.concatenate([at for at, _ in parts]), np.concatenate([values for _, values in parts])

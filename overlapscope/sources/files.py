@@ -51,7 +51,8 @@ class SourceFile:
         """Bytes read from disk so far; of a plain file, the place in it."""
         self.broken: str | None = None
         """Why the packed stream ended before its end; None where it did not."""
-        self._unpacked_bytes = 0
+        self.unpacked_bytes = 0
+        """Bytes of its content read so far."""
         self._skip_to: int | None = None
         self._descriptor = -1
         try:
@@ -69,8 +70,8 @@ class SourceFile:
     def __iter__(self) -> Iterator[bytes]:
         """Blocks of at most about BLOCK_BYTES. Raises UnreadableTrace past the limit."""
         for block in self._blocks():
-            self._unpacked_bytes += len(block)
-            if self._unpacked_bytes > self.limit_bytes:
+            self.unpacked_bytes += len(block)
+            if self.unpacked_bytes > self.limit_bytes:
                 raise UnreadableTrace(
                     f"{self.path}: holds more than {_size(self.limit_bytes)} when unpacked; "
                     f"raise --max-size if the trace really is that large."
@@ -108,7 +109,7 @@ class SourceFile:
 
     def skip_to(self, place: int) -> None:
         """Takes a plain file as read up to `place`, further on than it has been read."""
-        self._unpacked_bytes += place - self.packed_bytes_read
+        self.unpacked_bytes += place - self.packed_bytes_read
         self._skip_to = self.packed_bytes_read = place
 
     def _plain(self, file: BinaryIO) -> Iterator[bytes]:

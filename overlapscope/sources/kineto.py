@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.sources import _event_notes
-from overlapscope.sources._columns import Columns, Table
+from overlapscope.sources._categories import Table
+from overlapscope.sources._columns import Columns
 from overlapscope.sources._crew import Crew
 from overlapscope.sources._metadata import device_names, flags, integer, versions, warm_up_steps
 from overlapscope.sources._progress import Progress, ReadingBar
@@ -40,6 +41,13 @@ def read(
     Raises UnreadableTrace where there is no trace to be had. What is merely damaged is read as far as it
     goes, and `Trace.damage` says what that cost.
     """
+    return read_sized(path, limit_bytes=limit_bytes, progress=progress, crew=crew)[0]
+
+
+def read_sized(
+    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, crew: Crew | None = None
+) -> tuple[Trace, int]:
+    """The same, and the file's unpacked size in bytes, as far as it could be unpacked."""
     file = SourceFile(Path(path), limit_bytes=limit_bytes)
     stream = EventStream(file)
     columns = Columns()
@@ -51,7 +59,7 @@ def read(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    return _assemble(str(path), columns, stream)
+    return _assemble(str(path), columns, stream), file.unpacked_bytes
 
 
 def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
@@ -67,6 +75,9 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     )
     ok = possible(finished.start_ns[work], finished.dur_ns[work], begin_ns, end_ns)
     finished.drop(work[~ok])
+    copied = finished.annotations_of_devices()
+    # No loss: what they are copies of is judged on the host.
+    finished.drop(copied[~possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
 
     runtime_calls = finished.runtime_calls(base_ns)
     stated = span is not None and (begin_ns, end_ns) == span
@@ -85,6 +96,8 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         python_frames=finished.host(Table.PYTHON, base_ns),
         overheads=finished.host(Table.OVERHEAD, base_ns),
         syncs=syncs,
+        device_annotations=finished.device_annotations(base_ns),
+        collectives=finished.collectives(base_ns),
         device_names=device_names(metadata.get("deviceProperties")),
         rank=rank if rank is not None else _rank_in_name(source),
         world_size=integer(distributed.get("world_size")),
