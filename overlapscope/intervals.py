@@ -36,11 +36,14 @@ def union(starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> Intervals:
     """The instants covered by at least one of the given intervals, in any order, overlapping or not."""
     start, end = _i64(starts), _i64(ends)
     keep = end > start
-    start, end = start[keep], end[keep]
+    if not keep.all():
+        start, end = start[keep], end[keep]
     if not len(start):
         return EMPTY
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
     opens = np.empty(len(start), np.bool_)
     opens[0] = True
     np.greater(start[1:], reach[:-1], out=opens[1:])
@@ -91,7 +94,7 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
 
 
 def covered_before(a: Intervals, at: I64) -> I64:
-    """Length of `a` in `(-inf, at)` for each given instant."""
+    """Length of `a` in `(-inf, at)` for each given instant, in the shape of `at`."""
     lengths = np.append(0, np.cumsum(a.ends - a.starts))
     row = np.searchsorted(a.starts, at, side="right")
     # The interval opened last may reach beyond `at`.
@@ -103,7 +106,8 @@ def covered_before(a: Intervals, at: I64) -> I64:
 def covered(a: Intervals, starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> I64:
     """Length of `a` inside each given interval."""
     start, end = _i64(starts), _i64(ends)
-    return np.where(end > start, covered_before(a, end) - covered_before(a, start), 0)
+    begin, stop = covered_before(a, np.stack([start, end]))
+    return np.where(end > start, stop - begin, 0)
 
 
 def contains(a: Intervals, at: I64) -> Bool:
@@ -133,30 +137,42 @@ def cut(starts: I64, ends: I64, windows: Intervals) -> tuple[Index, I64, I64]:
 class Nesting:
     """Intervals that nest (a call stack), prepared to be asked for the innermost one around an instant.
 
-    They must be sorted by start, then longest first. Where recorded times cross by a rounding error the answer
-    may be an outer interval or none, never one that does not contain the instant.
+    They must be sorted by start, then longest first: then the innermost is the last one to start of those that are
+    still open. That holds, too, where recorded times cross by a rounding error.
     """
 
     def __init__(self, starts: I64, ends: I64) -> None:
-        rows = np.flatnonzero(ends > starts)
-        self._rows, self._starts, self._ends = rows, starts[rows], ends[rows]
-        self._closed = np.sort(self._ends)
-        # Depth of an interval: how many are open when it opens, itself included. At one depth intervals follow
-        # one another, so the last one opened at the depth of an instant is the only candidate.
-        depth = np.arange(1, len(rows) + 1) - np.searchsorted(self._closed, self._starts, side="right")
-        self._order = np.argsort(depth, kind="stable")
-        self._key = depth[self._order] * (len(rows) + 1) + self._order
+        self._starts = starts
+        # The latest end in each block of 1, 2, 4... intervals, to pass over blocks in which all have ended.
+        self._latest = [ends]
+        while len(below := self._latest[-1]) > 1:
+            above = np.maximum(below[: len(below) // 2 * 2 : 2], below[1::2])
+            self._latest.append(np.append(above, below[-1]) if len(below) % 2 else above)
 
     def innermost(self, at: I64) -> I64:
         """For each instant, the row of the innermost interval that contains it, or -1."""
-        if not len(self._rows):
-            return np.full(len(at), -1, np.int64)
-        position = np.searchsorted(self._starts, at, side="right")
-        depth = position - np.searchsorted(self._closed, at, side="right")
-        found = np.searchsorted(self._key, depth * (len(self._rows) + 1) + position, side="left") - 1
-        candidate = self._order[np.maximum(found, 0)]
-        good = (found >= 0) & (depth > 0) & (self._starts[candidate] <= at) & (at < self._ends[candidate])
-        return np.where(good, self._rows[candidate], -1)
+        level = np.full(len(at), -1)
+        # All intervals before `block` have started. In growing blocks leftwards, until one holds an open interval.
+        block = np.searchsorted(self._starts, at, side="right")
+        looking = np.flatnonzero(block)
+        for number, latest in enumerate(self._latest):
+            here = block[looking]
+            # An even block is the second half of one that is looked at on the next level.
+            found = (here % 2 == 1) & (latest[here - 1] > at[looking])
+            level[looking[found]] = number
+            block[looking] = np.where(found, here - 1, here // 2)
+            looking = looking[~found & (here > 1)]
+            if not len(looking):
+                break
+        # Down again, to the last such interval in it.
+        for number in range(len(self._latest) - 1, 0, -1):
+            down = np.flatnonzero(level == number)
+            latest, half = self._latest[number - 1], 2 * block[down] + 1
+            there = half < len(latest)
+            there[there] = latest[half[there]] > at[down[there]]
+            block[down] = half - ~there
+            level[down] = number - 1
+        return np.where(level == 0, block, -1)
 
 
 def outermost(starts: I64, ends: I64, at: I64) -> I64:

@@ -289,7 +289,8 @@ class Trace:
     @property
     def devices(self) -> tuple[int, ...]:
         """Devices that did anything, in ascending order."""
-        return tuple(int(d) for d in np.unique(self.gpu_ops.device))
+        # Ordinals are small, and -1 is one of them.
+        return tuple((np.flatnonzero(np.bincount(self.gpu_ops.device + 1)) - 1).tolist())
 
     def select(
         self,

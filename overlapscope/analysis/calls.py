@@ -6,7 +6,9 @@ the driver's allocation locks) and the HIP API's equivalents, whose names differ
 
 import re
 
-from overlapscope.trace import Bool, RuntimeCalls
+import numpy as np
+
+from overlapscope.trace import Bool, Index, RuntimeCalls, Trace
 
 _SYNC = re.compile(
     r"(cuda|hip)(Stream|Device|Event)Synchronize|cuStreamSynchronize|cuCtxSynchronize|cuEventSynchronize"
@@ -28,6 +30,13 @@ _WAIT_EVENT = re.compile(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent")
 _RECORD_EVENT = re.compile(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?")
 # The same entry point under per-thread default streams, a versioned symbol, or ROCm's stream-per-thread mode.
 _SUFFIX = r"(_v\d+|_ptsz|_ptds|_spt)*"
+
+
+def launching(trace: Trace) -> Index:
+    """Rows of the calls that launched a GPU op, in ascending order."""
+    launches = np.zeros(len(trace.runtime_calls), np.bool_)
+    launches[trace.gpu_ops.launch[trace.gpu_ops.launch >= 0]] = True
+    return np.flatnonzero(launches)
 
 
 def named(calls: RuntimeCalls, pattern: re.Pattern[str]) -> Bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -76,10 +78,15 @@ def analyze_device(
     narrowed = step is not None or range is not None
     shown = (steps.inside(starts, ends), ranges.inside(starts, ends)) if narrowed else (steps, ranges)
     lead_in = None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns
-    figures = _Figures(timeline, exposed, idle)
-    whole = figures.together(starts, ends)
     judged = np.maximum(starts, timeline.judged_from_ns)
     behind = judged < ends
+    in_whole, in_judged, in_steps, in_ranges = _measure(
+        timeline,
+        exposed,
+        idle,
+        [(starts, ends), (judged[behind], ends[behind]), *((one.start_ns, one.end_ns) for one in shown)],
+    )
+    whole = _together(in_whole, starts, ends)
     return DeviceAnalysis(
         result=Device(
             device=device,
@@ -91,7 +98,7 @@ def analyze_device(
             buckets=whole.buckets,
             engines=whole.engines,
             overlap=whole.overlap,
-            judged=figures.together(judged[behind], ends[behind]) if behind.any() else None,
+            judged=_together(in_judged, judged[behind], ends[behind]) if behind.any() else None,
             streams=stream_use(timeline, starts, ends),
             copies=group_copies(timeline, shown[0], windows),
             exposed_copy_by_cause=whole.exposed_copy_by_cause,
@@ -101,8 +108,8 @@ def analyze_device(
                 *idle_evidence(trace, idle, windows),
             ),
             host_stalls=find_stalls(trace, timeline, blocking, idle, shown[0], windows),
-            steps=figures.each(trace, shown[0]),
-            ranges=figures.each(trace, shown[1]),
+            steps=_each(in_steps, trace, shown[0]),
+            ranges=_each(in_ranges, trace, shown[1]),
             kernels=group_kernels(trace, timeline, shown[0], windows),
         ),
         windows=windows,
@@ -115,49 +122,54 @@ def analyze_device(
     )
 
 
-class _Figures:
-    """Measures any windows of one device; the sets are prepared once."""
+_Lengths = tuple[dict[str, I64], dict[str, I64], dict[str, I64]]
+"""In each of some windows: how long each set of `timeline.lengths`, each cause of exposed copies and each cause of idle
+time is."""
 
-    def __init__(self, timeline: Timeline, exposed: ExposedCopies, idle: IdleTime) -> None:
-        self._timeline = timeline
-        self._copy_causes = [_where(exposed, number) for number in range(len(COPY_CAUSES))]
-        self._idle_causes = [_where(idle, number) for number in range(len(IDLE_CAUSES))]
 
-    def together(self, starts: I64, ends: I64) -> Period:
-        """The figures of all the windows added up."""
-        summed = [{name: int(values.sum()) for name, values in part.items()} for part in self._lengths(starts, ends)]
-        return period("", int(starts[0]), int(ends[-1]), *summed, partial=False)
-
-    def each(self, trace: Trace, periods: Periods) -> tuple[Period, ...]:
-        """The figures of each window by itself."""
-        parts = [
-            {name: values.tolist() for name, values in part.items()}
-            for part in self._lengths(periods.start_ns, periods.end_ns)
-        ]
-        windows = zip(
-            periods.row.tolist(),
-            periods.start_ns.tolist(),
-            periods.end_ns.tolist(),
-            periods.partial.tolist(),
-            strict=True,
+def _measure(
+    timeline: Timeline, exposed: ExposedCopies, idle: IdleTime, windows: Sequence[tuple[I64, I64]]
+) -> list[_Lengths]:
+    """The lengths in several lists of windows, all measured at once."""
+    starts, ends = (np.concatenate(side) for side in zip(*windows, strict=True))
+    measured = (
+        lengths(timeline, starts, ends),
+        {str(c): covered(_where(exposed, number), starts, ends) for number, c in enumerate(COPY_CAUSES)},
+        {str(c): covered(_where(idle, number), starts, ends) for number, c in enumerate(IDLE_CAUSES)},
+    )
+    bounds = np.cumsum([0, *(len(begin) for begin, _ in windows)]).tolist()
+    return [
+        (
+            {name: ns[low:high] for name, ns in measured[0].items()},
+            {name: ns[low:high] for name, ns in measured[1].items()},
+            {name: ns[low:high] for name, ns in measured[2].items()},
         )
-        return tuple(
-            period(
-                trace.annotations.name(row),
-                start,
-                end,
-                *({name: values[number] for name, values in part.items()} for part in parts),
-                partial=partial,
-            )
-            for number, (row, start, end, partial) in enumerate(windows)
-        )
+        for low, high in pairwise(bounds)
+    ]
 
-    def _lengths(self, starts: I64, ends: I64) -> tuple[dict[str, I64], dict[str, I64], dict[str, I64]]:
-        return (
-            lengths(self._timeline, starts, ends),
-            {str(c): covered(a, starts, ends) for c, a in zip(COPY_CAUSES, self._copy_causes, strict=True)},
-            {str(c): covered(a, starts, ends) for c, a in zip(IDLE_CAUSES, self._idle_causes, strict=True)},
+
+def _together(parts: _Lengths, starts: I64, ends: I64) -> Period:
+    """The figures of all the windows added up."""
+    summed = [{name: int(values.sum()) for name, values in part.items()} for part in parts]
+    return period("", int(starts[0]), int(ends[-1]), *summed, partial=False)
+
+
+def _each(parts: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:
+    """The figures of each window by itself."""
+    listed = [{name: values.tolist() for name, values in part.items()} for part in parts]
+    windows = zip(
+        periods.row.tolist(), periods.start_ns.tolist(), periods.end_ns.tolist(), periods.partial.tolist(), strict=True
+    )
+    return tuple(
+        period(
+            trace.annotations.name(row),
+            start,
+            end,
+            *({name: values[number] for name, values in part.items()} for part in listed),
+            partial=partial,
         )
+        for number, (row, start, end, partial) in enumerate(windows)
+    )
 
 
 def _where(pieces: ExposedCopies | IdleTime, cause: int) -> Intervals:

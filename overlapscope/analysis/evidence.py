@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.exposed import ExposedCopies
+from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around, op_text
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.results import Evidence, Window
@@ -112,10 +113,7 @@ def _ranked(
     length = pieces.end_ns - pieces.start_ns
     if not len(length):
         return []
-    group = np.zeros(len(length), np.int64)
-    for column in columns.values():
-        values, place = np.unique(column, return_inverse=True)
-        _, group = np.unique(group * len(values) + place, return_inverse=True)
+    group = groups_of(list(columns.values()))
     time = np.bincount(group, weights=length).astype(np.int64)
     count = np.bincount(group)
     # Within a group longest first, so that the first row of each is its example.

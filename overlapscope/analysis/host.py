@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step
 from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, join, subtract, union
 from overlapscope.trace import HostEvents, Kind, Memory, Trace
@@ -89,7 +90,7 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
     result = np.full(len(at), -1, np.int64)
     if not len(table) or not len(at):
         return result
-    for one in np.unique(thread).tolist():
+    for one in distinct(thread):
         rows, nesting = _nesting(table, one)
         mine = thread == one
         result[mine] = np.append(rows, -1)[nesting.innermost(at[mine])]
@@ -97,6 +98,7 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
 
 
 _NESTINGS: WeakKeyDictionary[HostEvents, dict[int, tuple[Index, Nesting]]] = WeakKeyDictionary()
+_BUSY: WeakKeyDictionary[HostEvents, dict[int, Intervals]] = WeakKeyDictionary()
 _OWN_FRAMES: WeakKeyDictionary[HostEvents, HostEvents] = WeakKeyDictionary()
 
 
@@ -111,9 +113,11 @@ def _nesting(table: HostEvents, thread: int) -> tuple[Index, Nesting]:
 
 def on_thread(table: HostEvents, thread: int, rows: Index | None = None) -> Intervals:
     """When a thread was inside any of the given events (all if None)."""
-    chosen = np.arange(len(table)) if rows is None else rows
-    mine = chosen[table.thread[chosen] == thread]
-    return union(table.start_ns[mine], table.end_ns[mine])
+    start, end, on = table.start_ns, table.end_ns, table.thread
+    if rows is not None:
+        start, end, on = start[rows], end[rows], on[rows]
+    mine = on == thread
+    return union(start[mine], end[mine])
 
 
 def companion_of(trace: Trace, launch: I64) -> I64:
@@ -121,7 +125,7 @@ def companion_of(trace: Trace, launch: I64) -> I64:
 
     Autograd launches from a thread of its own, so what kept a launch may be on the one before it.
     """
-    launches = np.unique(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
+    launches = call_kinds.launching(trace)
     position = np.searchsorted(launches, launch)
     return trace.runtime_calls.thread[np.where(position > 0, np.append(launches, -1)[position - 1], launch)]
 
@@ -132,8 +136,15 @@ def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents, ro
     own = on_thread(table, thread, rows)
     if companion == thread:
         return own
-    busy = join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
-    return join(own, subtract(on_thread(table, companion, rows), busy))
+    return join(own, subtract(on_thread(table, companion, rows), _busy(trace, thread)))
+
+
+def _busy(trace: Trace, thread: int) -> Intervals:
+    """When a thread was inside any CPU op or call, found once per trace."""
+    known = _BUSY.setdefault(trace.cpu_ops, {})
+    if thread not in known:
+        known[thread] = join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
+    return known[thread]
 
 
 def ops_around(trace: Trace, thread: I64, at: I64) -> list[str | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlapscope.analysis.calls import launching
 from overlapscope.analysis.causes import IDLE_RANK as RANK
 from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT, Edges, handover_ns
@@ -45,7 +46,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     in_time = known & (latency <= limit) & ~(held & (until[op] > start))
     # The part before the op was issued is the host's, the part after it the device's.
     issued = np.where(in_time, end, np.clip(returned, start, end))
-    launches = np.unique(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
+    launches = launching(trace)
     shift = np.where(in_time, latency, 0)
     late = np.flatnonzero(known & (issued > start))
     host = attribute_host(

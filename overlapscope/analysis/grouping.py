@@ -1,0 +1,45 @@
+"""Rows with equal columns, and the distinct values of a column, in the time that real columns need: their values are
+few and small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlapscope.intervals import I64
+
+Column = NDArray[np.signedinteger[Any]]
+
+_LARGEST = 1 << 62
+
+
+def groups_of(columns: Sequence[Column]) -> I64:
+    """For each row the number of its group: rows are in one group where all columns are equal.
+
+    Groups are numbered from 0 in the order of their columns' values, the first column first. There must be a row.
+    """
+    key, combinations = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        values = column.astype(np.int64)
+        low, high = int(values.min()), int(values.max())
+        if combinations * (high - low + 1) > _LARGEST:
+            # Fewer numbers for the same groups.
+            key = np.unique(key, return_inverse=True)[1]
+            values, low = np.unique(values, return_inverse=True)[1], 0
+            combinations, high = int(key.max()) + 1, int(values.max())
+        key = key * (high - low + 1) + (values - low)
+        combinations *= high - low + 1
+    group: I64 = np.unique(key, return_inverse=True)[1]
+    return group
+
+
+def distinct(values: Column) -> list[int]:
+    """The values that occur, in ascending order."""
+    if len(values) and (values == values[0]).all():
+        return [int(values[0])]
+    found: list[int] = np.unique(values).tolist()
+    return found
