@@ -11,8 +11,8 @@ BLANK = b" \t\r\n"
 _TRIES = 4
 
 
-def boundaries(pending: bytes) -> Iterator[int]:
-    """Places near the end of `pending` where an event may end, the last first."""
+def boundaries(pending: bytes | bytearray) -> Iterator[int]:
+    """Places near the end of `pending` where an event may end, the last first; none is its very end."""
     at = len(pending)
     tries = 0
     for _ in range(1024):
@@ -30,9 +30,12 @@ def boundaries(pending: bytes) -> Iterator[int]:
                 return
 
 
-def array_ends(pending: bytes) -> Iterator[int]:
-    """Places where the events array may end, the likeliest first."""
-    if not pending.strip(BLANK + b",") or pending.lstrip(BLANK)[:1] == b"]":
+def array_ends(pending: bytes | bytearray) -> Iterator[int]:
+    """Places where the array of events may end of which `pending` has the opening bracket and the rest, the likeliest
+    first. Each is that of a bracket.
+    """
+    events = pending[1:].lstrip(BLANK)
+    if not events.strip(BLANK + b",") or events[:1] == b"]":
         return
     ends: list[int] = []
     at = len(pending)

@@ -23,6 +23,7 @@ from overlapscope.sources._metadata import loose_metadata
 from overlapscope.sources._repair import END_SIGHT, recover
 from overlapscope.sources.files import SourceFile
 
+_CLOSING = ord("]")
 MAX_PENDING_BYTES = 64 << 20
 """Bytes held while looking for the end of one event, or for the events array. More is no trace."""
 
@@ -96,11 +97,11 @@ class EventStream:
 
     def _take(self, block: bytes) -> Batch | None:
         """Decodes what can be decoded with one more block; None where that is not worth trying yet."""
-        pending = b"".join((self._rest, block)) if self._rest else block
-        if len(pending) < self._least:
-            self._rest = pending
+        if len(self._rest) + len(block) < self._least:
+            self._rest += block
             return None
-        batch = self._decode(pending, final=False)
+        held = len(self._rest)
+        batch = self._decode(self._rest, block, final=False)
         self._read_any |= batch.count > 0
         if not self._ended and len(self._rest) > MAX_PENDING_BYTES:
             raise UnreadableTrace(
@@ -108,7 +109,7 @@ class EventStream:
                 "record it again."
             )
         # An event longer than a block: look again only when there is much more of it.
-        self._least = 2 * len(self._rest) if len(self._rest) == len(pending) else 0
+        self._least = 2 * len(self._rest) if len(self._rest) == held + len(block) else 0
         return batch
 
     # -- in stretches, for several processes
@@ -204,37 +205,47 @@ class EventStream:
 
     # -- the events
 
-    def _decode(self, pending: bytes, *, final: bool) -> Batch:
-        """Decodes what it can of `pending` and leaves what it cannot decide on in `_rest`."""
-        self._rest = pending
+    def _decode(self, *parts: bytes, final: bool) -> Batch:
+        """Decodes what it can of the bytes and leaves what it cannot decide on in `_rest`."""
+        # The bracket makes an array of any whole events, so that they are decoded where they lie.
+        pending = bytearray().join((b"[", *parts))
         if not final:
             for end in boundaries(pending):
                 verdict, batch = self._typed(pending, end)
                 if verdict == "valid":
-                    self._rest = pending[end:].lstrip(BLANK).removeprefix(b",")
+                    self._rest = bytes(pending[end:]).lstrip(BLANK).removeprefix(b",")
                     return batch
                 if verdict == "broken":
                     break
             else:
                 if _AFTER_ARRAY.search(pending) is None:
+                    self._rest = bytes(pending[1:])
                     return Batch()
         for end in array_ends(pending):
             if len(pending) - end < END_SIGHT and not final:
+                self._rest = bytes(pending[1:])
                 return Batch()
             if _PHASE.search(pending, end, end + END_SIGHT):
                 continue
             verdict, batch = self._typed(pending, end)
             if verdict == "valid":
                 self._ended = True
-                self._footer = pending[end:].lstrip(BLANK)[1:]
+                self._footer = bytes(pending[end:]).lstrip(BLANK)[1:]
                 return batch
-        return self._recover(pending, final=final)
+        return self._recover(bytes(pending[1:]), final=final)
 
-    def _typed(self, pending: bytes, end: int) -> tuple[str, Batch]:
-        """Decodes the events in `pending[:end]`. The verdict is "valid", "cut" (the end seems wrong) or
-        "broken".
+    def _typed(self, pending: bytearray, end: int) -> tuple[str, Batch]:
+        """Decodes the events in `pending[:end]`, which begins with a bracket. The verdict is "valid", "cut" (the end
+        seems wrong) or "broken".
         """
-        array = b"".join((b"[", memoryview(pending)[:end], b"]"))
+        behind = pending[end]
+        pending[end] = _CLOSING
+        try:
+            return self._typed_array(memoryview(pending)[: end + 1])
+        finally:
+            pending[end] = behind
+
+    def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
         try:
             if not self.exact:
                 batch = _usual(array) or fast_batch(fast_events.decode(array))
@@ -317,7 +328,7 @@ class EventStream:
                 losses.lost_bytes += len(footer)
 
 
-def _usual(array: bytes) -> Batch | None:
+def _usual(array: memoryview) -> Batch | None:
     """The events where all of them are of the usual kind, and doubles hold their times."""
     try:
         return usual_batch(usual_events.decode(array))

@@ -16,6 +16,9 @@ UNREADABLE = np.iinfo(np.int64).min
 _LARGEST_US = 4e15
 """Over a century since the epoch: no recording's time is larger, and a base can be added without overflow."""
 
+_SMALL_US = 2.0**32
+"""Below, a thousandth is much more than what a multiplication is off by."""
+
 NS_PER_S = 1_000_000_000
 _SLACK_NS = 60 * NS_PER_S
 _LONGEST_SLACK_NS = 10 * NS_PER_S
@@ -26,13 +29,19 @@ def to_ns(microseconds: NDArray[np.float64]) -> I64:
     """Nanoseconds; UNREADABLE where not finite or absurd.
 
     Exact for texts of up to three decimals below 2**43 microseconds: there the nearest double is off by less
-    than half a nanosecond, and splitting it first keeps the multiplication from adding to that.
+    than half a nanosecond, and splitting large ones first keeps the multiplication from adding to that.
     """
     good = np.abs(microseconds) <= _LARGEST_US
     if not good.all():
         microseconds = np.where(good, microseconds, 0.0)
-    whole = np.floor(microseconds)
-    ns = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
+    small = np.abs(microseconds) < _SMALL_US
+    if small.all():
+        ns: I64 = np.rint(microseconds * 1000).astype(np.int64)
+    else:
+        whole = np.floor(microseconds)
+        ns = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
+        # A time must not depend on those beside it.
+        ns[small] = np.rint(microseconds[small] * 1000).astype(np.int64)
     if not good.all():
         ns[~good] = UNREADABLE
     return ns
