@@ -472,8 +472,8 @@ def test_no_helper_outlives_an_interrupted_reader(tmp_path: Path, number: signal
 def test_helpers_are_asked_for_large_plain_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(_crew, "_read_together", lambda stretches, processes, *_: asked.append(processes))
-    monkeypatch.setattr(_crew, "_alone", lambda: True)
-    monkeypatch.setattr(_crew, "_usable_cores", lambda: 2)
+    monkeypatch.setattr(_crew, "alone", lambda: True)
+    monkeypatch.setattr(_crew, "usable_cores", lambda: 2)
     monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
     content = dialect(events_of_all_kinds(300), "indented")
     path = write(tmp_path, content)
@@ -487,7 +487,7 @@ def test_helpers_are_asked_for_large_plain_files_only(tmp_path: Path, monkeypatc
     assert asked == []
     kineto.read(path, crew=Crew(None, least, 1))
     assert asked == [2]
-    monkeypatch.setattr(_crew, "_usable_cores", lambda: 1)
+    monkeypatch.setattr(_crew, "usable_cores", lambda: 1)
     kineto.read(path, crew=Crew(None, least, 1))
     assert asked == [2]
 
@@ -497,7 +497,7 @@ def test_a_process_with_threads_reads_alone() -> None:
     thread = threading.Thread(target=stop.wait)
     thread.start()
     try:
-        assert not _crew._alone()
+        assert not _crew.alone()
     finally:
         stop.set()
         thread.join()

@@ -10,37 +10,32 @@ in one process; so nothing that can go wrong here, from a wrong guess to a helpe
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
-import signal
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 from overlapscope.sources import files
+from overlapscope.sources._ahead import unpacked_ahead
+from overlapscope.sources._batch import Batch
 from overlapscope.sources._columns import Columns, Renumbering, Share
 from overlapscope.sources._cuts import BLANK, boundaries
-from overlapscope.sources._stream import Batch, EventStream, Losses
+from overlapscope.sources._processes import alone, fork, reap, signals_later, usable_cores
+from overlapscope.sources._stream import EventStream, Losses
 from overlapscope.sources.files import SourceFile
 
 _STRETCH_BLOCKS = 8
 """Small enough that the processes end at about the same time, though one of them may get less of its core."""
 _MOST_STRETCHES = 1000
-_MOST_PROCESSES = 8
 _SIGHT_BYTES = 1 << 16
 """How far before a place the event that reaches over it is looked for."""
 _TICKET_BYTES = 2
-_POLL_S = 0.0005
 _PATIENCE_S = 5.0
 """A helper that still reads this long after the others found nothing more to read is given up."""
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +92,22 @@ class Crew:
     """This one included; None for one per core that it may use, if no thread would be there to suffer from it."""
     least_bytes: int = 32 << 20
     """Smaller files are read before a process could help."""
+    least_packed_bytes: int = 2 << 20
+    """Likewise, of packed files."""
     stretch_blocks: int = _STRETCH_BLOCKS
+
+    def blocks(self, file: SourceFile) -> Iterator[bytes]:
+        """The unpacked bytes of the file, from a process of their own where the file is packed and large."""
+        if not file.plain and file.packed_bytes >= self.least_packed_bytes and self._processes() > 1:
+            return unpacked_ahead(file)
+        return iter(file)
+
+    def _processes(self) -> int:
+        if sys.platform != "linux":
+            return 1
+        if self.processes is not None:
+            return self.processes
+        return usable_cores() if alone() else 1
 
     def help(self, stream: EventStream, columns: Columns, progress: Callable[[int], None]) -> None:
         """Reads on in `stream` as far as it can, and leaves the rest to the stream.
@@ -105,14 +115,14 @@ class Crew:
         Call it between two batches. `progress` is told about how many bytes have been read.
         """
         file = stream.file
-        if sys.platform != "linux" or not file.plain:
+        if not file.plain:
             return
         size = file.packed_bytes
         held = stream.held
         if held is None or size > file.limit_bytes or size - file.packed_bytes_read < self.least_bytes:
             return
-        processes = _usable_cores() if self.processes is None else self.processes
-        if processes < 2 or (self.processes is None and not _alone()):
+        processes = self._processes()
+        if processes < 2:
             return
         stretches = self._stretches(file, held)
         if len(stretches) < 2:
@@ -143,22 +153,6 @@ def guess(file: SourceFile, end: int) -> int | None:
     return None
 
 
-def _usable_cores() -> int:
-    if sys.platform != "linux":
-        return 1
-    cores = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, int(quota) // int(period))
-    return min(cores, _MOST_PROCESSES)
-
-
-def _alone() -> bool:
-    """Whether no other Python thread runs, which a fork would leave behind with the locks it holds."""
-    return len(sys._current_frames()) == 1 and threading.current_thread() is threading.main_thread()
-
-
 def _read_together(
     stretches: list[Stretch], processes: int, stream: EventStream, columns: Columns, progress: Callable[[int], None]
 ) -> None:
@@ -166,7 +160,7 @@ def _read_together(
     begin = time.monotonic()
     try:
         with _tickets(len(stretches)) as tickets:
-            with _signals_later():
+            with signals_later():
                 while len(helpers) < processes - 1:
                     helpers.append(_fork(stretches, stream, tickets))
             by_reader: list[list[Piece]] = [[]]
@@ -176,12 +170,12 @@ def _read_together(
         deadline = time.monotonic() + _PATIENCE_S + 2 * (time.monotonic() - begin)
         while helpers:
             pid, results = helpers[-1]
-            _reap(pid, deadline)
+            reap(pid, deadline)
             helpers.pop()
             by_reader.append(_results(results))
     finally:
         for pid, results in helpers:
-            _reap(pid, 0.0)
+            reap(pid, 0.0)
             results.close()
     _join(stretches, by_reader, stream, columns)
 
@@ -232,49 +226,26 @@ def _tickets(count: int) -> BinaryIO:
     return open(reading, "rb", buffering=0)
 
 
-@contextmanager
-def _signals_later() -> Iterator[None]:
-    """Holds back what would interrupt this process, lest it forgets a helper that it is just starting."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _fork(stretches: list[Stretch], stream: EventStream, tickets: BinaryIO) -> tuple[int, BinaryIO]:
     """Starts a helper: its process, and the file in memory that it leaves its pieces in."""
     if sys.platform != "linux":
         raise OSError("helpers are for Linux only")
     results = os.fdopen(os.memfd_create("overlapscope"), "w+b")
     parent = os.getpid()
-    try:
-        with warnings.catch_warnings():
-            # Python warns of threads. Its own have been looked for, and those of numpy's libraries stop for a fork.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-    except OSError:
-        results.close()
-        raise
-    if pid == 0:
-        _help(stretches, stream, tickets, results, parent)
-    return pid, results
 
-
-def _help(stretches: list[Stretch], stream: EventStream, tickets: BinaryIO, results: BinaryIO, parent: int) -> NoReturn:
-    """The life of a helper. It says nothing, whatever happens: what it has not left behind is read without it."""
-    try:
-        for number in _STOPPING:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
-        gc.disable()
+    def help() -> None:
+        # What it has not left behind is read without it.
         for piece in _pieces(stretches, stream, tickets):
             pickle.dump(piece, results, protocol=5)
             results.flush()
             if os.getppid() != parent:
                 break
-    finally:
-        os._exit(0)
+
+    try:
+        return fork(help), results
+    except OSError:
+        results.close()
+        raise
 
 
 def _results(file: BinaryIO) -> list[Piece]:
@@ -287,15 +258,3 @@ def _results(file: BinaryIO) -> list[Piece]:
             while True:
                 pieces.append(pickle.load(file))
     return pieces
-
-
-def _reap(pid: int, deadline: float) -> None:
-    """Waits for a helper to end, and ends it if that takes too long."""
-    # Where the application leaves its children to the system, there is nothing to wait for and ChildProcessError.
-    with suppress(ChildProcessError, ProcessLookupError):
-        while os.waitpid(pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() >= deadline:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                return
-            time.sleep(_POLL_S)

@@ -55,10 +55,11 @@ class EventStream:
     `metadata` is complete only once the batches have been read: keys may stand on either side of the events.
     """
 
-    def __init__(self, file: SourceFile) -> None:
+    def __init__(self, file: SourceFile, blocks: Iterator[bytes] | None = None) -> None:
+        """`blocks` are the file's, where they do not come from the file itself."""
         self._path: Path = file.path
         self.file = file
-        self._blocks: Iterator[bytes] = iter(file)
+        self._blocks: Iterator[bytes] = iter(file) if blocks is None else blocks
         self._rest = b""
         """Bytes at hand that are not decoded yet; they begin where an event begins."""
         self._least = 0

@@ -49,9 +49,9 @@ def read_sized(
 ) -> tuple[Trace, int]:
     """The same, and the file's unpacked size in bytes, as far as it could be unpacked."""
     file = SourceFile(Path(path), limit_bytes=limit_bytes)
-    stream = EventStream(file)
-    columns = Columns()
     crew = crew or Crew()
+    stream = EventStream(file, crew.blocks(file))
+    columns = Columns()
     with ReadingBar(str(path), file.packed_bytes, progress) as bar:
         for batch in stream.batches():
             columns.add(batch)
