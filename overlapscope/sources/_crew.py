@@ -92,9 +92,9 @@ class Crew:
     """This one included; None for one per core that it may use, if no thread would be there to suffer from it."""
     least_bytes: int = 32 << 20
     """Smaller files are read before a process could help."""
-    least_packed_bytes: int = 2 << 20
-    """Likewise, of packed files."""
     stretch_blocks: int = _STRETCH_BLOCKS
+    least_packed_bytes: int = 2 << 20
+    """Smaller packed files are unpacked in this process."""
 
     def blocks(self, file: SourceFile) -> Iterator[bytes]:
         """The unpacked bytes of the file, from a process of their own where the file is packed and large."""
