@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.analyze import OURS, SOURCE, Run, median, run, say, spread
+from benchmarks.processes import OURS, SOURCE, Run, median, run, say, spread
 
 RESULTS = Path(__file__).parent / "check.md"
 GOAL_S = 0.6
@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "# Speed of check and diff",
         "",
         f"Written by `python -m benchmarks.check`: medians of {repeats} whole processes each, taking turns, for a",
-        f"recording of GPT-2 in training ({megabytes:.0f} MB, not packed), on the machine of [results.md](results.md).",
+        f"recording of GPT-2 in training ({megabytes:.0f} MB, not packed), on the machine of",
+        "[performance](../docs/performance.md).",
         "",
         f"Wanted of every check: under {GOAL_S} s. The slowest took {max(checks):.2f} s: {met}.",
         "",

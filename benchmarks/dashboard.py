@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
-from benchmarks.analyze import HERE, Target, grown, say
+from benchmarks.processes import HERE, Target, grown, say
 from tests.browser import chromium
 from tests.dashboard_process import serve
 

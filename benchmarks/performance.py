@@ -1,0 +1,330 @@
+"""Measures speed and memory beside HTA, and how far from the machine's limits they are: `docs/performance.md`.
+
+    python -m benchmarks.performance [--hta-python PYTHON] [--repeats N]
+
+Times are of whole processes from start to end, in turns with HTA's, so that whatever else the machine does meets both.
+HTA's seconds are those of its load alone, without its imports; its memory is its process's. Bytecode is cached, as an
+installation leaves it. Needs 6 GB of disk and up to half an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.performance_plot import draw
+from benchmarks.processes import (
+    HERE,
+    OURS,
+    SOURCE,
+    Run,
+    Target,
+    grown,
+    machine,
+    median,
+    peak_of_all_mb,
+    run,
+    say,
+    spread,
+)
+
+DOCS = HERE.parent / "docs"
+PAGE, PLOT = DOCS / "performance.md", DOCS / "performance.png"
+
+COMPARED_MB = (10, 100, 250, 1000)
+LOOKED_INTO_MB = 250
+GROWTH_MB = (1, 3, 30, 300)
+LARGE_MB = 5000
+HELP_RUNS = 20
+
+HTA_LOAD = """
+import sys, time
+from hta.trace_analysis import TraceAnalysis
+start = time.perf_counter()
+TraceAnalysis(trace_files={0: sys.argv[1]})
+print(time.perf_counter() - start)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One size, both tools."""
+
+    megabytes: float
+    ours: list[Run]
+    hta: list[Run]
+    peak_of_all_mb: float
+
+
+def analyze(trace: Path, *options: str) -> Run:
+    return run([*OURS, "analyze", *(options or ("--no-cache",)), trace])
+
+
+def hta_load(python: str, trace: Path) -> Run:
+    done = run([python, "-c", HTA_LOAD, trace])
+    return Run(float(done.stdout.split()[-1]), done.peak_mb)
+
+
+def compare(trace: Path, hta_python: str, repeats: int) -> Compared:
+    size = trace.stat().st_size / 1e6
+    ours: list[Run] = []
+    hta: list[Run] = []
+    for number in range(repeats):
+        say(f"{size:.0f} MB, HTA and overlapscope, {number + 1} of {repeats}")
+        hta.append(hta_load(hta_python, trace))
+        ours.append(analyze(trace))
+    return Compared(size, ours, hta, peak_of_all_mb([*OURS, "analyze", "--no-cache", trace]))
+
+
+def beside_hta(rows: Sequence[Compared]) -> tuple[list[str], list[Target]]:
+    lines = [
+        "## Beside HTA",
+        "",
+        "HTA's load alone, as it reads traces by default, against `overlapscope analyze --no-cache`: reading,",
+        "analysis, rules and the printed report, in a process of its own. Medians of runs that took turns.",
+        "",
+        "| MB | HTA, s | overlapscope, s | times faster | HTA, peak MB | overlapscope, peak MB | share | of all, MB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    targets = []
+    for row in rows:
+        we, they = median(row.ours), median(row.hta)
+        faster, share = they.seconds / we.seconds, we.peak_mb / they.peak_mb
+        lines.append(
+            f"| {row.megabytes:.0f} | {they.seconds:.2f} ({spread(row.hta)}) | {we.seconds:.2f} ({spread(row.ours)}) "
+            f"| {faster:.1f} | {they.peak_mb:.0f} | {we.peak_mb:.0f} | {share:.2f} | {row.peak_of_all_mb:.0f} |"
+        )
+        if round(row.megabytes) == LOOKED_INTO_MB:
+            targets += [
+                Target(
+                    f"faster than HTA's load, {row.megabytes:.0f} MB", "50 times", f"{faster:.1f} times", faster >= 50
+                ),
+                Target("peak memory beside HTA's, there", "a third", f"{share:.2f}", share <= 1 / 3),
+            ]
+    largest = rows[-1]
+    share = largest.peak_of_all_mb / largest.megabytes
+    targets.append(
+        Target(
+            f"peak memory of all processes beside the file, {largest.megabytes:.0f} MB",
+            "1.2 times",
+            f"{share:.2f} times",
+            share <= 1.2,
+        )
+    )
+    return [
+        *lines,
+        "",
+        "MB are 10^6 bytes, of the trace unpacked and of memory. The peak is that of the largest process; large files",
+        "are read by several, and the last column is what all of them had at one time, shared pages counted once.",
+        "",
+        f"![Seconds and peak memory against the size of the trace]({PLOT.name})",
+        "",
+    ], targets
+
+
+def limits(found: dict[str, Any]) -> list[str]:
+    seconds, size, events = found["seconds"], found["bytes"], found["events"]
+    lines = [
+        f"## How far from the limit, {size / 1e6:.0f} MB",
+        "",
+        f"{events:,} events. A plain read copies the file from the page cache. The bare decode makes typed objects of",
+        "all events with msgspec and drops them, in one process: no reader that goes through it can need less.",
+        "",
+        "| | seconds | MB/s | million events/s |",
+        "|---|---|---|---|",
+    ]
+    for stage in (
+        "plain read",
+        "bare typed decode, one process",
+        "reading, one process",
+        "reading, all cores",
+        "reading packed, one process",
+        "reading packed, unpacked ahead",
+        "reading from the cache",
+    ):
+        took = seconds[stage]
+        lines.append(f"| {stage} | {took:.3f} | {size / 1e6 / took:,.0f} | {events / 1e6 / took:.2f} |")
+    one, decode = seconds["reading, one process"], seconds["bare typed decode, one process"]
+    cores = seconds["reading, one process"] / seconds["reading, all cores"]
+    return [
+        *lines,
+        "",
+        f"Reading takes {one / decode:.1f} times as long as the bare decode, in one process; all cores make it "
+        f"{cores:.1f} times as fast.",
+        f"The packed file is of {found['packed_bytes'] / 1e6:.0f} MB. What the cache keeps of the trace takes "
+        f"{found['cached_bytes'] / 1e6:.0f} MB ([cache](cache.md)).",
+        "",
+    ]
+
+
+def where(found: dict[str, Any], profiles: dict[str, list[dict[str, Any]]], whole: Run) -> list[str]:
+    seconds = found["seconds"]
+    inside = [(stage, seconds[stage]) for stage in ("reading, all cores", "analysis", "rules")]
+    rest = whole.seconds - sum(took for _, took in inside)
+    rows = [*inside, ("start of Python, imports, drawing, end", rest)]
+    lines = [
+        "## Where the time goes",
+        "",
+        f"Of the {whole.seconds:.2f} s of the whole process:",
+        "",
+        "| | seconds | share |",
+        "|---|---|---|",
+        *(f"| {stage} | {took:.3f} | {100 * took / whole.seconds:.0f} % |" for stage, took in rows),
+        "",
+    ]
+    titles = {
+        "reading": "Reading in one process, under cProfile: the functions with the most time of their own.",
+        "analysis": f"Analysis and rules, likewise ({found['gpu_ops']:,} GPU ops).",
+    }
+    for what, title in titles.items():
+        lines += [title, "", "| function | calls | ms | share |", "|---|---|---|---|"]
+        lines += [
+            f"| `{one['function']}` | {one['calls']} | {1000 * one['seconds']:.1f} | {100 * one['share']:.0f} % |"
+            for one in profiles[what]
+        ]
+        lines.append("")
+    return lines
+
+
+def reopening(trace: Path, directory: Path, found: dict[str, Any], repeats: int) -> tuple[list[str], list[Target]]:
+    """A whole process on a trace that was read before."""
+    folder = {"OVERLAPSCOPE_CACHE_DIR": str(directory / "cache")}
+    command = [*OURS, "analyze", trace]
+    first = run(command, **folder)
+    again = [run(command, **folder) for _ in range(repeats)]
+    without = [analyze(trace) for _ in range(repeats)]
+    faster = found["seconds"]["reading, all cores"] / found["seconds"]["reading from the cache"]
+    return [
+        "## From the cache",
+        "",
+        f"| `overlapscope analyze`, {trace.stat().st_size / 1e6:.0f} MB | seconds |",
+        "|---|---|",
+        f"| without the cache | {median(without).seconds:.2f} |",
+        f"| for the first time, which fills it | {first.seconds:.2f} |",
+        f"| from then on | {median(again).seconds:.2f} |",
+        "",
+    ], [Target("reading again beside reading with all cores", "10 times", f"{faster:.0f} times", faster >= 10)]
+
+
+def start_up(directory: Path) -> list[Target]:
+    say("start-up")
+    trace = directory / "seed.json"
+    with gzip.open(SOURCE) as packed, open(trace, "wb") as plain:
+        shutil.copyfileobj(packed, plain)
+    size = trace.stat().st_size / 1e6
+    helped = median([run([*OURS, "--help"]) for _ in range(HELP_RUNS)]).seconds
+    analyzed = median([analyze(trace) for _ in range(HELP_RUNS // 2)]).seconds
+    trace.unlink()
+    return [
+        Target("`overlapscope --help`", "under 150 ms", f"{helped * 1000:.0f} ms", helped < 0.150),
+        Target(f"`overlapscope analyze`, {size:.0f} MB", "under 0.6 s", f"{analyzed:.2f} s", analyzed < 0.6),
+    ]
+
+
+def growth(directory: Path, compared: Sequence[Compared], repeats: int) -> list[str]:
+    rows = [(row.megabytes, median(row.ours)) for row in compared]
+    for megabytes in GROWTH_MB:
+        say(f"growth, {megabytes} MB")
+        trace = grown(directory, megabytes)
+        rows.append((trace.stat().st_size / 1e6, median([analyze(trace) for _ in range(repeats)])))
+        trace.unlink()
+    rows.sort(key=lambda row: row[0])
+    sizes = [size for size, _ in rows]
+    lines = ["## Growth", "", "| MB | seconds | peak MB |", "|---|---|---|"]
+    lines += [f"| {size:.1f} | {one.seconds:.2f} | {one.peak_mb:.0f} |" for size, one in rows]
+    for what, unit, values in (
+        ("Time", "s", [one.seconds for _, one in rows]),
+        ("Peak memory", "MB", [one.peak_mb for _, one in rows]),
+    ):
+        slope, start = statistics.linear_regression(sizes, values)
+        fit = statistics.correlation(sizes, values) ** 2
+        lines += ["", f"{what} by least squares: {start:.2f} {unit} + {slope:.4f} {unit} per MB, R² = {fit:.4f}."]
+    return [*lines, ""]
+
+
+def large(directory: Path) -> list[str]:
+    say(f"{LARGE_MB} MB: growing it takes a while")
+    trace = grown(directory, LARGE_MB)
+    once = analyze(trace, "--no-cache")
+    peak = peak_of_all_mb([*OURS, "analyze", "--no-cache", trace])
+    size = trace.stat().st_size / 1e6
+    trace.unlink()
+    return [
+        f"## {size / 1000:.0f} GB",
+        "",
+        f"`overlapscope analyze` takes {once.seconds:.1f} s and {peak:.0f} MB in all processes together: "
+        f"{peak / size:.2f} times the file.",
+        "",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=f"Measures overlapscope, beside HTA, into {PAGE.name}.")
+    parser.add_argument("--hta-python", default=sys.executable, help="Python that has traceinsight (default: this)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs per figure (default: 5)")
+    options = parser.parse_args()
+    hta = dict.fromkeys(("traceinsight", "pandas"), options.hta_python)
+    about = machine({**dict.fromkeys(("overlapscope", "numpy", "msgspec", "pyarrow"), sys.executable), **hta})
+    analyze(SOURCE)  # the first run caches the bytecode
+    stages: list[str | Path] = [sys.executable, "-m", "benchmarks.stages"]
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        targets = start_up(directory)
+        compared = []
+        for megabytes in COMPARED_MB:
+            trace = grown(directory, megabytes)
+            # HTA needs minutes for the largest.
+            repeats = options.repeats if megabytes < 1000 else 1
+            compared.append(compare(trace, options.hta_python, repeats))
+            if megabytes == LOOKED_INTO_MB:
+                say("stage by stage")
+                found = json.loads(run([*stages, trace, "--repeats", str(options.repeats)]).stdout)
+                profiles = {
+                    what: json.loads(run([*stages, trace, "--profile", what]).stdout)
+                    for what in ("reading", "analysis")
+                }
+                cached, cache_targets = reopening(trace, directory, found, options.repeats)
+                parts = where(found, profiles, median(compared[-1].ours))
+            trace.unlink()
+        beside, hta_targets = beside_hta(compared)
+        grew = growth(directory, compared, options.repeats)
+        huge = large(directory)
+    draw(compared, PLOT)
+    lines = [
+        "# Speed and memory",
+        "",
+        "Written by `make bench`. The traces are a recording of GPT-2 in training, grown to size by",
+        "`benchmarks/grow.py`. Files are in the page cache, bytecode is cached too, processes are fresh.",
+        "",
+        about,
+        "",
+        "| | wanted | measured | |",
+        "|---|---|---|---|",
+        *(
+            f"| {t.what} | {t.wanted} | {t.measured} | {'met' if t.met else '**missed**'} |"
+            for t in [*hta_targets, *cache_targets, *targets]
+        ),
+        "",
+        *beside,
+        *limits(found),
+        *cached,
+        *parts,
+        *grew,
+        *huge,
+    ]
+    text = "\n".join(lines).rstrip() + "\n"
+    PAGE.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

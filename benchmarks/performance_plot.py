@@ -1,0 +1,57 @@
+"""The plot of `docs/performance.md`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import sync_playwright
+from plotly.subplots import make_subplots
+
+from benchmarks.processes import median
+from tests.browser import chromium
+
+if TYPE_CHECKING:
+    from benchmarks.performance import Compared
+
+WIDTH, HEIGHT = 960, 380
+
+
+def draw(rows: Sequence[Compared], target: Path) -> None:
+    """Seconds and peak memory of both tools against the size of the trace, on logarithmic axes, as a PNG."""
+    figure = make_subplots(1, 2, subplot_titles=("seconds", "peak memory, MB"), horizontal_spacing=0.1)
+    sizes = [row.megabytes for row in rows]
+    for name, color, symbol, runs in (
+        ("HTA, load", "#b5651d", "square", [median(row.hta) for row in rows]),
+        ("overlapscope, all", "#1f6fb2", "circle", [median(row.ours) for row in rows]),
+    ):
+        for column, values in enumerate(([one.seconds for one in runs], [one.peak_mb for one in runs]), 1):
+            figure.add_scatter(
+                x=sizes,
+                y=values,
+                name=name,
+                mode="lines+markers+text",
+                text=[f"{value:.3g}" for value in values],
+                textposition="top center",
+                marker={"color": color, "symbol": symbol, "size": 9},
+                line={"color": color},
+                showlegend=column == 1,
+                row=1,
+                col=column,
+            )
+    figure.update_xaxes(type="log", title="MB of trace", tickvals=sizes, ticktext=[f"{size:.0f}" for size in sizes])
+    figure.update_yaxes(type="log", dtick=1)
+    figure.update_layout(
+        template="plotly_white", width=WIDTH, height=HEIGHT, margin={"t": 40, "b": 50, "l": 50, "r": 10}
+    )
+    with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
+        page_file = Path(directory, "plot.html")
+        figure.write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
+        browser = playwright.chromium.launch(executable_path=chromium.find(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=2)
+        page.goto(page_file.as_uri())
+        page.locator(".main-svg").first.wait_for()
+        page.locator(".plotly-graph-div").screenshot(path=target)
+        browser.close()
