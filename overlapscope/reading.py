@@ -12,15 +12,17 @@ from overlapscope.sources import LIMIT_BYTES, expand, load
 
 if TYPE_CHECKING:
     from overlapscope.budgets.baseline import Baseline
+    from overlapscope.ranks.result import RanksReport
     from overlapscope.report import Report
 
 _BEGINS_LIKE_A_REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:')
 _BEGINS_LIKE_A_BASELINE = re.compile(rb'\s*\{\s*"devices"\s*:')
+_BEGINS_LIKE_RANKS = re.compile(rb'\s*\{\s*"schema_version"\s*:[^\[\]]*?"world_size"\s*:')
 _HEAD_BYTES = 256
 
 
-def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None) -> Report:
-    """One report over all that is named: the ranks of one job.
+def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None, cache: bool = True) -> Report:
+    """One report over all that is named: the ranks of one job. `limit_bytes` and `cache` as of `load`.
 
     Raises UnreadableTrace for the first file that is neither a trace nor a report of this version.
     """
@@ -31,7 +33,7 @@ def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None) 
     written = {path: _begins_like(_BEGINS_LIKE_A_REPORT, path) for path in files}
     reports = [_from_json(path) for path in files if written[path]]
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    analyses = [analyze_trace(load(path, limit_bytes=limit)) for path in files if not written[path]]
+    analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if not written[path]]
     if analyses:
         reports.append(build(analyses))
     if len(reports) == 1:
@@ -43,7 +45,9 @@ def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None) 
     )
 
 
-def read_baseline(path: str | Path, *, ranges: Iterable[str] = (), limit_bytes: int | None = None) -> Baseline:
+def read_baseline(
+    path: str | Path, *, ranges: Iterable[str] = (), limit_bytes: int | None = None, cache: bool = True
+) -> Baseline:
     """The baseline in a file, or the one that the traces or the report there make, with these `ranges` besides steps.
 
     Raises UnreadableTrace where it is none of these, UsageError where the traces cannot serve as one.
@@ -52,7 +56,36 @@ def read_baseline(path: str | Path, *, ranges: Iterable[str] = (), limit_bytes: 
 
     if _begins_like(_BEGINS_LIKE_A_BASELINE, Path(path)):
         return baseline_file.from_json(_bytes(Path(path)), str(path))
-    return baseline.of(read_report([path], limit_bytes=limit_bytes), ranges=ranges)
+    return baseline.of(read_report([path], limit_bytes=limit_bytes, cache=cache), ranges=ranges)
+
+
+def is_ranks_report(path: Path) -> bool:
+    """Whether a file begins as `overlapscope ranks --format json` writes it."""
+    return _begins_like(_BEGINS_LIKE_RANKS, path)
+
+
+def read_ranks_report(path: Path) -> RanksReport:
+    """The report that `overlapscope ranks --format json` wrote.
+
+    Raises UnreadableTrace where it is not one of this version.
+    """
+    import msgspec
+
+    from overlapscope.ranks.result import SCHEMA_VERSION, from_json
+
+    again = "write it again with `overlapscope ranks --format json`"
+    try:
+        report = from_json(_bytes(path))
+    except msgspec.DecodeError as error:
+        raise UnreadableTrace(
+            f"{path}: looks like a report of ranks, but not of this version ({error}); {again}."
+        ) from None
+    if report.schema_version != SCHEMA_VERSION:
+        raise UnreadableTrace(
+            f"{path}: is a report of ranks of schema version {report.schema_version}, and this version reads "
+            f"{SCHEMA_VERSION}; {again}."
+        )
+    return report
 
 
 def _begins_like(pattern: re.Pattern[bytes], path: Path) -> bool:

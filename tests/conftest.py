@@ -1,5 +1,7 @@
 """Options of this suite."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
@@ -9,6 +11,14 @@ settings.load_profile("untimed")
 
 # For the tests of our own pytest plugin.
 pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, nor a program that one starts, uses the cache of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OVERLAPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -37,7 +37,7 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
 
     A trace without GPU activity has no device and adds nothing. Raises UnreadableTrace.
     """
-    analyses = [analyze_trace(load(path, progress=False)) for path in paths]
+    analyses = [analyze_trace(load(path, progress=False, cache=False)) for path in paths]
     report = build(analyses)
     judged = []
     for one in analyses:

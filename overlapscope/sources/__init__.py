@@ -10,6 +10,7 @@ from pathlib import Path
 from overlapscope.errors import UnreadableTrace
 from overlapscope.sources import kineto
 from overlapscope.sources._progress import Progress
+from overlapscope.sources.cache import of_user
 from overlapscope.sources.files import LIMIT_BYTES
 from overlapscope.trace import Trace
 
@@ -19,29 +20,39 @@ SUFFIXES = (".json", ".json.gz", ".json.zst")
 __all__ = ["LIMIT_BYTES", "SUFFIXES", "expand", "load", "load_all", "natural"]
 
 
-def load(source: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True) -> Trace:
+def load(
+    source: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, cache: bool = True
+) -> Trace:
     """The Trace in one file.
 
     `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
-    bytes read and how many there are.
+    bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
+    same content is read again (`docs/cache.md`); the Trace is the same.
 
     Raises UnreadableTrace with a sentence for the user.
     """
     path = Path(source)
     if path.is_dir():
         raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
+    kept = of_user() if cache else None
+    if kept is not None:
+        return kept.load(source, limit_bytes=limit_bytes, progress=progress)
     return kineto.read(source, limit_bytes=limit_bytes, progress=progress)
 
 
 def load_all(
-    sources: str | Path | Iterable[str | Path], *, limit_bytes: int = LIMIT_BYTES, progress: bool = True
+    sources: str | Path | Iterable[str | Path],
+    *,
+    limit_bytes: int = LIMIT_BYTES,
+    progress: bool = True,
+    cache: bool = True,
 ) -> list[Trace]:
     """One Trace for each file that `expand` finds. Two files of one rank stay two Traces.
 
     Raises UnreadableTrace for the first source that cannot be read.
     """
-    return [load(path, limit_bytes=limit_bytes, progress=progress) for path in expand(sources)]
+    return [load(path, limit_bytes=limit_bytes, progress=progress, cache=cache) for path in expand(sources)]
 
 
 def expand(sources: str | Path | Iterable[str | Path]) -> list[Path]:

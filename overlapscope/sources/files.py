@@ -14,10 +14,10 @@ BLOCK_BYTES = 1 << 19
 """Unpacked bytes in one block. Half a megabyte stays in a core's cache while it is decoded (measured: blocks
 of 8 MB take almost twice the time)."""
 
-LIMIT_BYTES = 4 << 30
+LIMIT_BYTES = 8 << 30
 """Unpacked bytes read of one file unless the caller says otherwise.
 
-It bounds memory too: an event becomes 32 bytes of columns (72 for a GPU op, whose shortest text is as long), and a
+It bounds memory too: an event becomes 36 bytes of columns (84 for a GPU op, whose shortest text is as long), and a
 real one is some 300 bytes of text, so a file takes a tenth of its size and a hostile one about all of it.
 """
 

@@ -86,8 +86,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     rank = integer(distributed.get("rank"))
     cpu_ops, syncs = _event_notes.apply(finished.host(Table.CPU, base_ns), runtime_calls, finished.syncs(base_ns))
     return Trace(
-        # A file name need not be valid text, but what is in a report must be.
-        source=os.fsencode(source).decode("utf-8", "backslashreplace"),
+        source=shown_source(source),
         names=finished.names,
         gpu_ops=finished.gpu_ops(base_ns, runtime_calls),
         runtime_calls=runtime_calls,
@@ -99,7 +98,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         device_annotations=finished.device_annotations(base_ns),
         collectives=finished.collectives(base_ns),
         device_names=device_names(metadata.get("deviceProperties")),
-        rank=rank if rank is not None else _rank_in_name(source),
+        rank=rank if rank is not None else rank_in_name(source),
         world_size=integer(distributed.get("world_size")),
         start_ns=begin_ns + base_ns if stated else -1,
         end_ns=end_ns + base_ns if stated else -1,
@@ -152,6 +151,12 @@ def _first_impossible(finished: Finished, rows: Any) -> list[str]:
     return [f"impossible time: {finished.name(row)[:60]} starts at {when}, lasts {length}"]
 
 
-def _rank_in_name(source: str) -> int | None:
+def shown_source(source: str | Path) -> str:
+    """A path as a report names it. A file name need not be valid text, but what is in a report must be."""
+    return os.fsencode(source).decode("utf-8", "backslashreplace")
+
+
+def rank_in_name(source: str) -> int | None:
+    """The rank that a file's name states; None where it states none."""
     found = _RANK_IN_NAME.findall(Path(source).name)
     return int(found[-1]) if found else None

@@ -1,0 +1,39 @@
+"""Options of the commands that read traces."""
+
+from __future__ import annotations
+
+import argparse
+
+from overlapscope import sizes
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `20GB`, `1.5 GiB` or `4096`; raises ArgumentTypeError."""
+    try:
+        size = sizes.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if size <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size to work with; write it like 20GB or 512MiB")
+    return size
+
+
+def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--max-size` as `args.max_size`, None where it is not given, and `--no-cache` as `args.cache`."""
+    add_max_size(parser)
+    parser.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="read the traces themselves, and keep nothing of them in the cache (see `overlapscope cache`)",
+    )
+
+
+def add_max_size(parser: argparse.ArgumentParser) -> None:
+    """`--max-size` of whatever reads traces; None where it is not given."""
+    parser.add_argument(
+        "--max-size",
+        metavar="SIZE",
+        type=parse_size,
+        help="largest unpacked size to read of one file, such as 20GB (default: 8GiB)",
+    )

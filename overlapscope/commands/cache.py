@@ -1,0 +1,107 @@
+"""`overlapscope cache`."""
+
+from __future__ import annotations
+
+import argparse
+
+from overlapscope.commands import DONE
+from overlapscope.commands._output import write
+from overlapscope.errors import UsageError
+
+FORMATS = ("text", "json")
+
+
+class Command:
+    """Say what is kept of large traces that were read before, so that they
+    open in a moment, or remove it.
+
+    What is kept is found again by the content of a trace file. All of it can
+    be made again.
+
+    OVERLAPSCOPE_CACHE_DIR chooses another folder, OVERLAPSCOPE_CACHE_SIZE
+    another limit (20GB; 0 keeps nothing).
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        info = actions.add_parser(
+            "info",
+            help="say where the cache is, what it holds and whether it works",
+            description="Say where the cache is, how much it holds, how much it may, and whether it works.",
+            formatter_class=parser.formatter_class,
+            allow_abbrev=False,
+        )
+        info.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
+        actions.add_parser(
+            "clear",
+            help="remove all that it holds",
+            description="Remove all that the cache holds, and say how much that was.",
+            formatter_class=parser.formatter_class,
+            allow_abbrev=False,
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        return _clear() if args.action == "clear" else _info(args.format)
+
+
+def _info(format: str) -> int:
+    from overlapscope.sources.cache import LEAST_BYTES
+    from overlapscope.sources.cache_info import describe
+    from overlapscope.words import clean
+
+    found = describe()
+    if format == "json":
+        import msgspec
+
+        write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n", None)
+        return DONE
+    rows = [("folder", clean(found.folder or "none"))]
+    if found.entries is not None and found.bytes is not None:
+        rows.append(("holds", f"{_traces(found.entries)}, {_size(found.bytes)}"))
+    rows.append(("limit", _size(found.limit_bytes)))
+    if found.free_bytes is not None:
+        rows.append(("free", f"{_size(found.free_bytes)} on its disk"))
+    rows += [(name, version or "not installed") for name, version in found.packages.items()]
+    widest = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{widest}}  {value}" for name, value in rows]
+    works = f"Traces of {_size(LEAST_BYTES)} and more, unpacked, are kept."
+    lines += ["", clean(found.problem) if found.problem else works]
+    _print(lines)
+    return DONE
+
+
+def _clear() -> int:
+    from overlapscope.sources.cache_folder import Folder, default_folder
+    from overlapscope.words import clean
+
+    path = default_folder()
+    if path is None:
+        raise UsageError("there is no cache: this user has no home folder; OVERLAPSCOPE_CACHE_DIR names another.")
+    try:
+        removed = Folder(path).clear()
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be cleared ({error.strerror or error}); check the folder's permissions."
+        ) from None
+    entries = sum(file.is_entry for file in removed)
+    total = sum(file.bytes for file in removed)
+    shown = clean(str(path))
+    _print([f"Removed {_traces(entries)}, {_size(total)}, from {shown}" if removed else f"{shown} held nothing."])
+    return DONE
+
+
+def _print(lines: list[str]) -> None:
+    write(("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"), None)
+
+
+def _traces(count: int) -> str:
+    return "1 trace" if count == 1 else f"{count:,} traces"
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if value < 1023.5:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} GiB"
