@@ -35,7 +35,7 @@ types: $(VENV)/.ready  ## check types with mypy --strict
 	$(VENV)/bin/mypy --strict
 
 bench: $(VENV)/.ready browser  ## measure speed and memory into benchmarks/*.md (needs 3 GB of disk, many minutes)
-	$(VENV)/bin/python benchmarks/analyze.py
+	$(VENV)/bin/python -m benchmarks.performance
 	$(VENV)/bin/python -m benchmarks.check
 	$(VENV)/bin/python -m benchmarks.dashboard
 

@@ -74,6 +74,11 @@ def hta_load(python: str, trace: Path) -> Run:
     return Run(float(done.stdout.split()[-1]), done.peak_mb)
 
 
+def staged(trace: Path, *options: str) -> Any:
+    """What `benchmarks.stages` finds, in a process of its own."""
+    return json.loads(run([sys.executable, "-m", "benchmarks.stages", str(trace), *options]).stdout)
+
+
 def compare(trace: Path, hta_python: str, repeats: int) -> Compared:
     size = trace.stat().st_size / 1e6
     ours: list[Run] = []
@@ -198,7 +203,7 @@ def where(found: dict[str, Any], profiles: dict[str, list[dict[str, Any]]], whol
 def reopening(trace: Path, directory: Path, found: dict[str, Any], repeats: int) -> tuple[list[str], list[Target]]:
     """A whole process on a trace that was read before."""
     folder = {"OVERLAPSCOPE_CACHE_DIR": str(directory / "cache")}
-    command = [*OURS, "analyze", trace]
+    command: list[str | Path] = [*OURS, "analyze", trace]
     first = run(command, **folder)
     again = [run(command, **folder) for _ in range(repeats)]
     without = [analyze(trace) for _ in range(repeats)]
@@ -275,7 +280,6 @@ def main() -> None:
     hta = dict.fromkeys(("traceinsight", "pandas"), options.hta_python)
     about = machine({**dict.fromkeys(("overlapscope", "numpy", "msgspec", "pyarrow"), sys.executable), **hta})
     analyze(SOURCE)  # the first run caches the bytecode
-    stages: list[str | Path] = [sys.executable, "-m", "benchmarks.stages"]
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         targets = start_up(directory)
@@ -287,11 +291,8 @@ def main() -> None:
             compared.append(compare(trace, options.hta_python, repeats))
             if megabytes == LOOKED_INTO_MB:
                 say("stage by stage")
-                found = json.loads(run([*stages, trace, "--repeats", str(options.repeats)]).stdout)
-                profiles = {
-                    what: json.loads(run([*stages, trace, "--profile", what]).stdout)
-                    for what in ("reading", "analysis")
-                }
+                found = staged(trace, "--repeats", str(options.repeats))
+                profiles = {what: staged(trace, "--profile", what) for what in ("reading", "analysis")}
                 cached, cache_targets = reopening(trace, directory, found, options.repeats)
                 parts = where(found, profiles, median(compared[-1].ours))
             trace.unlink()

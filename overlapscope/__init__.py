@@ -18,11 +18,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from overlapscope import hta
     from overlapscope.api import analyze, check, diff, load
     from overlapscope.recorder.current import step
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
 
-__all__ = ["__version__", "analyze", "check", "diff", "load", "record", "step"]
+__all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "step"]
 __version__ = "0.1.0"
 
 
@@ -38,10 +39,13 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _PLACES and name != "hta":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    if name == "hta":
+        # A module by itself, which the import makes an attribute of this one.
+        return importlib.import_module(f"{__name__}.{name}")
     module, attribute = _PLACES[name]
     value = globals()[name] = getattr(importlib.import_module(module), attribute)
     return value

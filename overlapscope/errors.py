@@ -25,3 +25,11 @@ class MissingPackage(OverlapscopeError):
 
 class RecordingFailed(OverlapscopeError):
     """A recording could not be made or written; the text says why."""
+
+
+class HtaFailed(OverlapscopeError):
+    """HolisticTraceAnalysis could not do what was asked of it; the text says what it said."""
+
+
+class ClusterFailed(OverlapscopeError):
+    """A Dask cluster cannot be worked with, or was lost; the text says why and what to do."""

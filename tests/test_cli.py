@@ -13,7 +13,7 @@ import pytest
 
 from overlapscope import __version__
 from overlapscope.commands import COMMANDS, main
-from overlapscope.commands._size import parse_size
+from overlapscope.commands._reading import parse_size
 
 DATA = Path("traces")
 PIPELINE = str(DATA / "pipeline_1stream.json.gz")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._size import add_max_size
+from overlapscope.commands._reading import add_reading_arguments
 from overlapscope.errors import UsageError
 from overlapscope.words import clean, did_you_mean
 
@@ -42,7 +42,7 @@ class Command:
         scope.add_argument("--step", metavar="NAME", help="this step only: ProfilerStep#4, or just 4")
         scope.add_argument("--range", metavar="NAME", help="this record_function range only")
         parser.add_argument("-v", "--verbose", action="store_true", help="every check, step, range and host stall")
-        add_max_size(parser)
+        add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
@@ -70,7 +70,7 @@ def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:
     from overlapscope.sources import LIMIT_BYTES, expand, load
 
     limit = LIMIT_BYTES if args.max_size is None else args.max_size
-    traces = [load(path, limit_bytes=limit) for path in expand(args.traces)]
+    traces = [load(path, limit_bytes=limit, cache=args.cache) for path in expand(args.traces)]
     step = _step(args.step)
     _check_device(traces, args.device)
     _check_name(traces, step, args.range)

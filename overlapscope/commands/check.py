@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.commands._output import write
-from overlapscope.commands._size import add_max_size
+from overlapscope.commands._reading import add_reading_arguments
 from overlapscope.errors import UsageError
 from overlapscope.views.check import FORMATS
 from overlapscope.words import did_you_mean
@@ -86,7 +86,7 @@ class Command:
         parser.add_argument(
             "--explain", metavar="BUDGET", help="tell all about one budget: how it is computed, and every value"
         )
-        add_max_size(parser)
+        add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.strict_env and args.baseline is None:
@@ -96,11 +96,11 @@ class Command:
         from overlapscope.budgets.check import check
         from overlapscope.reading import read_baseline, read_report
 
-        report = read_report(args.traces, limit_bytes=args.max_size)
+        report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache)
         baseline = None
         if args.baseline is not None:
             ranges = settings.compared_ranges
-            baseline = read_baseline(args.baseline, ranges=ranges, limit_bytes=args.max_size)
+            baseline = read_baseline(args.baseline, ranges=ranges, limit_bytes=args.max_size, cache=args.cache)
         result = check(report, settings, baseline=baseline)
         for warning in result.warnings:
             print(f"overlapscope: warning: {_printable(warning)}", file=sys.stderr)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from overlapscope.commands import DONE
-from overlapscope.commands._size import add_max_size, parse_size
+from overlapscope.commands._reading import add_reading_arguments, parse_size
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
 from overlapscope.words import clean
 
@@ -34,7 +34,7 @@ class Command:
         )
         parser.add_argument("--base-path", default="/", metavar="PATH", help="path that a proxy serves it under")
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
-        add_max_size(parser)
+        add_reading_arguments(parser)
         parser.add_argument(
             "--max-upload",
             metavar="SIZE",
@@ -53,6 +53,7 @@ class Command:
             base=f"/{base}/" if base else "/",
             token=args.token,
             limit_bytes=args.max_size,
+            cache=args.cache,
             upload_bytes=args.max_upload,
         )
         _tell(f"Serving at {url}  (Ctrl-C to end)")

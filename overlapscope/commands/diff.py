@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._size import add_max_size
+from overlapscope.commands._reading import add_reading_arguments
 
 if TYPE_CHECKING:
     from overlapscope.compare.difference import Diff
@@ -33,7 +33,7 @@ class Command:
         parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
         add_output_arguments(parser)
         parser.add_argument("-v", "--verbose", action="store_true", help="what did not change, too, and whole lists")
-        add_max_size(parser)
+        add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
@@ -44,7 +44,9 @@ class Command:
         from overlapscope.compare.diff import diff, to_json
         from overlapscope.reading import read_report
 
-        before, after = (read_report([path], limit_bytes=args.max_size) for path in (args.before, args.after))
+        before, after = (
+            read_report([path], limit_bytes=args.max_size, cache=args.cache) for path in (args.before, args.after)
+        )
         found = diff(before, after)
         data = to_json(found) if args.format == "json" else _drawn(found, args)
         write(data, args.output, force=args.force)

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from overlapscope.commands import ProgramInterrupted
 from overlapscope.commands._output import check_output
-from overlapscope.commands._size import parse_size
+from overlapscope.commands._reading import parse_size
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices, script

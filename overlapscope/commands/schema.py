@@ -11,13 +11,17 @@ from overlapscope.commands._output import add_output_arguments, check_output, wr
 
 
 class Command:
-    """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`
-    and `check` print with `--format json`, or of a baseline.
+    """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
+    `check` and `ranks` print with `--format json`, or of a baseline.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "of", nargs="?", choices=("report", "diff", "check", "baseline"), default="report", help="default: report"
+            "of",
+            nargs="?",
+            choices=("report", "diff", "check", "baseline", "ranks"),
+            default="report",
+            help="default: report",
         )
         add_output_arguments(parser)
 
@@ -36,6 +40,7 @@ def _schema(of: str) -> dict[str, Any]:
         "diff": "overlapscope.compare.diff",
         "check": "overlapscope.budgets.verdicts",
         "baseline": "overlapscope.budgets.baseline_file",
+        "ranks": "overlapscope.ranks.result",
     }[of]
     schema: dict[str, Any] = importlib.import_module(module).schema()
     return schema

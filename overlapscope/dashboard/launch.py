@@ -43,6 +43,7 @@ def launch(
     base: str = "/",
     token: str | None = None,
     limit_bytes: int | None = None,
+    cache: bool = True,
     upload_bytes: int = UPLOAD_BYTES,
 ) -> tuple[Listening, str]:
     """A server of the traces, to be run, and the address to open, with the token where one is needed.
@@ -55,7 +56,7 @@ def launch(
     from overlapscope.dashboard.library import Library
     from overlapscope.sources import LIMIT_BYTES
 
-    library = Library(sources, limit_bytes=LIMIT_BYTES if limit_bytes is None else limit_bytes)
+    library = Library(sources, limit_bytes=LIMIT_BYTES if limit_bytes is None else limit_bytes, cache=cache)
     for entry in library.entries()[:1]:
         library.request(entry.id)
 
@@ -75,7 +76,10 @@ def launch(
         body_bytes=upload_bytes,
         admits=lambda request: upload.is_upload(request) and refusal(request, token) is None,
     )
-    return listening, f"{listening.url}?{urlencode({'token': token})}" if token else listening.url
+    # Reports alone have one page.
+    page = "ranks" if library.ranks_files() and not library.entries() else ""
+    query = f"?{urlencode({'token': token})}" if token else ""
+    return listening, f"{listening.url}{page}{query}"
 
 
 def open_browser(url: str) -> None:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
-import re
 import threading
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from overlapscope import lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.strip import measure
+from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.laboratory.results import Results
 from overlapscope.lanes import Lanes
+from overlapscope.ranks.reduced import ReducedRank, reduce
+from overlapscope.ranks.result import Unreadable
 from overlapscope.report import Report, build
-from overlapscope.sources import LIMIT_BYTES, SUFFIXES, expand, load, natural
+from overlapscope.sources import LIMIT_BYTES, load
+from overlapscope.trace import Trace
 from overlapscope.views.page import Page, Section
 
 DROPPED = "dropped"
@@ -33,20 +35,10 @@ KEPT_EVENTS = 40_000_000
 _FileState = tuple[int, int] | None
 """Time of the last change and size; None where there is no such file."""
 
-_ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
+T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A trace that may be shown."""
-
-    id: str
-    """What URLs call it: its path below what was given, without the ending."""
-    folder: str
-    """The id's part before the name; empty for a file at the top."""
-    path: Path
-    name: str | None = None
-    """What a file that was dropped in is called; where it lies says nothing to anyone."""
+Reduced = tuple[ReducedRank, ...] | Unreadable
+"""What the page Ranks needs of a trace: one for each device, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,15 +77,21 @@ class Loading:
 class Library:
     """Thread-safe. One thread loads, the trace asked for last first."""
 
-    def __init__(self, sources: Iterable[Path] = (), *, limit_bytes: int = LIMIT_BYTES) -> None:
-        """Raises UnreadableTrace where a source is missing or a directory holds no trace."""
+    def __init__(self, sources: Iterable[Path] = (), *, limit_bytes: int = LIMIT_BYTES, cache: bool = True) -> None:
+        """`limit_bytes` and `cache` as of `load`.
+
+        Raises UnreadableTrace where a source is missing or a directory holds no trace."""
         self._limit_bytes = limit_bytes
+        self._cache = cache
         self._sources = tuple(sources)
-        self._entries = {entry.id: entry for entry in _find(self._sources)}
+        entries, self._ranks_files = find(self._sources)
+        self._entries = {entry.id: entry for entry in entries}
         self._ids = {entry.path.resolve(): entry.id for entry in self._entries.values()}
         self._opened: dict[str, Opened] = {}
         self._failed: dict[str, tuple[OverlapscopeError, _FileState]] = {}
+        self._reduced: dict[str, tuple[Reduced, _FileState]] = {}
         self._wanted: list[str] = []
+        self._to_reduce: list[str] = []
         self._loading: dict[str, Loading] = {}
         self._change = threading.Condition()
         threading.Thread(target=self._work, name="overlapscope-loader", daemon=True).start()
@@ -117,10 +115,10 @@ class Library:
     def add(self, path: Path, name: str) -> str:
         """Make a file known that was dropped in, under its own name; its id."""
         with self._change:
-            id = _unique(f"{DROPPED}/{_ENDING.sub('', name)}", self._entries)
-            self._entries[id] = Entry(id, DROPPED, path, name)
-            self._ids.setdefault(path.resolve(), id)
-            return id
+            entry = dropped(DROPPED, path, name, self._entries)
+            self._entries[entry.id] = entry
+            self._ids.setdefault(path.resolve(), entry.id)
+            return entry.id
 
     def opened(self, id: str | None) -> Opened | None:
         """The trace if it is loaded."""
@@ -170,6 +168,25 @@ class Library:
         with self._change:
             return self._loading.get(id, Loading("waiting for another trace"))
 
+    def reduced(self, id: str) -> Reduced | None:
+        """What the page Ranks needs of a trace, once it is known; it is asked for until then. Anew where its file has
+        changed."""
+        with self._change:
+            entry = self._entries.get(id)
+            if entry is None:
+                return Unreadable(source=id, reason="There is no such trace here.")
+            found, state = self._reduced.get(id, (None, None))
+            if found is not None and state == _state_of(entry.path):
+                return found
+            if id not in self._to_reduce and id not in self._loading:
+                self._to_reduce.append(id)
+                self._change.notify_all()
+            return None
+
+    def ranks_files(self) -> tuple[RanksFile, ...]:
+        """The reports of ranks among what was given."""
+        return tuple(self._ranks_files)
+
     def results(self) -> tuple[tuple[Path, Results], ...]:
         """The laboratory's results in the directories given, and below them."""
         found = []
@@ -189,42 +206,62 @@ class Library:
     def _work(self) -> None:
         while True:
             with self._change:
-                while not self._wanted:
+                while not self._wanted and not self._to_reduce:
                     self._change.wait()
-                entry = self._entries[self._wanted.pop()]
+                # What somebody waits to look at comes before the ranks, which are many.
+                reducing = not self._wanted
+                entry = self._entries[self._to_reduce.pop(0) if reducing else self._wanted.pop()]
                 self._loading[entry.id] = Loading("reading", 0.0)
             state = _state_of(entry.path)
-            opened, error = self._open(entry)
+            if reducing:
+                reduced = self._reduce(entry)
+                with self._change:
+                    self._reduced[entry.id] = reduced, state
+            else:
+                opened, error = self._open(entry)
+                with self._change:
+                    if opened is not None:
+                        self._opened[entry.id] = opened
+                        self._forget()
+                    elif error is not None:
+                        self._failed[entry.id] = error, state
             with self._change:
                 del self._loading[entry.id]
-                if opened is not None:
-                    self._opened[entry.id] = opened
-                    self._forget()
-                elif error is not None:
-                    self._failed[entry.id] = error, state
                 self._change.notify_all()
 
     def _open(self, entry: Entry) -> tuple[Opened | None, OverlapscopeError | None]:
+        read = self._read(entry, lambda trace: _opened(entry, analyze_trace(trace)))
+        return (None, read) if isinstance(read, OverlapscopeError) else (read, None)
+
+    def _reduce(self, entry: Entry) -> Reduced:
+        with self._change:
+            opened = self._opened.get(entry.id)
+        read = self._read(entry, reduce, opened.analysis.trace if opened is not None else None)
+        shown = entry.name or str(entry.path)
+        return Unreadable(source=shown, reason=str(read)) if isinstance(read, OverlapscopeError) else read
+
+    def _read(self, entry: Entry, then: Callable[[Trace], T], trace: Trace | None = None) -> T | OverlapscopeError:
+        """What is made of a trace, which is read where it is not given; or why that cannot be had."""
+
         def at(done: int, total: int) -> None:
             self._tell(entry, Loading("reading", done / total if total else None))
 
         try:
-            trace = load(entry.path, limit_bytes=self._limit_bytes, progress=at)
+            if trace is None:
+                # Of a dropped file nothing must stay when the server has ended.
+                cache = self._cache and entry.name is None
+                trace = load(entry.path, limit_bytes=self._limit_bytes, progress=at, cache=cache)
             self._tell(entry, Loading("analysing"))
-            if entry.name is not None:
-                trace = replace(trace, source=entry.name)
-            return _opened(entry, analyze_trace(trace)), None
+            return then(trace if entry.name is None else replace(trace, source=entry.name))
         except OverlapscopeError as error:
-            if entry.name is not None:
-                error = UnreadableTrace(str(error).replace(str(entry.path), entry.name))
-            return None, error
+            return error if entry.name is None else UnreadableTrace(str(error).replace(str(entry.path), entry.name))
         except MemoryError:
-            return None, UnreadableTrace(f"{entry.name or entry.path}: there is not enough memory for this trace.")
+            return UnreadableTrace(f"{entry.name or entry.path}: there is not enough memory for this trace.")
         except Exception as error:
             # The loader must live on; the page shows what happened, the log says where.
             logging.getLogger(__name__).exception("%s", entry.path)
             what = f"{type(error).__name__}: {error}"
-            return None, UnreadableTrace(f"{entry.name or entry.path}: {what}; please report this.")
+            return UnreadableTrace(f"{entry.name or entry.path}: {what}; please report this.")
 
     def _tell(self, entry: Entry, loading: Loading) -> None:
         with self._change:
@@ -254,42 +291,3 @@ def _opened(entry: Entry, analysis: TraceAnalysis) -> Opened:
     }
     page = Page(report, verbose=True, strips=strips)
     return Opened(entry.id, entry.path, analysis, report, page, lanes.build(analysis))
-
-
-def _find(sources: Sequence[Path]) -> Iterable[Entry]:
-    """The traces of files, patterns, and directories with all that is below them, each file once."""
-    seen: set[Path] = set()
-    taken: set[str] = set()
-    for source in sources:
-        files = _below(source) if source.is_dir() else expand([source])
-        for path in files:
-            if path.resolve() in seen:
-                continue
-            seen.add(path.resolve())
-            shown = path.relative_to(source) if source.is_dir() else Path(path.name)
-            if source.is_dir() and len(sources) > 1:
-                shown = Path(source.resolve().name) / shown
-            # A file name need not be valid text, but a URL must be.
-            name = os.fsencode(_ENDING.sub("", shown.as_posix())).decode("utf-8", "backslashreplace")
-            id = _unique(name, taken)
-            taken.add(id)
-            yield Entry(id, name.rpartition("/")[0], path)
-
-
-def _unique(name: str, taken: Container[str]) -> str:
-    """The name, with a number where it is taken."""
-    numbered = (f"{name} ({number})" for number in itertools.count(2))
-    return name if name not in taken else next(one for one in numbered if one not in taken)
-
-
-def _below(directory: Path) -> list[Path]:
-    files = [
-        file
-        for file in directory.rglob("*")
-        if file.name.endswith(SUFFIXES) and file.name != RESULTS_FILE and file.is_file()
-    ]
-    if not files:
-        # The sentence for a directory without traces.
-        expand([directory])
-    # Files before the folders beside them.
-    return sorted(files, key=lambda file: (len(file.relative_to(directory).parts) > 1, natural(file)))

@@ -189,8 +189,9 @@ def graph(figure: Figure, id: str, *, name: str) -> Component:
     return dcc.Graph(id=id, figure=figure, config=config, style={"height": f"{height}px", "width": "100%"})
 
 
-def grid(shown: Shown, table: Grid, id: str, *, links: bool = True) -> Component:
-    """A sortable table; rows with a place link to the timeline."""
+def grid(shown: Shown, table: Grid, id: str, *, opens: Sequence[str | None] | None = None) -> Component:
+    """A sortable table; rows with a place link to the timeline, or each to the URL it `opens`, if any."""
+    hrefs = [_place(shown, row) for row in table.rows] if opens is None else opens
     columns: list[dict[str, Any]] = [
         {
             "field": field.key,
@@ -206,22 +207,24 @@ def grid(shown: Shown, table: Grid, id: str, *, links: bool = True) -> Component
         }
         for field in table.fields
     ]
-    if links and any(row.window for row in table.rows):
+    if any(hrefs):
         columns.append(
             {
                 "field": "href",
                 "headerName": "",
                 "cellRenderer": "TimelineLink",
+                "cellRendererParams": {"text": "timeline" if opens is None else "open"},
                 "sortable": False,
                 "width": 96,
                 "pinned": "right",
             }
         )
     tall = len(table.rows) > _TALLEST_GRID
+    linked = enumerate(zip(table.rows, hrefs, strict=True))
     return dag.AgGrid(
         id=id,
         columnDefs=columns,
-        rowData=[_row(shown, table, number, row) for number, row in enumerate(table.rows)],
+        rowData=[_row(table, number, row, href) for number, (row, href) in linked],
         defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True, "autoHeaderHeight": True},
         columnSize=None,
         getRowId="params.data.id",
@@ -260,12 +263,16 @@ def _theme(dark: bool) -> str:
     return f"themeQuartz.withParams({json.dumps(params)})"
 
 
-def _row(shown: Shown, table: Grid, number: int, row: Row) -> dict[str, Any]:
+def _place(shown: Shown, row: Row) -> str | None:
+    return None if row.window is None else timeline_href(shown, row.window)
+
+
+def _row(table: Grid, number: int, row: Row, href: str | None) -> dict[str, Any]:
     data: dict[str, Any] = {"id": str(number)}
     for field, cell in zip(table.fields, row.cells, strict=True):
         data[field.key], data[f"{field.key}_text"] = cell.value, cell.text
-    if row.window is not None:
-        data["href"] = timeline_href(shown, row.window)
+    if href is not None:
+        data["href"] = href
     return data
 
 

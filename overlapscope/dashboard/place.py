@@ -6,7 +6,14 @@ from dataclasses import dataclass, fields, replace
 from urllib.parse import parse_qs, urlencode
 
 FIRST_PAGE = "overview"
-_IN_URL = {"trace": "trace", "device": "device", "start_ns": "from", "end_ns": "to", "other": "with"}
+_IN_URL = {
+    "trace": "trace",
+    "device": "device",
+    "start_ns": "from",
+    "end_ns": "to",
+    "other": "with",
+    "report": "report",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,8 @@ class Place:
     end_ns: int | None = None
     other: str | None = None
     """The second trace of the page Compare."""
+    report: str | None = None
+    """The report that the page Ranks shows."""
 
     def href(self, page: str | None = None, **changes: str | int | None) -> str:
         """The URL path of this place with the given fields changed. The span stays behind on another trace or page."""
@@ -48,6 +57,7 @@ def parse(base: str, pathname: str | None, search: str | None) -> Place:
         start_ns=_number(asked.get("from")),
         end_ns=_number(asked.get("to")),
         other=asked.get("with"),
+        report=asked.get("report"),
     )
 
 

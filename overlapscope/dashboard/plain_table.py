@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -17,21 +17,28 @@ _NAME_WIDTH = 180
 """CSS pixels that a column of names has at least."""
 
 
-def plain_table(shown: Shown, table: Table, tones: Mapping[str, str], id: str = "") -> Component:
+def plain_table(
+    shown: Shown,
+    table: Table,
+    tones: Mapping[str, str],
+    id: str = "",
+    links: Sequence[Component | None] = (),
+) -> Component:
     """The table, without its title and note; cells found in `tones` have that colour of the palette. `id` is of the
-    rows."""
+    rows; `links` stand at their ends."""
     colors = palette(shown.dark)
     heads = [
         dmc.TableTh(column.title, ta="right" if column.number else "left", style={"whiteSpace": "nowrap"})
         for column in table.columns
     ]
+    heads += [dmc.TableTh("")] if any(links) else []
     rows = []
     for number, row in enumerate(table.rows, 1):
         total = {"fontWeight": 700} if table.total and number == len(table.rows) else {}
-        cells = zip(row, table.columns, strict=True)
-        rows.append(
-            dmc.TableTr([_cell(cell, column, colors.get(tones.get(cell, ""))) for cell, column in cells], style=total)
-        )
+        pairs = zip(row, table.columns, strict=True)
+        cells = [_cell(cell, column, colors.get(tones.get(cell, ""))) for cell, column in pairs]
+        ends = [dmc.TableTd(links[number - 1])] if any(links) else []
+        rows.append(dmc.TableTr([*cells, *ends], style=total))
     named = {"id": id} if id else {}
     head = dmc.TableThead(dmc.TableTr(heads))
     drawn = dmc.Table([head, dmc.TableTbody(rows, **named)], w="auto", verticalSpacing=3, horizontalSpacing="md")

@@ -7,7 +7,7 @@ import logging
 import dash
 import flask
 
-from overlapscope.dashboard import exports, security, shell, timeline_routes, upload
+from overlapscope.dashboard import at_time, exports, security, shell, timeline_routes, upload
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
 
@@ -18,6 +18,7 @@ def create(library: Library, *, base: str = "/", token: str | None = None, uploa
     security.guard(server, token=token, base=base)
     timeline_routes.register(server, library)
     exports.register(server, library)
+    at_time.register(server, library, base)
     upload.register(server, library, upload_bytes)
     app = dash.Dash(
         __name__,

@@ -74,6 +74,14 @@ _PAGE: Final[dict[str, tuple[str, str]]] = {
 }
 
 
+HEAT: Final[tuple[tuple[str, ...], tuple[str, ...]]] = (
+    ("#fbf1ea", "#f6cdb2", "#ec9a66", "#cf6220", "#963600", "#561d00"),
+    ("#38302b", "#5f3620", "#95450f", "#d9681f", "#ffa36b", "#ffe2cf"),
+)
+"""From little to much, for light and for dark: one hue, so that lightness tells, and the stronger the further from the
+ground."""
+
+
 def bucket_color(name: str) -> str:
     """The palette's name of a bucket, by the name that `Buckets.named` gives it."""
     return name.replace(" ", "-")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -62,6 +62,13 @@ _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
 def text(title: str, *, flexible: bool = False) -> Column:
     """A column of words."""
     return Column(title, number=False, flexible=flexible)
+
+
+def without(table: Table, title: str) -> Table:
+    """The table without the column of that title, where it has one."""
+    left = [number for number, column in enumerate(table.columns) if column.title != title]
+    columns = tuple(table.columns[number] for number in left)
+    return replace(table, columns=columns, rows=tuple(tuple(row[number] for number in left) for row in table.rows))
 
 
 def summary(page: Page) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from typing import TextIO
 
@@ -37,6 +37,8 @@ GAP = 2
 """Columns between the columns of a table."""
 LEAST = 8
 """A flexible column is not cut below this width."""
+LEAST_NAME = 30
+"""Flexible columns keep so many cells, as long as there is anything else to leave out."""
 BESIDE = 78
 """From this width on, two short tables stand side by side."""
 
@@ -146,6 +148,24 @@ def table_grid(table: Table, width: int, styles: dict[str, str] | None = None) -
         style = "bold" if table.total and number == len(table.rows) else ""
         grid.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in cells), style=style)
     return Group(grid, Text(table.note, style="dim")) if table.note else grid
+
+
+def fitted(table: Table, droppable: Sequence[str], width: int) -> Table:
+    """The table without what it can do without, in the order given, where there is not enough room."""
+    for title in droppable:
+        if _least(table) <= width:
+            break
+        table = tables.without(table, title)
+    return table
+
+
+def _least(table: Table) -> int:
+    """How wide it is with names as short as they may be."""
+    widths = []
+    for number, column in enumerate(table.columns):
+        widest = max(len(line[number]) for line in ([one.title for one in table.columns], *table.rows))
+        widths.append(min(widest, LEAST_NAME) if column.flexible else widest)
+    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _widths(table: Table, width: int) -> list[int]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
+from overlapscope.ranks.result import to_json
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import arrive, visit
+from tests.browser.helpers import arrive, settle, url, visit
 from tests.dashboard_process import Served
+from tests.ranks_samples import job
 
 BEFORE, AFTER = "pipeline_1stream", "pipeline_3stream"
 
@@ -76,14 +79,71 @@ def test_one_trace_alone_cannot_be_compared(page: Page, serve_traces: Serve) -> 
 # -- ranks
 
 
-def test_ranks_of_a_folder_are_loaded_and_compared(page: Page, dashboard: Served) -> None:
+def test_ranks_of_a_folder_are_read_and_compared(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "ranks", trace="ddp/rank0")
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 0 seems to be the straggler", timeout=30_000)
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 0 makes the other wait", timeout=30_000)
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row")).to_have_count(2)
-    expect(page.locator("#ranks-buckets .main-svg").first).to_be_visible()
-    page.locator("#content").get_by_role("link", name="rank 1").click()
+    for chart in ("map", "steps", "buckets"):
+        expect(page.locator(f"#ranks-{chart} .main-svg").first).to_be_visible()
+    page.locator("#ranks-table").get_by_role("link", name="open").nth(1).click()
     arrive(page, "overview", "ddp/rank1")
     expect(page.locator("#verdict-text")).to_be_visible()
+
+
+def test_a_collective_that_was_waited_in_leads_to_the_timeline_of_who_came_last(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "ranks", trace="ddp/rank1")
+    page.locator("#ranks-meetings").get_by_role("link", name="timeline").first.click()
+    arrive(page, "timeline", "ddp/rank0")
+    expect(page.locator("#timeline")).to_have_attribute("data-exact", "true")
+
+
+def click_rank(page: Page, rank: int) -> None:
+    """Clicks a place of the map of a thousand ranks."""
+    box = page.locator("#ranks-map .nsewdrag").first.bounding_box()
+    assert box is not None
+    x, y = box["x"] + (rank % 32 + 0.5) * box["width"] / 32, box["y"] + (rank // 32 + 0.5) * box["height"] / 32
+    page.mouse.move(x, y - 2)
+    page.mouse.move(x, y)
+    expect(page.locator("#ranks-map .hoverlayer")).to_contain_text(f"rank {rank}")
+    page.mouse.click(x, y)
+
+
+def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
+    page: Page, serve_own: Serve, tmp_path: Path
+) -> None:
+    report = tmp_path / "ranks.json"
+    report.write_bytes(to_json(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
+    shutil.copy(TRACES / "ddp" / "rank1.json.gz", tmp_path / "rank33.json.gz")
+    served = serve_own(report, tmp_path / "rank33.json.gz")
+    page.goto(url(served, "ranks"))
+    settle(page)
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 5 makes the others wait")
+    expect(page.locator("#ranks-doubts")).to_contain_text("40 to 47, 700")
+    expect(page.locator("#ranks-table .ag-center-cols-container .ag-row").first).to_contain_text("rank 0")
+    map_of = page.locator("#ranks-map .js-plotly-plot")
+    assert map_of.evaluate("chart => [chart.data[0].z.length, chart.data[0].z[0].length]") == [32, 32]
+    page.locator("#ranks-metric").get_by_text("exposed communication").click()
+    settle(page)
+    expect(page.locator("#ranks-meaning")).to_contain_text("Share of its time")
+    # A rank whose trace is not here stays where it is.
+    click_rank(page, 34)
+    settle(page)
+    assert "/ranks" in page.url
+    click_rank(page, 33)
+    arrive(page, "overview", "rank33")
+
+
+def test_reports_alone_open_where_they_are_shown(page: Page, serve_own: Serve, tmp_path: Path) -> None:
+    for name, late in (("monday", 1), ("tuesday", 2)):
+        (tmp_path / f"{name}.json").write_bytes(to_json(job(4, late)))
+    served = serve_own(tmp_path)
+    page.goto(served.address)
+    settle(page)
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 1 makes the others wait")
+    page.locator("#ranks-source").click()
+    page.get_by_role("option", name="tuesday.json").click()
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 2 makes the others wait")
+    assert "report=tuesday.json" in page.url
 
 
 def test_traces_of_other_names_are_no_ranks_unless_asked_for(page: Page, dashboard: Served) -> None:

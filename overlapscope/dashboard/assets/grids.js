@@ -9,7 +9,7 @@
       return null;
     }
     const onClick = (event) => window.overlapscope.follow(event, props.value);
-    return React.createElement("a", { href: props.value, onClick, className: "timeline-link" }, "timeline →");
+    return React.createElement("a", { href: props.value, onClick, className: "timeline-link" }, `${props.text} →`);
   };
 
   const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});

@@ -34,7 +34,8 @@ PAGES = {
         PageKind("idle", "Idle & stalls"),
         PageKind("steps", "Steps"),
         PageKind("compare", "Compare"),
-        PageKind("ranks", "Ranks"),
+        PageKind("ranks", "Ranks", needs_trace=False),
+        PageKind("hta", "HTA"),
         PageKind("laboratory", "Laboratory", needs_trace=False),
     )
 }

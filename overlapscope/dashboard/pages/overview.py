@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
 from overlapscope.dashboard import parts
+from overlapscope.dashboard.figure_tiles import figure_tiles
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.shown import Shown
 from overlapscope.rules import all_rules
@@ -21,7 +22,7 @@ from overlapscope.rules.rule import Rule
 from overlapscope.views import charts
 from overlapscope.views.check_words import AFFECTS
 from overlapscope.views.colors import palette
-from overlapscope.views.headline import Headline, Reason, headlines, reasons
+from overlapscope.views.headline import Reason, headlines, reasons
 from overlapscope.views.tables import cost, places, prose
 from overlapscope.words import clean, plural
 
@@ -38,7 +39,7 @@ def layout(shown: Shown) -> Component:
     return dmc.Stack(
         [
             parts.verdict(shown),
-            _figures(shown, device),
+            figure_tiles(headlines(shown.section, device), "overview-figures"),
             html.Div(id="overview-more"),
             dcc.Store(id="overview-begun", data={"dark": shown.dark}),
         ],
@@ -74,35 +75,6 @@ def _more(shown: Shown, device: Device) -> Component:
             _trust(shown),
         ],
         gap="md",
-    )
-
-
-def _figures(shown: Shown, device: Device) -> Component:
-    tiles = [_tile(figure) for figure in headlines(shown.section, device)]
-    return dmc.SimpleGrid(tiles, cols={"base": 2, "sm": 4, "lg": 7}, spacing="sm", id="overview-figures")
-
-
-def _tile(figure: Headline) -> Component:
-    return dmc.Tooltip(
-        label=figure.meaning,
-        multiline=True,
-        w=280,
-        withArrow=True,
-        boxWrapperProps={"w": "100%", "h": "100%"},
-        events={"hover": True, "focus": True, "touch": True},
-        children=dmc.Paper(
-            [
-                dmc.Text(figure.name, c="dimmed", size="sm"),
-                dmc.Text(figure.value, fz=22, fw=600, lh=1.25),
-                dmc.Text(figure.beside, c="dimmed", size="xs"),
-            ],
-            withBorder=True,
-            px="sm",
-            py="xs",
-            h="100%",
-            tabIndex=0,
-            className="figure-tile",
-        ),
     )
 
 

@@ -331,13 +331,6 @@ def untitled(table: Table) -> Table:
     return replace(table, columns=(replace(table.columns[0], title=""), *table.columns[1:]))
 
 
-def without(table: Table, title: str) -> Table:
-    """The table without the column of that title, where it has one."""
-    left = [number for number, column in enumerate(table.columns) if column.title != title]
-    columns = tuple(table.columns[number] for number in left)
-    return replace(table, columns=columns, rows=tuple(tuple(row[number] for number in left) for row in table.rows))
-
-
 def _unit(device: DeviceDiff) -> Unit:
     """One unit for all that is a part of the span."""
     return unit_of([device.figures.span])

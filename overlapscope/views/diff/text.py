@@ -12,12 +12,10 @@ from overlapscope.compare.difference import Diff
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.words import NOISE, device_title, standing
 from overlapscope.views.tables import Table
-from overlapscope.views.terminal import GAP, lay_out, table_grid
+from overlapscope.views.terminal import fitted, lay_out, table_grid
 from overlapscope.words import clean
 
 _STYLES = {"good": "green", "poor": "red", "muted": ""}
-_LEAST_NAME = 30
-"""Columns that have names keep so many cells, as long as there is anything else to leave out."""
 
 
 def render(diff: Diff, *, width: int, encoding: str = "utf-8", color: str | None = None, verbose: bool = False) -> str:
@@ -54,22 +52,4 @@ def _parts(diff: Diff, width: int, verbose: bool) -> Iterator[RenderableType]:
 
 def _grid(table: Table, width: int) -> RenderableType:
     styles = {word: _STYLES[level] for word, level in tables.tones(table).items()} | {NOISE: "dim"}
-    return table_grid(_fitted(table, width), width, styles)
-
-
-def _fitted(table: Table, width: int) -> Table:
-    """The table without what it can do without where there is not enough room."""
-    for title in tables.DROPPABLE:
-        if _least(table) <= width:
-            break
-        table = tables.without(table, title)
-    return table
-
-
-def _least(table: Table) -> int:
-    """How wide it is with names as short as they may be."""
-    widths = []
-    for number, column in enumerate(table.columns):
-        widest = max(len(line[number]) for line in ([one.title for one in table.columns], *table.rows))
-        widths.append(min(widest, _LEAST_NAME) if column.flexible else widest)
-    return sum(widths) + GAP * (len(widths) - 1)
+    return table_grid(fitted(table, tables.DROPPABLE, width), width, styles)

@@ -1,0 +1,170 @@
+"""Writes `docs/hta.md`: our figures beside those of HolisticTraceAnalysis on the bundled recordings.
+
+    python -m benchmarks.hta docs/hta.md
+
+Why they differ is shown, not only said: each of HTA's ways is taken back in turn, until its figures are ours.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from overlapscope.analysis import analyze_trace
+from overlapscope.hta import trace_analysis
+from overlapscope.hta.catalog import ANALYSES
+from overlapscope.hta.package import quiet
+from overlapscope.sources import load
+from overlapscope.trace import Trace
+
+ROOT = Path(__file__).parents[1]
+TRACES = ROOT / "traces"
+TEXT = Path(__file__).with_name("hta_page.md")
+"""The page around the tables."""
+
+REASONS = ("R", "L", "S")
+"""HTA's ways that make its figures differ, in the order in which they are taken back."""
+
+
+class Figures(NamedTuple):
+    """Times in nanoseconds; None where there is no communication."""
+
+    span_ns: int
+    compute_ns: int
+    idle_ns: int
+    comm_compute_pct: float | None
+
+
+def recordings() -> tuple[str, ...]:
+    """The bundled recordings of one device, by name."""
+    folders = (TRACES, TRACES / "ddp", TRACES / "known_causes", TRACES / "mixed_workloads")
+    files = sorted(file for folder in folders for file in folder.glob("*.json.gz"))
+    return tuple(file.relative_to(TRACES).as_posix().removesuffix(".json.gz") for file in files)
+
+
+def _ours(trace: Trace) -> Figures:
+    """What overlapscope says."""
+    (device,) = analyze_trace(trace).result.devices
+    return Figures(device.span_ns, device.buckets.compute_ns, device.buckets.idle_ns, device.overlap.comm_compute_pct)
+
+
+def _theirs(trace: Trace, own: Figures) -> list[Figures | None]:
+    """What HTA says as it is, and with one more of `REASONS` taken back each time until it is what we say; None where it
+    gives up."""
+    steps: list[Figures | None] = []
+    for found in _taken_back(trace):
+        steps.append(found)
+        if _same(own, found):
+            break
+    return steps
+
+
+def _taken_back(trace: Trace) -> Iterator[Figures | None]:
+    whole = _without_steps(trace)
+    yield _by_hta(trace, nanoseconds=False)
+    yield _by_hta(trace, nanoseconds=True)
+    yield _by_hta(whole, nanoseconds=True)
+    yield _by_hta(replace(whole, syncs=whole.syncs.take(np.zeros(len(whole.syncs), np.bool_))), nanoseconds=True)
+
+
+def _same(one: Figures, other: Figures | None) -> bool:
+    """Equal to the nanosecond, but for the rounding of HTA's sums of doubles, and to HTA's two decimals."""
+    if other is None or any(abs(a - b) > 1 for a, b in zip(one[:3], other[:3], strict=True)):
+        return False
+    a, b = one.comm_compute_pct, other.comm_compute_pct
+    return a is b if a is None or b is None else abs(a - b) <= 0.0051
+
+
+def _without_steps(trace: Trace) -> Trace:
+    """HTA looks for steps to leave out the last of them, and with it the ops whose launch is not recorded."""
+    on_host, on_device = trace.annotations, trace.device_annotations
+    return replace(
+        trace,
+        annotations=on_host.take(~on_host.named(_is_step)),
+        device_annotations=on_device.take(~on_device.named(_is_step)),
+    )
+
+
+def _is_step(name: str) -> bool:
+    return name.startswith("ProfilerStep")
+
+
+def _by_hta(trace: Trace, *, nanoseconds: bool) -> Figures | None:
+    analysis = trace_analysis(trace, nanoseconds=nanoseconds)
+    try:
+        with quiet():
+            temporal = analysis.get_temporal_breakdown(visualize=False).iloc[0]
+            overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0]
+    except AssertionError:
+        return None
+    span, compute, idle = (round(1000 * float(temporal[f"{part}_time(us)"])) for part in ("kernel", "compute", "idle"))
+    pct = float(overlap["comp_comm_overlap_pctg"])
+    return Figures(span, compute, idle, None if math.isnan(pct) else pct)
+
+
+def _changed(steps: list[Figures | None]) -> str:
+    """The reasons whose taking back changes a figure by as much as can be seen."""
+    letters = [
+        letter
+        for letter, before, after in zip(REASONS, steps, steps[1:], strict=False)
+        if before is None or (after is not None and not _same(after, before))
+    ]
+    return ", ".join(letters) or "none"
+
+
+def _row(name: str, own: Figures, hta: Figures | None, reasons: str) -> str:
+    def both(ns: Callable[[Figures], str]) -> str:
+        return f"{ns(own)} | {ns(hta) if hta else 'gives up'}"
+
+    cells = [
+        both(lambda f: f"{f.span_ns / 1e6:,.3f}"),
+        both(lambda f: f"{f.compute_ns / 1e6:,.3f}"),
+        both(lambda f: f"{f.idle_ns / 1e6:,.3f}"),
+        both(lambda f: "" if f.comm_compute_pct is None else f"{f.comm_compute_pct:.2f}"),
+    ]
+    return f"| {name} | {' | '.join(cells)} | {reasons} |"
+
+
+def page() -> str:
+    """The whole page."""
+    rows, given_up, unlike = [], [], []
+    for name in recordings():
+        trace = load(TRACES / f"{name}.json.gz", progress=False, cache=False)
+        if len(trace.devices) != 1:
+            continue
+        own = _ours(trace)
+        steps = _theirs(trace, own)
+        rows.append(_row(name, own, steps[0], _changed(steps)))
+        if steps[0] is None:
+            given_up.append(f"`{name}`")
+        if not _same(own, steps[-1]):
+            unlike.append(f"`{name}`")
+    heads = ("span", "HTA", "compute", "HTA", "idle", "HTA", "comm %", "HTA")
+    figures = [f"| recording | {' | '.join(heads)} | why |", f"|---|{'---:|' * len(heads)}---|", *rows]
+    analyses = ["| name | what it says | method |", "|---|---|---|"]
+    analyses += [f"| `{one.name}` | {one.summary} | `{one.method}` |" for one in ANALYSES.values()]
+    text = TEXT.read_text(encoding="utf-8")
+    parts = {
+        "analyses": "\n".join(analyses),
+        "figures": "\n".join(figures),
+        "verdict": f"are ours on {'all' if not unlike else len(rows) - len(unlike)} of these {len(rows)} recordings"
+        + (f" (not on {', '.join(unlike)})" if unlike else ""),
+        "crashes": f"HTA gives up on {', '.join(given_up)}: its rounded parts exceed the rounded whole, which it "
+        "asserts against."
+        if given_up
+        else "",
+    }
+    for name, part in parts.items():
+        text = text.replace(f"{{{name}}}", part)
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

@@ -1,0 +1,105 @@
+"""`overlapscope hta`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from overlapscope.commands import DONE
+from overlapscope.commands._output import add_output_arguments, check_output, write
+from overlapscope.commands._reading import add_reading_arguments
+from overlapscope.errors import UsageError
+
+FORMATS = ("text", "json", "csv", "markdown")
+_FILE_WIDTH = 120
+"""Width of a text that is written to a file."""
+
+
+class Command:
+    """Run an analysis of HolisticTraceAnalysis (HTA) on traces that
+    overlapscope has read, which takes a fraction of the time.
+
+    The figures are HTA's own, with its definitions and its rounding to whole
+    microseconds; docs/hta.md sets them beside ours. Without a name, or with
+    --list, it lists the analyses.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("name", nargs="?", metavar="NAME", help="the analysis")
+        parser.add_argument(
+            "traces", nargs="*", metavar="TRACE", help="trace file, directory of the ranks of a job, or pattern"
+        )
+        parser.add_argument("--list", action="store_true", help="list the analyses")
+        parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
+        add_output_arguments(parser)
+        parser.add_argument(
+            "--nanoseconds", action="store_true", help="do not round, as with HTA_DISABLE_NS_ROUNDING=1"
+        )
+        parser.add_argument("--operator", metavar="TEXT", help="sequences: host ops with TEXT in their names")
+        parser.add_argument(
+            "--annotation",
+            metavar="TEXT",
+            default="ProfilerStep",
+            help="critical-path: ranges with TEXT in their names (default: ProfilerStep)",
+        )
+        parser.add_argument("--instance", metavar="N", type=_number, help="critical-path: which of them, from 0")
+        parser.add_argument(
+            "--overlay",
+            metavar="DIR",
+            type=Path,
+            help="sequences, critical-path: write copies of the traces with what was found into DIR",
+        )
+        add_reading_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        if args.list or args.name is None:
+            return _list()
+        from overlapscope.hta.catalog import Options, check_name
+        from overlapscope.hta.package import require
+        from overlapscope.hta.run import run, to_json
+        from overlapscope.sources import LIMIT_BYTES, expand, load
+
+        check_name(args.name)
+        if not args.traces:
+            raise UsageError(f"name the traces to analyse: overlapscope hta {args.name} TRACE...")
+        require()
+        check_output(args.output, force=args.force)
+        if args.overlay is not None and not args.overlay.is_dir():
+            raise UsageError(f"{args.overlay}: there is no such directory; create it first.")
+        limit = LIMIT_BYTES if args.max_size is None else args.max_size
+        traces = [load(path, limit_bytes=limit, cache=args.cache) for path in expand(args.traces)]
+        options = Options(
+            operator=args.operator, annotation=args.annotation, instance=args.instance, overlay=args.overlay
+        )
+        result = run(args.name, traces, options, nanoseconds=True if args.nanoseconds else None)
+        if args.format == "json":
+            write(to_json(result), args.output, force=args.force)
+            return DONE
+
+        from overlapscope.views import hta as view
+        from overlapscope.views import terminal
+
+        if args.format == "text":
+            width, color, encoding = (_FILE_WIDTH, None, "utf-8") if args.output else terminal.describe(sys.stdout)
+            data = view.text(result, width=width, color=color, encoding=encoding).encode(encoding, "replace")
+        else:
+            draw = view.csv_text if args.format == "csv" else view.markdown
+            data = draw(result).encode("utf-8", "replace")
+        write(data, args.output, force=args.force)
+        return DONE
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
+def _list() -> int:
+    from overlapscope.views import hta as view
+    from overlapscope.views import terminal
+
+    width, color, encoding = terminal.describe(sys.stdout)
+    write(view.listing_text(width=width, color=color, encoding=encoding).encode(encoding, "replace"), None)
+    return DONE

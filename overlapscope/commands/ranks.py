@@ -1,0 +1,138 @@
+"""`overlapscope ranks`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from overlapscope.commands import DONE
+from overlapscope.commands._output import add_output_arguments, check_output, write
+from overlapscope.commands._reading import add_max_size
+from overlapscope.errors import UnreadableTrace
+from overlapscope.words import plural
+
+if TYPE_CHECKING:
+    from overlapscope.ranks.result import RanksReport
+
+FORMATS = ("text", "json", "markdown", "html")
+_FILE_WIDTH = 120
+"""Width of a text that is written to a file."""
+
+
+class Command:
+    """Say how the ranks of a job differ, who makes whom wait in which
+    collective, and which ranks are worth a look.
+
+    A SOURCE is a trace file (.json, .json.gz, .json.zst), a directory, a glob
+    pattern, or a URL of these (http, s3, gs, hdfs..., by the plugins of
+    fsspec). Each trace is reduced by a process of its own: one per core of
+    this machine, or the workers of the Dask cluster named with --scheduler,
+    which must see the files under the same paths. A trace that cannot be read
+    is reported, and the rest go on.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("sources", nargs="+", metavar="SOURCE", help="trace file, directory, pattern or URL")
+        parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
+        add_output_arguments(parser)
+        parser.add_argument("--expect", type=_positive, metavar="N", help="how many ranks there should be")
+        where = parser.add_mutually_exclusive_group()
+        where.add_argument("--workers", type=_positive, metavar="N", help="processes at once (default: one per core)")
+        where.add_argument("--scheduler", metavar="ADDRESS", help="Dask scheduler to use, such as tcp://host:8786")
+        add_max_size(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_output(args.output, force=args.force)
+        if args.format == "html":
+            from overlapscope.views.html.document import require_plotly
+
+            require_plotly()
+        report = _join(args)
+        if not report.ranks:
+            first = report.unreadable[0]
+            raise UnreadableTrace(
+                f"nothing could be read of {plural(len(report.unreadable), 'trace')}; {first.source}: {first.reason}"
+            )
+        write(_drawn(report, args), args.output, force=args.force)
+        return DONE
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
+def _join(args: argparse.Namespace) -> RanksReport:
+    from overlapscope.ranks.engine import reduce_all
+    from overlapscope.ranks.files import expand_urls
+    from overlapscope.ranks.join import Joined
+    from overlapscope.ranks.result import Unreadable
+    from overlapscope.sources import LIMIT_BYTES
+
+    locations = expand_urls(args.sources)
+    limit = LIMIT_BYTES if args.max_size is None else args.max_size
+    joined = Joined(expected=args.expect)
+    outcomes = reduce_all(locations, scheduler=args.scheduler, workers=args.workers, limit_bytes=limit)
+    unreadable = 0
+    with closing(outcomes), _bar(len(locations)) as bar:
+        for outcome in outcomes:
+            if isinstance(outcome, Unreadable):
+                joined.add(outcome)
+                unreadable += 1
+            else:
+                for rank in outcome:
+                    joined.add(rank)
+            bar(unreadable)
+    return joined.report()
+
+
+class _Bar(Protocol):
+    def __call__(self, unreadable: int) -> None:
+        """One more trace is done, and so many could not be read until now."""
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[_Bar]:
+    """A progress bar on stderr, if that is a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda unreadable: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("reading traces"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda unreadable: progress.update(
+            task, advance=1, description=f"{unreadable} unreadable" if unreadable else ""
+        )
+
+
+def _drawn(report: RanksReport, args: argparse.Namespace) -> bytes:
+    if args.format == "json":
+        from overlapscope.ranks.result import to_json
+
+        return to_json(report)
+    if args.format == "markdown":
+        from overlapscope.views.ranks import markdown
+
+        return markdown.render(report).encode("utf-8", "replace")
+    if args.format == "html":
+        from overlapscope.views.ranks import html
+
+        return html.render(report).encode("utf-8", "replace")
+    from overlapscope.views import terminal
+    from overlapscope.views.ranks import text
+
+    width, color, encoding = (_FILE_WIDTH, None, "utf-8") if args.output else terminal.describe(sys.stdout)
+    return text.render(report, width=width, color=color, encoding=encoding).encode(encoding, "replace")

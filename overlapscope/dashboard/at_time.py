@@ -1,0 +1,45 @@
+"""Links to an instant of a trace that need not be loaded yet."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import flask
+
+from overlapscope.analysis.results import Window
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.parts import timeline_href
+from overlapscope.dashboard.place import Place
+from overlapscope.dashboard.shown import Shown
+from overlapscope.errors import OverlapscopeError
+from overlapscope.words import clean
+
+_ROUTE = "api/at"
+
+
+def register(server: flask.Flask, library: Library, base: str) -> None:
+    """Have `GET /api/at?trace=ID&start=NS&end=NS` lead to the timeline around that window, once the trace is loaded.
+
+    Times are those of the trace itself. Errors are `{"error": SENTENCE}`.
+    """
+
+    @server.get(f"/{_ROUTE}")
+    def lead() -> flask.typing.ResponseReturnValue:
+        id = flask.request.args.get("trace", "")
+        if library.entry(id) is None:
+            return {"error": f"There is no trace {clean(id, 100)!r} here."}, 404
+        start, end = (flask.request.args.get(name, type=int) for name in ("start", "end"))
+        if start is None or end is None or abs(start) >= 1 << 63 or abs(end) >= 1 << 63:
+            return {"error": "start and end are whole numbers of nanoseconds."}, 400
+        try:
+            opened = library.wait(id)
+        except OverlapscopeError as error:
+            return {"error": clean(str(error))}, 409
+        shown = Shown(Place(base=base, trace=id), library, opened, None, False)
+        return flask.redirect(timeline_href(shown, Window(start_ns=start, end_ns=max(start, end))))
+
+
+def href(place: Place, trace: str, window: Window) -> str:
+    """The URL of that route."""
+    query = urlencode({"trace": trace, "start": window.start_ns, "end": window.end_ns}, safe="/")
+    return f"{place.base}{_ROUTE}?{query}"

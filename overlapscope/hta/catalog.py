@@ -1,0 +1,261 @@
+"""HTA's analyses by name. Each is one call of `TraceAnalysis`, on all ranks, without its drawings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from overlapscope.errors import UsageError
+from overlapscope.words import did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from hta.trace_analysis import TraceAnalysis
+
+Titled = Iterator[tuple[str, "pd.DataFrame | None"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What single analyses can be told."""
+
+    operator: str | None = None
+    """`sequences`: a part of the names of the host ops under which kernels are looked for."""
+    annotation: str = "ProfilerStep"
+    """`critical-path`: a part of the names of the ranges, of which one is analysed."""
+    instance: int | None = None
+    """`critical-path`: which of them, counted from 0. None takes the second on the host where there are three, since
+    the first is seldom whole; else the first."""
+    overlay: Path | None = None
+    """`sequences` and `critical-path`: a directory for the traces into which HTA draws what it found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """One analysis."""
+
+    name: str
+    summary: str
+    method: str
+    """Its method of `TraceAnalysis`."""
+    run: Callable[[TraceAnalysis, Options], Titled]
+    """Titles and frames, made one after another; no frame where the traces hold nothing of the kind."""
+
+
+def _temporal(analysis: TraceAnalysis, options: Options) -> Titled:
+    yield "Temporal breakdown", analysis.get_temporal_breakdown(visualize=False)
+
+
+def _idle(analysis: TraceAnalysis, options: Options) -> Titled:
+    idle, gaps = analysis.get_idle_time_breakdown(
+        ranks=analysis.t.get_ranks(), visualize=False, show_idle_interval_stats=True
+    )
+    yield "Idle time by stream and category", idle
+    yield "Lengths of the gaps", gaps
+
+
+def _overlap(analysis: TraceAnalysis, options: Options) -> Titled:
+    yield "Communication under compute", analysis.get_comm_comp_overlap(visualize=False)
+
+
+def _kernels(analysis: TraceAnalysis, options: Options) -> Titled:
+    types, kernels = analysis.get_gpu_kernel_breakdown(visualize=False)
+    yield "Kernel types", types
+    yield "Kernels", kernels
+
+
+def _annotations(analysis: TraceAnalysis, options: Options) -> Titled:
+    for title, on_device in (("Ranges on the device", True), ("Ranges on the host", False)):
+        yield title, analysis.get_gpu_user_annotation_breakdown(use_gpu_annotation=on_device, visualize=False)
+
+
+def _annotated_kernels(analysis: TraceAnalysis, options: Options) -> Titled:
+    columns = ["s_name", "s_user_annotation", "ts", "dur", "stream", "iteration"]
+    for rank in analysis.t.get_ranks():
+        kernels = analysis.get_gpu_kernels_with_user_annotations(rank)
+        yield f"Kernels with their range, rank {rank}", None if kernels is None else kernels[columns]
+
+
+def _launches(analysis: TraceAnalysis, options: Options) -> Titled:
+    stats = analysis.get_cuda_kernel_launch_stats(ranks=analysis.t.get_ranks(), visualize=False)
+    for rank, launches in stats.items():
+        yield f"Launches, rank {rank}", launches
+
+
+def _aten(analysis: TraceAnalysis, options: Options) -> Titled:
+    from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
+
+    class Undrawn(CudaKernelAnalysis):  # type: ignore[misc]
+        """HTA opens a browser here, whoever asks."""
+
+        @classmethod
+        def visualize_aten_op_kernels_and_overhead(cls, rank: int, df: pd.DataFrame) -> None: ...
+
+    # One rank at a time: HTA adds the ranks before to each one's figures.
+    for rank in analysis.t.get_ranks():
+        yield f"ATen ops, rank {rank}", Undrawn.get_aten_op_kernels_and_delay(analysis.t, [rank])[rank]
+
+
+def _queue(analysis: TraceAnalysis, options: Options) -> Titled:
+    yield "Queue length", analysis.get_queue_length_summary(ranks=analysis.t.get_ranks())
+
+
+def _queue_series(analysis: TraceAnalysis, options: Options) -> Titled:
+    for rank, series in analysis.get_queue_length_time_series(ranks=analysis.t.get_ranks()).items():
+        yield f"Queue length over time, rank {rank}", series
+
+
+def _queue_full(analysis: TraceAnalysis, options: Options) -> Titled:
+    series = analysis.get_queue_length_time_series(ranks=analysis.t.get_ranks())
+    yield "Time blocked by a full queue", analysis.get_time_spent_blocked_on_full_queue(series)
+
+
+def _memory(analysis: TraceAnalysis, options: Options) -> Titled:
+    yield "Memory bandwidth", analysis.get_memory_bw_summary(ranks=analysis.t.get_ranks())
+
+
+def _memory_series(analysis: TraceAnalysis, options: Options) -> Titled:
+    for rank, series in analysis.get_memory_bw_time_series(ranks=analysis.t.get_ranks()).items():
+        yield f"Memory bandwidth over time, rank {rank}", series
+
+
+def _sequences(analysis: TraceAnalysis, options: Options) -> Titled:
+    import tempfile
+
+    from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
+
+    if not options.operator:
+        raise UsageError("sequences looks for kernels under host ops: name them with --operator, as in aten::linear.")
+
+    class Undrawn(CudaKernelAnalysis):  # type: ignore[misc]
+        """HTA always draws the sequences into a copy of the trace, for which it reads the whole file."""
+
+        @classmethod
+        def _overlay_frequent_patterns_with_trace(cls, *args: Any) -> dict[str, Any]:
+            return {}
+
+    analyser = CudaKernelAnalysis if options.overlay else Undrawn
+    with tempfile.TemporaryDirectory() as aside:
+        for rank in analysis.t.get_ranks():
+            found = analyser.get_frequent_cuda_kernel_sequences(
+                analysis.t, options.operator, str(options.overlay or aside), rank=rank, visualize=False
+            )
+            yield f"Kernel sequences under {options.operator}, rank {rank}", found
+
+
+def _critical_path(analysis: TraceAnalysis, options: Options) -> Titled:
+    import pandas as pd
+
+    for rank in analysis.t.get_ranks():
+        name, instance = _range(analysis, rank, options)
+        graph, ok = analysis.critical_path_analysis(rank, options.annotation, instance)
+        edges = graph.get_critical_path_breakdown() if ok else None
+        if edges is None:
+            yield f"Critical path through {name}, rank {rank}", None
+            continue
+        by_bound = edges.groupby("bound_by", as_index=False)["duration"].sum()
+        by_bound["share (%)"] = 100 * by_bound["duration"] / by_bound["duration"].sum()
+        yield (
+            f"Critical path through {name}, rank {rank}",
+            by_bound.sort_values("duration", ascending=False, kind="stable"),
+        )
+        parts = pd.DataFrame(edges[["s_name", "duration", "type", "stream", "bound_by"]])
+        yield f"Its parts, rank {rank}", parts.sort_values("duration", ascending=False, kind="stable")
+        if options.overlay:
+            analysis.overlay_critical_path_analysis(rank, graph, str(options.overlay))
+
+
+def _range(analysis: TraceAnalysis, rank: int, options: Options) -> tuple[str, int]:
+    """The range to analyse: its name, and which of HTA's rows with such names it is. Raises UsageError for none."""
+    symbols = analysis.t.symbol_table
+    rows = analysis.t.get_trace(rank)
+    rows = rows[rows["name"].isin([n for name, n in symbols.get_sym_id_map().items() if options.annotation in name])]
+    # HTA also counts the copies of a range that the profiler made on the device.
+    host = (rows["cat"] == symbols.get_sym_id_map().get("user_annotation", -1)).to_numpy().nonzero()[0]
+    chosen = options.instance
+    if chosen is None:
+        chosen = int(host[1 if len(host) > 2 else 0]) if len(host) else 0
+    if chosen >= len(rows):
+        raise UsageError(
+            f"rank {rank} has {len(rows)} ranges with {options.annotation!r} in their names, and there is no number "
+            f"{chosen} from 0 on; choose with --annotation and --instance."
+        )
+    return symbols.get_sym_table()[int(rows["name"].iloc[chosen])], chosen
+
+
+def _stragglers(analysis: TraceAnalysis, options: Options) -> Titled:
+    import pandas as pd
+
+    if len(analysis.t.get_ranks()) < 2:
+        raise UsageError("stragglers compares the ranks of a job: name the traces of two ranks or more.")
+    if not any(name.startswith("ncclKernel") for name in analysis.t.symbol_table.get_sym_table()):
+        raise UsageError(
+            "HTA looks for stragglers among kernels called ncclKernel..., as older NCCL called them, and these traces "
+            "have none; `overlapscope ranks` finds who makes whom wait."
+        )
+    yield "Potential stragglers", pd.DataFrame({"rank": analysis.get_potential_stragglers()})
+
+
+def _counters(analysis: TraceAnalysis, options: Options) -> Titled:
+    # The counters are arguments of any name, which a Trace does not hold: here HTA reads the files itself.
+    own = type(analysis)(trace_files=analysis.t.trace_files)
+    ranks = own.t.get_ranks()
+    found = own.get_cupti_counter_data_with_operators(ranks=ranks)
+    if not found:
+        yield "Counters", None
+    for number, counters in enumerate(found):
+        yield f"Counters, {number + 1} of {len(found)}", counters
+
+
+ANALYSES = {
+    one.name: one
+    for one in (
+        Analysis("temporal", "idle, compute and other time of each rank", "get_temporal_breakdown", _temporal),
+        Analysis("idle", "idle time of each stream: host wait, kernel wait, other", "get_idle_time_breakdown", _idle),
+        Analysis("overlap", "communication under compute, per rank", "get_comm_comp_overlap", _overlap),
+        Analysis("kernels", "time by kernel type, and the longest kernels", "get_gpu_kernel_breakdown", _kernels),
+        Analysis("annotations", "time in each range", "get_gpu_user_annotation_breakdown", _annotations),
+        Analysis(
+            "annotated-kernels",
+            "each kernel with the range it ran in",
+            "get_gpu_kernels_with_user_annotations",
+            _annotated_kernels,
+        ),
+        Analysis(
+            "launches", "length and delay of each launch, and of its kernel", "get_cuda_kernel_launch_stats", _launches
+        ),
+        Analysis(
+            "aten", "kernels and delays of each ATen op (slow on long traces)", "get_aten_op_kernels_and_delay", _aten
+        ),
+        Analysis("queue", "how many launches wait on each stream, summed up", "get_queue_length_summary", _queue),
+        Analysis("queue-series", "the same over time", "get_queue_length_time_series", _queue_series),
+        Analysis("queue-full", "time blocked by a full queue", "get_time_spent_blocked_on_full_queue", _queue_full),
+        Analysis("memory", "bandwidth of copies and memsets, summed up", "get_memory_bw_summary", _memory),
+        Analysis("memory-series", "the same over time", "get_memory_bw_time_series", _memory_series),
+        Analysis(
+            "sequences",
+            "kernel sequences that recur under host ops (--operator)",
+            "get_frequent_cuda_kernel_sequences",
+            _sequences,
+        ),
+        Analysis("critical-path", "what bounds a step (--annotation)", "critical_path_analysis", _critical_path),
+        Analysis(
+            "counters",
+            "counters that CUPTI recorded, per kernel (read by HTA itself)",
+            "get_cupti_counter_data_with_operators",
+            _counters,
+        ),
+        Analysis("stragglers", "ranks that come late to collectives", "get_potential_stragglers", _stragglers),
+    )
+}
+"""By name, in the order in which they are listed."""
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError where there is no analysis of that name."""
+    if name not in ANALYSES:
+        raise UsageError(
+            f"HTA has no analysis {name!r}{did_you_mean(name, ANALYSES)}; `overlapscope hta --list` lists them."
+        )

@@ -1,0 +1,233 @@
+"""A Trace as the frame that HTA makes of a file: one row for each event, in the order of the file.
+
+The columns are those of `hta.common.trace_parser` and `hta.common.trace` in 0.5 and 0.6, but for those that no analysis
+reads and a Trace does not hold: `External id`, `Python id`, input shapes, types and strides (`docs/hta.md`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlapscope.hta.links import Steps, iterations, linked
+from overlapscope.trace import F64, I64, Table, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from hta.common.trace_symbol_table import TraceSymbolTable
+
+HOST_PID = 1 << 22
+"""Stands for the process, whose id a Trace does not hold: HTA only tells it from a device. Linux has no larger one."""
+_CONTEXT = 1
+"""Kineto puts a synchronisation that concerns no stream in the row of its context, of which a process has one."""
+_DRIVER = re.compile(r"cu[A-Z]")
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+
+_NONE = {
+    "stream": -1,
+    "correlation": -1,
+    "bytes": -1,
+    "memory_bw_gbps": 0.0,
+    "wait_on_stream": -1,
+    "wait_on_cuda_event_record_corr_id": -1,
+}
+"""HTA's values for events that do not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The rows of one table; what is not named has HTA's value for none."""
+
+    table: Table
+    category: Callable[[str], str]
+    """The category of an event by its name."""
+    pid: Any
+    tid: Any
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def frame(trace: Trace, symbols: TraceSymbolTable, *, nanoseconds: bool) -> pd.DataFrame:
+    """The rows of one rank; `ts`, `dur` and `end` in microseconds by the file's own clock, see `microseconds`.
+
+    Adds names and categories to `symbols`, which `name` and `cat` index. Rows are numbered from 0; column `index` has
+    the place of each event in the file, which `index_correlation` refers to.
+    """
+    import pandas as pd
+    from hta.common.trace_filter import GPUKernelFilter
+
+    parts = [part for part in _parts(trace) if len(part.table)]
+    place = _column(parts, lambda part: part.table.place, np.int64)
+    order = np.argsort(place, kind="stable")
+    start_ns = _column(parts, lambda part: part.table.start_ns, np.int64)[order] - trace.base_ns
+    end_ns = _column(parts, lambda part: part.table.end_ns, np.int64)[order] - trace.base_ns
+    names, categories = _symbols(trace, parts, symbols)
+    ts, dur, end = microseconds(start_ns, end_ns, nanoseconds=nanoseconds)
+    columns: dict[str, Any] = {
+        "index": place[order],
+        "cat": categories[order],
+        "name": names[order],
+        "pid": _column(parts, lambda part: part.pid, np.int64)[order],
+        "tid": _column(parts, lambda part: part.tid, np.int64)[order],
+        "ts": ts,
+        "dur": dur,
+    }
+    for name, default in _NONE.items():
+        columns[name] = _told(parts, name, default)[order]
+    made = pd.DataFrame({name: _small(values) for name, values in columns.items()}, copy=False)
+    _add_collectives(made, trace)
+
+    # HTA's own words for what is on the device, which also count two kinds of synchronisation.
+    on_gpu = np.zeros(len(made), np.bool_)
+    asked = made[["stream", "correlation", "name"]]
+    on_gpu[GPUKernelFilter()(asked, symbols).index.to_numpy()] = True
+    links = linked(columns["index"], columns["correlation"], on_gpu)
+    made["index_correlation"] = _small(links)
+    made["iteration"] = _small(
+        iterations(ts, columns["stream"], columns["index"], links, _steps(names[order], symbols, ts, dur))
+    )
+    made["end"] = end
+    return made
+
+
+def microseconds(start_ns: I64, end_ns: I64, *, nanoseconds: bool) -> tuple[NDArray[Any], F64, F64]:
+    """`ts`, `dur` and `end` as HTA has them, from times by the file's own clock: doubles with `nanoseconds`.
+
+    Else HTA rounds the start up and the end down to whole microseconds, so that an event of less than one can have a
+    length of -1 (https://github.com/pytorch/pytorch/pull/122425 says why). The end it rounds is the sum of two doubles.
+    """
+    ts = start_ns / 1000
+    dur = (end_ns - start_ns) / 1000
+    end = ts + dur
+    if nanoseconds:
+        return ts, dur, end
+    whole = np.ceil(ts)
+    end = np.floor(end)
+    return whole.astype(np.int64), end - whole, end
+
+
+def _parts(trace: Trace) -> tuple[_Part, ...]:
+    ops, syncs, copies = trace.gpu_ops, trace.syncs, trace.device_annotations
+    on_stream = syncs.stream >= 0
+    return (
+        _Part(
+            ops,
+            _device_category,
+            ops.device,
+            ops.stream,
+            {
+                "stream": ops.stream,
+                "correlation": ops.correlation,
+                "bytes": ops.bytes,
+                "memory_bw_gbps": np.maximum(ops.stated_gb_per_s, 0.0),
+            },
+        ),
+        _Part(copies, lambda name: "gpu_user_annotation", copies.device, copies.stream),
+        _Part(
+            syncs,
+            lambda name: "cuda_sync",
+            syncs.device,
+            np.where(on_stream, syncs.stream, _CONTEXT),
+            {
+                "stream": syncs.stream,
+                # HTA joins on it, and would join all that have -1 with one another.
+                "correlation": np.maximum(syncs.correlation, 0),
+                "wait_on_stream": syncs.source_stream,
+                "wait_on_cuda_event_record_corr_id": syncs.record_correlation,
+            },
+        ),
+        _Part(
+            trace.runtime_calls,
+            lambda name: "cuda_driver" if _DRIVER.match(name) else "cuda_runtime",
+            HOST_PID,
+            trace.runtime_calls.thread,
+            {"correlation": trace.runtime_calls.correlation},
+        ),
+        _Part(trace.cpu_ops, lambda name: "cpu_op", HOST_PID, trace.cpu_ops.thread),
+        _Part(trace.annotations, lambda name: "user_annotation", HOST_PID, trace.annotations.thread),
+        _Part(trace.python_frames, lambda name: "python_function", HOST_PID, trace.python_frames.thread),
+        # Kineto gives them no process.
+        _Part(trace.overheads, lambda name: "overhead", -1, trace.overheads.thread),
+    )
+
+
+def _device_category(name: str) -> str:
+    return "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
+
+
+def _told(parts: list[_Part], name: str, none: float) -> NDArray[Any]:
+    """The values of that name of all parts."""
+    return _column(parts, lambda part: part.values.get(name, none), type(none))
+
+
+def _column(parts: list[_Part], values: Callable[[_Part], Any], dtype: Any) -> NDArray[Any]:
+    """The values of all parts one after another; a single value stands for all rows of its part."""
+    whole = np.empty(sum(len(part.table) for part in parts), dtype)
+    at = 0
+    for part in parts:
+        whole[at : at + len(part.table)] = values(part)
+        at += len(part.table)
+    return whole
+
+
+def _symbols(trace: Trace, parts: list[_Part], symbols: TraceSymbolTable) -> tuple[I64, I64]:
+    """Numbers of the names and the categories of all parts' rows."""
+    names, categories = [], []
+    number = symbols.get_sym_id_map()
+    for part in parts:
+        used, back = np.unique(part.table.name_id, return_inverse=True)
+        texts = [trace.names[name_id] for name_id in used.tolist()]
+        kinds = [part.category(text) for text in texts]
+        symbols.add_symbols(texts)
+        symbols.add_symbols(kinds)
+        names.append(np.array([number[text] for text in texts], np.int64)[back])
+        categories.append(np.array([number[kind] for kind in kinds], np.int64)[back])
+    nothing = np.empty(0, np.int64)
+    return np.concatenate([nothing, *names]), np.concatenate([nothing, *categories])
+
+
+def _steps(names: I64, symbols: TraceSymbolTable, ts: NDArray[Any], dur: F64) -> Steps:
+    """The rows that HTA takes for steps: of any category, the copies on the device among them."""
+    numbers = {
+        number: int(match[1]) for name, number in symbols.get_sym_id_map().items() if (match := _STEP.match(name))
+    }
+    rows = np.flatnonzero(np.isin(names, list(numbers)))
+    step = np.array([numbers[name] for name in names[rows].tolist()], np.int64)
+    return Steps(ts[rows], ts[rows] + dur[rows], step)
+
+
+def _add_collectives(made: pd.DataFrame, trace: Trace) -> None:
+    """What kernels say of their collective. No analysis of HTA's reads it; people who look at the frame do."""
+    told = trace.collectives
+    # Of a selection of the trace, the kernels of some may be missing.
+    told = told.take(np.isin(told.place, made["index"].to_numpy()))
+    rows = np.searchsorted(made["index"].to_numpy(), told.place)
+    texts = np.array([*trace.names, ""], dtype=object)
+    for name, ids in (("collective_name", told.name_id), ("msg_dtype", told.dtype)):
+        words = np.full(len(made), "", dtype=object)
+        words[rows] = texts[ids]
+        made[name] = words
+    counts: dict[str, NDArray[Any]] = {
+        "in_msg_nelems": told.elements_in,
+        "out_msg_nelems": told.elements_out,
+        "group_size": told.group_size,
+    }
+    for name, values in counts.items():
+        column = np.zeros(len(made), np.int64)
+        column[rows] = np.maximum(values, 0)
+        made[name] = _small(column)
+
+
+def _small(values: NDArray[Any]) -> NDArray[Any]:
+    """The smallest integers that hold the values, as HTA has them; doubles stay."""
+    if values.dtype.kind != "i" or not len(values):
+        return values
+    low, high = int(values.min()), int(values.max())
+    for dtype in (np.int8, np.int16, np.int32):
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return values.astype(dtype)
+    return values

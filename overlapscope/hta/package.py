@@ -1,0 +1,58 @@
+"""The installed HTA: which one it is, that it is there, and that it is quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
+
+from overlapscope.errors import MissingPackage
+
+DISTRIBUTIONS = ("traceinsight", "HolisticTraceAnalysis")
+"""HTA's present name and the one it had before 0.6. Both install the package `hta`."""
+
+
+def installed() -> tuple[str, str] | None:
+    """Name and version of the HTA that is installed; None where there is none."""
+    found = [(name, version) for name in DISTRIBUTIONS if (version := _version(name)) is not None]
+    return found[0] if found and find_spec("hta") is not None else None
+
+
+def require() -> tuple[str, str]:
+    """Name and version of HTA.
+
+    Raises MissingPackage where there is none, or where two overwrite one another.
+    """
+    if all(_version(name) is not None for name in DISTRIBUTIONS):
+        raise MissingPackage(
+            "traceinsight and HolisticTraceAnalysis are both installed, and each overwrites files of the other: "
+            "pip uninstall traceinsight HolisticTraceAnalysis, then pip install 'overlapscope[hta]'."
+        )
+    found = installed()
+    if found is None:
+        raise MissingPackage("this needs HolisticTraceAnalysis: pip install 'overlapscope[hta]'.")
+    return found
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """While it lasts HTA neither logs, nor warns, nor prints. For one thread at a time."""
+    logger = logging.getLogger("hta")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.disabled = disabled
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,123 @@
+"""Runs one of HTA's analyses by name, and makes of its frames a result that can be written and shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from overlapscope.errors import HtaFailed, OverlapscopeError
+from overlapscope.hta.build import Source, loaded, trace_analysis
+from overlapscope.hta.catalog import ANALYSES, Options, check_name
+from overlapscope.hta.package import quiet, require
+from overlapscope.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA_VERSION = 1
+
+Value = int | float | str | bool | None
+
+
+class HtaTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One of HTA's frames. Times are in microseconds unless a column says otherwise."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    """Cells in the order of the columns; null where HTA has none."""
+
+
+class HtaResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one analysis says of the traces."""
+
+    schema_version: int = SCHEMA_VERSION
+    analysis: str
+    hta: str
+    """Name and version of the HTA that computed it."""
+    ranks: tuple[int, ...]
+    tables: tuple[HtaTable, ...]
+    missing: tuple[str, ...] = ()
+    """Titles of tables that HTA did not make, since these traces hold nothing of the kind."""
+
+
+def run(
+    name: str,
+    traces: Source | Iterable[Source],
+    options: Options | None = None,
+    *,
+    nanoseconds: bool | None = None,
+) -> HtaResult:
+    """One analysis of `ANALYSES` on traces of ours, or on the files that hold them; `nanoseconds` as for
+    `trace_analysis`.
+
+    Raises UsageError for a name that is none or traces that the analysis cannot take, HtaFailed where HTA gives up, and
+    what `trace_analysis` raises.
+    """
+    check_name(name)
+    package, version = require()
+    held = loaded(traces)
+    analysis = trace_analysis(held, nanoseconds=nanoseconds)
+    tables, missing = [], []
+    try:
+        with quiet():
+            for title, found in ANALYSES[name].run(analysis, options or Options()):
+                if found is None or found.empty:
+                    missing.append(title)
+                else:
+                    tables.append(_table(title, found))
+    except OverlapscopeError:
+        raise
+    except Exception as error:
+        # HTA checks with asserts, and trips over what it did not foresee: any type can come.
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        rounded = not nanoseconds and any(map(_has_nanoseconds, held))
+        hint = (
+            " HTA rounds times to whole microseconds, which can cause this; it does not where nanoseconds are kept "
+            "(--nanoseconds)."
+        )
+        raise HtaFailed(f"HTA's {ANALYSES[name].method} gave up ({what}).{hint if rounded else ''}") from error
+    return HtaResult(
+        analysis=name,
+        hta=f"{package} {version}",
+        ranks=tuple(analysis.t.get_ranks()),
+        tables=tuple(tables),
+        missing=tuple(missing),
+    )
+
+
+def to_json(result: HtaResult) -> bytes:
+    """The result as JSON with a newline at its end."""
+    return msgspec.json.format(msgspec.json.encode(result)) + b"\n"
+
+
+def _has_nanoseconds(trace: Trace) -> bool:
+    return bool(((trace.gpu_ops.start_ns - trace.base_ns) % 1000).any())
+
+
+def _table(title: str, found: pd.DataFrame) -> HtaTable:
+    """A frame's cells as plain values; what its index says comes first, where it says anything."""
+    named = [name for name in found.index.names if name is not None]
+    if named:
+        found = found.reset_index()
+    columns = tuple(_heading(column) for column in found.columns)
+    cells = [[_value(cell) for cell in found.iloc[:, at].tolist()] for at in range(len(columns))]
+    return HtaTable(title=title, columns=columns, rows=tuple(zip(*cells, strict=True)))
+
+
+def _heading(column: Any) -> str:
+    """A column's name; the parts of one with several levels joined."""
+    if isinstance(column, tuple):
+        return " ".join(str(part) for part in column if part != "")
+    return str(column)
+
+
+def _value(cell: Any) -> Value:
+    if isinstance(cell, float):
+        return cell if math.isfinite(cell) else None
+    if cell is None or isinstance(cell, bool | int | str):
+        return cell
+    return str(cell)

@@ -1,0 +1,265 @@
+"""The Dask clusters that traces are read by: one of our own on this machine, or one that is there already."""
+
+from __future__ import annotations
+
+import logging
+import pydoc
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Set
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING
+
+import overlapscope
+from overlapscope.errors import ClusterFailed, MissingPackage
+from overlapscope.ranks.files import said
+
+if TYPE_CHECKING:
+    from distributed import Client, LocalCluster
+
+_DEATHS = 1
+"""How many processes of our own may die of a file before it has to wait, to be tried again alone."""
+_ANSWER_S = 10.0
+"""How long a scheduler may take to answer."""
+_NO_WORKER_S = 300.0
+"""How long to wait for a cluster's first worker, which may have to be started first."""
+_NO_PROCESS_S = 60.0
+"""The same of our own processes."""
+_LEAST_LOGGED = logging.CRITICAL + 1
+_VERSION = "overlapscope.__version__"
+"""What `pydoc.locate` finds the version by; it returns None where there is no such package, while a function of our own
+could not even be unpickled there."""
+
+
+class Cluster:
+    """Workers, and the connection to them."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._last_worker_s = time.monotonic()
+
+    larger = "fewer --workers"
+    """What to use where a worker has too little memory."""
+    _patience_s = _NO_PROCESS_S
+
+    def threads(self) -> int:
+        """How many files can be read at once, as it is now.
+
+        Raises ClusterFailed where there is no telling, where there has been no worker for long, or one is not fit.
+        """
+        try:
+            threads: dict[str, int] = self.client.nthreads()
+            self._look_at(threads)
+        except (OSError, RuntimeError, AttributeError):
+            # Whatever a client does that has just lost its connection.
+            raise self.lost() from None
+        now_s = time.monotonic()
+        if threads:
+            self._last_worker_s = now_s
+        elif now_s - self._last_worker_s > self._patience_s:
+            raise self._empty()
+        return sum(threads.values())
+
+    def lost(self) -> ClusterFailed:
+        """The connection to the scheduler is gone."""
+        return ClusterFailed("the scheduler of the processes that read the traces came to an end; start it again.")
+
+    def _empty(self) -> ClusterFailed:
+        return ClusterFailed(
+            "the processes that read the traces are ended as soon as they are started; see what ends them, most likely "
+            "a limit of memory."
+        )
+
+    def _look_at(self, threads: Mapping[str, int]) -> None:
+        """Raises ClusterFailed where a worker cannot do this work."""
+
+
+class _Own(Cluster):
+    """Processes of our own."""
+
+    def __init__(self, client: Client, cluster: LocalCluster, processes: int) -> None:
+        super().__init__(client)
+        self._cluster = cluster
+        self._processes = processes
+
+    def _look_at(self, threads: Mapping[str, int]) -> None:
+        loop = self._cluster.loop
+        if len(threads) < self._processes and loop is not None:
+            loop.add_callback(self._start_again)
+
+    def _start_again(self) -> None:
+        """Dask starts a process again that died, but gives it up if it dies while it is started."""
+        from distributed.core import Status
+
+        workers = self._cluster.workers
+        for name in [name for name, worker in workers.items() if worker.status in (Status.closed, Status.failed)]:
+            del workers[name]
+        self._cluster.scale(self._processes)
+
+
+class _Foreign(Cluster):
+    """A cluster that others look after."""
+
+    larger = "workers with more memory"
+    _patience_s = _NO_WORKER_S
+
+    def __init__(self, client: Client, address: str) -> None:
+        super().__init__(client)
+        self._address = address
+        self._known: set[str] = set()
+        """Workers that are fit."""
+
+    def lost(self) -> ClusterFailed:
+        return ClusterFailed(f"{self._address}: the connection to the scheduler was lost; see its log, and try again.")
+
+    def _empty(self) -> ClusterFailed:
+        return ClusterFailed(
+            f"{self._address}: the cluster has no worker; start some with `dask worker {self._address}`."
+        )
+
+    def _look_at(self, threads: Mapping[str, int]) -> None:
+        """Dask would take a worker that lacks a package for one that died of its task."""
+        self._compare_new(threads.keys() - self._known)
+        self._known |= threads.keys()
+
+    def _compare_new(self, workers: Set[str]) -> None:
+        if not workers:
+            return
+        if not self._known:
+            # It unpickles the tasks, too.
+            self._compare({"its scheduler": self.client.run_on_scheduler(pydoc.locate, _VERSION)})
+        answers = self.client.run(pydoc.locate, _VERSION, workers=list(workers), on_error="return")
+        # One that is gone by now answers with an error.
+        self._compare(
+            {f"worker {one}": answer for one, answer in answers.items() if not isinstance(answer, BaseException)}
+        )
+
+    def _compare(self, versions: Mapping[str, object]) -> None:
+        here = overlapscope.__version__
+        wrong = [(one, version) for one, version in versions.items() if version != here]
+        if not wrong:
+            return
+        one, version = wrong[0]
+        there = "no overlapscope" if version is None else f"overlapscope {version}"
+        more = f", and {len(wrong) - 1} more are not fit either" if len(wrong) > 1 else ""
+        raise ClusterFailed(
+            f"{self._address}: {one} has {there}{more}; install overlapscope {here} on the scheduler and on all "
+            "workers, as here."
+        )
+
+
+@contextmanager
+def own(workers: int | None, files: int) -> Iterator[Cluster]:
+    """Processes of one thread each, on this machine and for nobody else: `workers`, or one for each core and file.
+
+    Raises MissingPackage without Dask, ClusterFailed where the processes cannot be started.
+    """
+    _require_dask()
+    import dask
+    from dask.system import CPU_COUNT
+    from distributed import Client, LocalCluster
+    from distributed.system import MEMORY_LIMIT
+
+    processes = max(1, min(workers or CPU_COUNT, files))
+    config = {
+        "distributed.scheduler.allowed-failures": _DEATHS,
+        "distributed.scheduler.worker-saturation": 1.0,
+        # What a worker keeps is nothing beside the trace it reads. To stop taking tasks would not make that less.
+        "distributed.worker.memory.target": False,
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.pause": False,
+    }
+    with ExitStack() as stack:
+        stack.enter_context(_silence())
+        try:
+            with _interrupts_later(), dask.config.set(config):
+                cluster = LocalCluster(
+                    n_workers=processes,
+                    threads_per_worker=1,
+                    processes=True,
+                    memory_limit=MEMORY_LIMIT // processes,
+                    host="127.0.0.1",
+                    # Dask serves its figures by HTTP in any case; a port of its own keeps two runs apart.
+                    dashboard_address="127.0.0.1:0",
+                    silence_logs=_LEAST_LOGGED,
+                    scheduler_kwargs={"dashboard": False},
+                )
+                stack.enter_context(cluster)
+                client = stack.enter_context(Client(cluster, set_as_default=False))
+        except (OSError, RuntimeError) as error:
+            raise ClusterFailed(f"no processes could be started to read the traces ({said(error)}).") from None
+        yield _Own(client, cluster, processes)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """The cluster whose scheduler listens at this address.
+
+    Raises MissingPackage without Dask, ClusterFailed where no scheduler answers.
+    """
+    _require_dask()
+    from distributed import Client
+
+    with _silence():
+        try:
+            client = Client(address, timeout=_ANSWER_S, set_as_default=False, name="overlapscope")
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ClusterFailed(
+                f"{address}: no Dask scheduler answers there ({said(error)}); start one with `dask scheduler`, and its "
+                "workers with `dask worker ADDRESS`."
+            ) from None
+        with client:
+            yield _Foreign(client, address)
+
+
+def scratch() -> str | None:
+    """Where this process may leave files, if it is a worker: what it leaves there goes when it dies."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import get_worker
+
+    try:
+        return str(get_worker().local_directory)
+    except ValueError:
+        return None
+
+
+def _require_dask() -> None:
+    try:
+        import distributed  # noqa: F401
+    except ImportError:
+        raise MissingPackage(
+            "several ranks are read by Dask; install it with: pip install 'overlapscope[cluster]'."
+        ) from None
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Holds an interrupt back, in the threads started meanwhile and their processes for good.
+
+    Ctrl-C reaches all processes of a terminal. Ending the workers is for this one to do; by themselves each would print
+    where it was.
+    """
+    # Started later, Python's tracker of semaphores would let interrupts through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keeps to itself what Dask logs of workers that die and connections that break: it is said once, by us."""
+    handlers = logging.getLogger("distributed").handlers
+    before = [handler.level for handler in handlers]
+    for handler in handlers:
+        handler.setLevel(_LEAST_LOGGED)
+    try:
+        yield
+    finally:
+        for handler, level in zip(handlers, before, strict=True):
+            handler.setLevel(level)

@@ -1,0 +1,148 @@
+"""Many traces reduced at once by a Dask cluster: one of our own on this machine, or one that is there already.
+
+One task is one file. Few more tasks than the workers can start on are handed out at a time, so that ten thousand files
+are as well as eight, and results come back as they are made. What a trace is reduced to is small; neither this process
+nor the scheduler ever holds a trace.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from overlapscope.errors import OverlapscopeError, UnreadableTrace
+from overlapscope.ranks.clusters import Cluster, connected, own, scratch
+from overlapscope.ranks.files import Location, fetched, said
+from overlapscope.ranks.reduced import ReducedRank, reduce
+from overlapscope.ranks.result import Unreadable
+from overlapscope.sources import LIMIT_BYTES, load
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Future
+
+Outcome: TypeAlias = tuple[ReducedRank, ...] | Unreadable
+"""What came of one file: its devices, or why there are none."""
+
+_RETRIES = 2
+"""Of what may be passing: a network that fails, memory that is short."""
+_AHEAD = 4
+"""Tasks handed out per thread of the cluster. Dask keeps them at the scheduler until a worker is free, if they are more
+than twice its threads; with fewer, a worker would hold two, and its death would count against both."""
+_LOOK_S = 1.0
+"""How often the cluster is looked at."""
+
+
+def reduce_all(
+    locations: Sequence[Location],
+    *,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Generator[Outcome, None, None]:
+    """One outcome for each location, in the order in which they come.
+
+    `scheduler` is the address of a Dask scheduler (`tcp://host:8786`), whose workers read the files where they are.
+    Without one, as many processes as this machine has cores, or as `workers` says, read them here; a single file needs
+    no other process. A file that cannot be read is an outcome; so is one that workers die of, if they do so again
+    when nothing else is being read. Closing it, as an interrupt does, ends all processes that it started.
+
+    Raises ClusterFailed where there is no cluster to work with, or it is lost; MissingPackage without Dask.
+    """
+    if scheduler is None and len(locations) == 1:
+        yield reduce_one(locations[0], limit_bytes)
+        return
+    with own(workers, len(locations)) if scheduler is None else connected(scheduler) as cluster:
+        yield from _Run(cluster, limit_bytes).outcomes(locations)
+
+
+def reduce_one(location: Location, limit_bytes: int) -> Outcome:
+    """What came of one file. This runs on a worker.
+
+    What trying again would not change is an outcome; anything else is raised.
+    """
+    opened = location.source
+    try:
+        with fetched(location, limit_bytes=limit_bytes, directory=scratch()) as path:
+            opened = str(path)
+            if location.filesystem is None and not path.exists():
+                raise UnreadableTrace(
+                    f"there is no such file on {socket.gethostname()}, where it was to be read; put it where every "
+                    "worker can see it, or name it by a URL."
+                )
+            # Each is read once, so it would only push out of the cache what is read again. The reader asks no further
+            # processes for help in a worker, whose tasks run beside other threads.
+            trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False)
+        return reduce(replace(trace, source=location.source))
+    except OverlapscopeError as error:
+        reason = str(error).replace(opened, location.source).removeprefix(f"{location.source}: ")
+        return Unreadable(source=location.source, reason=reason)
+
+
+class _Run:
+    """Files on their way through a cluster."""
+
+    def __init__(self, cluster: Cluster, limit_bytes: int) -> None:
+        self._cluster = cluster
+        self._limit_bytes = limit_bytes
+        self._done: queue.SimpleQueue[Future[Outcome]] = queue.SimpleQueue()
+        self._deadly: list[Location] = []
+        """Files whose workers died."""
+
+    def outcomes(self, locations: Sequence[Location]) -> Iterator[Outcome]:
+        """One for each location."""
+        yield from self._together(locations)
+        for location in self._deadly:
+            yield from self._together([location], alone=True)
+
+    def _together(self, locations: Sequence[Location], *, alone: bool = False) -> Iterator[Outcome]:
+        """The outcomes, but for files that are better tried again `alone`."""
+        waiting = deque(locations)
+        running: dict[Key, Location] = {}
+        threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
+        while waiting or running:
+            while waiting and len(running) < _AHEAD * max(threads, 1):
+                future = self._submit(waiting[0])
+                running[future.key] = waiting.popleft()
+                future.add_done_callback(self._done.put)
+                del future
+            with suppress(queue.Empty):
+                future = self._done.get(timeout=_LOOK_S)
+                outcome = self._outcome(future, running.pop(future.key), alone=alone)
+                # Dask keeps what a future stands for as long as the future.
+                del future
+                if outcome is not None:
+                    yield outcome
+            if time.monotonic() >= look_s:
+                threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
+
+    def _submit(self, location: Location) -> Future[Outcome]:
+        return self._cluster.client.submit(reduce_one, location, self._limit_bytes, pure=False, retries=_RETRIES)
+
+    def _outcome(self, future: Future[Outcome], location: Location, *, alone: bool) -> Outcome | None:
+        """None where the file is to be tried again alone."""
+        from distributed import CancelledError, KilledWorker
+
+        try:
+            outcome = future.result()
+        except KilledWorker:
+            if not alone:
+                self._deadly.append(location)
+                return None
+            reason = (
+                "every process that read it died, the last ones while nothing else was read; most likely it takes more "
+                f"memory than they have: use {self._cluster.larger}."
+            )
+        except CancelledError:
+            raise self._cluster.lost() from None
+        except Exception as error:
+            reason = f"could not be read, though tried {_RETRIES + 1} times ({said(error)})."
+        else:
+            return outcome
+        return Unreadable(source=location.source, reason=reason)

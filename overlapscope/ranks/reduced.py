@@ -1,0 +1,274 @@
+"""One rank reduced to what the others have to know of it: made where its file is, small enough to travel.
+
+Nothing of single ops goes along but the communication kernels and the instants at which communication was exposed, so
+that waiting can be measured once the clocks are known.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
+from overlapscope.errors import UnreadableTrace
+from overlapscope.intervals import I64, Bool, Intervals
+from overlapscope.ranks.result import Unreadable
+from overlapscope.rules import find_all
+from overlapscope.rules.finding import Finding
+from overlapscope.trace import GpuOps, Kind, Trace
+
+__all__ = ["CommKernels", "CommKind", "ReducedRank", "StepFigures", "Unreadable", "reduce"]
+
+FINDINGS = 5
+"""How many findings travel."""
+
+_STEP_NUMBER = re.compile(r"ProfilerStep#(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class CommKind:
+    """What a communication kernel said of itself. Kernels of one kind on one rank are told apart by their order."""
+
+    collective: str
+    """As recorded (`allreduce`); where the kernel says nothing, its name."""
+    group: str = ""
+    """Name of the process group."""
+    ranks: str = ""
+    """Text of the group's ranks, shortened by torch where there are many."""
+    group_size: int = -1
+    """-1 where not recorded."""
+    recorded: bool = True
+    """False where the kernel's name is all there is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommKernels:
+    """The communication kernels of one device by start, as columns of equal length."""
+
+    kinds: tuple[CommKind, ...]
+    """Each once; not a column."""
+    start_ns: I64
+    end_ns: I64
+    kind: I64
+    """Index into `kinds`."""
+    step: I64
+    """Number of the profiler step whose host part launched it; -1 where the launch or the step was not recorded."""
+    elements: I64
+    """Sent by this rank; -1 where not recorded."""
+    sequence: I64
+    """The process group's own count; -1 where not recorded."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepFigures:
+    """The steps of one device by start."""
+
+    names: tuple[str, ...]
+    whole: Bool
+    """Not cut by the lead-in, and not the last one where there are others: that one has no end of its own."""
+    span_ns: I64
+    buckets_ns: I64
+    """(steps, 5), in the order of `Buckets`."""
+    copy_causes_ns: I64
+    """(steps, causes), in the order of `COPY_CAUSES`."""
+    idle_causes_ns: I64
+    """(steps, causes), in the order of `IDLE_CAUSES`."""
+
+    def whole_names(self) -> list[str]:
+        """Names of the whole steps."""
+        return [name for name, whole in zip(self.names, self.whole.tolist(), strict=True) if whole]
+
+    def whole_spans(self) -> dict[str, int]:
+        """Length of each whole step by its name; of a name that comes twice the first."""
+        whole = zip(self.names, self.span_ns.tolist(), self.whole.tolist(), strict=True)
+        spans: dict[str, int] = {}
+        for name, span, kept in whole:
+            if kept:
+                spans.setdefault(name, span)
+        return spans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReducedRank:
+    """One device of one rank. Times are those of its own trace."""
+
+    source: str
+    rank: int | None
+    world_size: int | None
+    device: int
+    device_name: str | None
+    trust: Trust
+    span_ns: int
+    lead_in_ns: int | None
+    judged_from_ns: int
+    """Where the lead-in ends."""
+    end_ns: int
+    """Where the window ends."""
+    buckets: Buckets
+    engines: Engines
+    overlap: Overlap
+    exposed_copy_by_cause: dict[str, int]
+    idle_by_cause: dict[str, int]
+    steps: StepFigures
+    findings: tuple[Finding, ...]
+    """Up to five, costliest first."""
+    comm: CommKernels
+    exposed_comm: Intervals
+    """When communication ran and nothing computed."""
+
+
+def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
+    """One for each device of the trace, which is one for each rank of nearly every job.
+
+    Raises UnreadableTrace where nothing ran on a GPU, so that there is nothing to compare.
+    """
+    analysis = analyze_trace(trace)
+    trust = analysis.result.trust
+    if trust.verdict == "unusable":
+        said = [check.detail for check in trust.checks if check.status == "fail"]
+        raise UnreadableTrace(f"{trace.source}: {' '.join(said)}")
+    findings = find_all([analysis])
+    return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
+
+
+def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Finding, ...]) -> ReducedRank:
+    trace, result, timeline = analysis.trace, device.result, device.timeline
+    return ReducedRank(
+        source=trace.source,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        device=result.device,
+        device_name=result.name,
+        trust=analysis.result.trust,
+        span_ns=result.span_ns,
+        lead_in_ns=result.lead_in_ns,
+        judged_from_ns=timeline.judged_from_ns,
+        end_ns=timeline.end_ns,
+        buckets=result.buckets,
+        engines=result.engines,
+        overlap=result.overlap,
+        exposed_copy_by_cause=result.exposed_copy_by_cause,
+        idle_by_cause=result.idle_by_cause,
+        steps=_steps(result),
+        findings=tuple(one for one in findings if one.device == result.device)[:FINDINGS],
+        comm=_comm_kernels(trace, timeline.ops),
+        exposed_comm=timeline.exposed_comm,
+    )
+
+
+def _steps(device: Device) -> StepFigures:
+    steps = device.steps
+    last = len(steps) - 1 if len(steps) > 1 else -1
+    return StepFigures(
+        names=tuple(step.name for step in steps),
+        whole=np.array([not step.partial and number != last for number, step in enumerate(steps)], np.bool_),
+        span_ns=np.array([step.span_ns for step in steps], np.int64),
+        buckets_ns=_table([list(step.buckets.named().values()) for step in steps], 5),
+        copy_causes_ns=_table([_causes(step, COPY_CAUSES) for step in steps], len(COPY_CAUSES)),
+        idle_causes_ns=_table([_causes(step, IDLE_CAUSES) for step in steps], len(IDLE_CAUSES)),
+    )
+
+
+def _causes(step: Period, causes: tuple[str, ...]) -> list[int]:
+    by_cause = step.exposed_copy_by_cause if causes is COPY_CAUSES else step.idle_by_cause
+    return [by_cause.get(str(cause), 0) for cause in causes]
+
+
+def _table(rows: list[list[int]], columns: int) -> I64:
+    return np.array(rows, np.int64).reshape(len(rows), columns)
+
+
+def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
+    ops = ops.take(ops.kind == Kind.COMM)
+    said = trace.collectives
+    row = _described(trace, ops)
+    kinds: dict[CommKind, int] = {}
+    number = np.empty(len(ops), np.int64)
+    columns = (said.name_id, said.group, said.ranks, said.group_size)
+    combinations = np.stack([np.append(column, -1)[row] for column in columns], axis=1).astype(np.int64)
+    combinations = np.column_stack([combinations, np.where(row < 0, ops.name_id, -1)])
+    for values, which in _distinct(combinations):
+        name, group, ranks, size, kernel = values
+        kind = (
+            CommKind(trace.names[kernel], recorded=False)
+            if kernel >= 0
+            else CommKind(trace.names[name], _text(trace, group), _text(trace, ranks), size)
+        )
+        number[which] = kinds.setdefault(kind, len(kinds))
+    return CommKernels(
+        kinds=tuple(kinds),
+        start_ns=ops.start_ns.astype(np.int64),
+        end_ns=ops.end_ns.astype(np.int64),
+        kind=number,
+        step=_launched_in(trace, ops),
+        elements=np.append(said.elements_in, -1)[row].astype(np.int64),
+        sequence=np.append(said.sequence, -1)[row].astype(np.int64),
+    )
+
+
+def _text(trace: Trace, name_id: int) -> str:
+    return trace.names[name_id] if name_id >= 0 else ""
+
+
+def _distinct(rows: I64) -> list[tuple[list[int], I64]]:
+    """Each distinct row, with the numbers of the rows that are equal to it."""
+    if not len(rows):
+        return []
+    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
+    inverse = inverse.ravel()
+    order = np.argsort(inverse, kind="stable")
+    bounds = np.searchsorted(inverse[order], np.arange(1, len(distinct)))
+    return list(zip(distinct.tolist(), np.split(order, bounds), strict=True))
+
+
+def _described(trace: Trace, ops: GpuOps) -> I64:
+    """For each communication kernel the row in `Trace.collectives` that speaks of it, or -1."""
+    said = trace.collectives
+    rows = {
+        key: row
+        for row, key in enumerate(
+            zip(
+                said.correlation.tolist(),
+                said.device.tolist(),
+                said.stream.tolist(),
+                said.start_ns.tolist(),
+                said.end_ns.tolist(),
+                strict=True,
+            )
+        )
+    }
+    keys = zip(
+        ops.correlation.tolist(),
+        ops.device.tolist(),
+        ops.stream.tolist(),
+        ops.start_ns.tolist(),
+        ops.end_ns.tolist(),
+        strict=True,
+    )
+    return np.array([rows.get(key, -1) for key in keys], np.int64)
+
+
+def _launched_in(trace: Trace, ops: GpuOps) -> I64:
+    """The number of the profiler step during which the host launched each op, or -1.
+
+    Where an op lies on the device does not decide it: what is launched for a step may run before the step's first
+    compute on one rank and after it on another.
+    """
+    notes = trace.annotations
+    rows = np.flatnonzero(is_step(notes))
+    numbers = np.array([int(_STEP_NUMBER.fullmatch(notes.name(row)).group(1)) for row in rows.tolist()], np.int64)  # type: ignore[union-attr]
+    starts, ends = notes.start_ns[rows], notes.end_ns[rows]
+    launched = ops.launch >= 0
+    at = np.append(trace.runtime_calls.start_ns, 0)[np.where(launched, ops.launch, -1)]
+    found = np.searchsorted(starts, at, side="right") - 1
+    inside = launched & (found >= 0) & (at < np.append(ends, 0)[found])
+    return np.where(inside, np.append(numbers, -1)[found], -1)

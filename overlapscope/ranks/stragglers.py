@@ -1,0 +1,204 @@
+"""Who made the others wait, and in which meetings: waits as results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from overlapscope.analysis.results import Window
+from overlapscope.intervals import I64
+from overlapscope.ranks.reduced import CommKind, ReducedRank
+from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
+from overlapscope.ranks.waits import Pairs, Waits
+
+STRAGGLERS = 20
+MEETINGS = 20
+WAITING = 8
+COLLECTIVES = 5
+WORST = 3
+
+
+def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggler, ...]:
+    """Those that others waited for, what it cost without what was passed on first. All ranks have a number."""
+    pairs, count = waits.pairs, len(ranks)
+    made, exposed, passed = (
+        sum_by(pairs.late, column, count) for column in (pairs.waited_ns, pairs.exposed_ns, pairs.passed_on_ns)
+    )
+    order = np.lexsort((np.arange(count), -made, -(exposed - passed)))
+    late = [place for place in order.tolist() if made[place]][:STRAGGLERS]
+    if not late:
+        return ()
+    median_ns = _median_judged(ranks)
+    steps = _steps(waits)
+    others = _others(waits, late)
+    by_late = np.argsort(pairs.late, kind="stable")
+    bounds = np.searchsorted(pairs.late[by_late], np.arange(count + 1))
+    return tuple(
+        _straggler(
+            ranks,
+            waits,
+            place,
+            mine=by_late[bounds[place] : bounds[place + 1]],
+            others=others[place],
+            steps=steps,
+            median_ns=median_ns,
+        )
+        for place in late
+    )
+
+
+def worst_meetings(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Meeting, ...]:
+    """The meetings in which most was waited."""
+    return tuple(_meeting(ranks, waits, number) for number in _costliest(waits, None)[:MEETINGS])
+
+
+def sum_by(place: I64, values: I64, count: int) -> I64:
+    """The sum of the values of each place. Exact, which weights of `bincount` are not."""
+    result = np.zeros(count, np.int64)
+    np.add.at(result, place, values)
+    return result
+
+
+def _straggler(
+    ranks: Sequence[ReducedRank],
+    waits: Waits,
+    place: int,
+    *,
+    mine: I64,
+    others: int,
+    steps: int,
+    median_ns: int,
+) -> Straggler:
+    pairs, rank = waits.pairs, ranks[place]
+    exposed, passed = int(pairs.exposed_ns[mine].sum()), int(pairs.passed_on_ns[mine].sum())
+    lost = (exposed - passed) // others
+    late_in = _costliest(waits, place)
+    return Straggler(
+        rank=_number(rank),
+        source=rank.source,
+        device=rank.device,
+        made_wait_ns=int(pairs.waited_ns[mine].sum()),
+        made_wait_exposed_ns=exposed,
+        passed_on_ns=passed,
+        last_in=int(waits.last_in[place]),
+        meetings=int(waits.judged[place]),
+        others=others,
+        lost_ns=lost,
+        lost_pct=100 * lost / median_ns if median_ns else None,
+        lost_per_step_ns=lost // steps if steps else None,
+        waiting=_longest(ranks, pairs, mine),
+        waiting_ranks=len(mine),
+        collectives=_collectives(waits, late_in),
+        worst=tuple(_meeting(ranks, waits, number) for number in late_in[:WORST]),
+    )
+
+
+def _number(rank: ReducedRank) -> int:
+    assert rank.rank is not None
+    return rank.rank
+
+
+def _median_judged(ranks: Sequence[ReducedRank]) -> int:
+    spans = sorted(rank.end_ns - rank.judged_from_ns for rank in ranks)
+    return spans[(len(spans) - 1) // 2]
+
+
+def _steps(waits: Waits) -> int:
+    """In how many steps ranks met."""
+    meetings = waits.arrivals.meetings
+    steps = np.unique(meetings.kernels.step[meetings.row])
+    return int((steps >= 0).sum())
+
+
+def _others(waits: Waits, places: Sequence[int]) -> dict[int, int]:
+    """How many ranks each of the places met."""
+    meetings, meeting = waits.arrivals.meetings, waits.arrivals.meeting
+    rank = meetings.kernels.rank[meetings.row]
+    result = {}
+    for place in places:
+        mine = np.zeros(len(meetings), np.bool_)
+        mine[meeting[rank == place]] = True
+        result[place] = len(np.unique(rank[mine[meeting]])) - 1
+    return result
+
+
+def _costliest(waits: Waits, place: int | None) -> list[int]:
+    """Numbers of the meetings in which somebody, or the rank at a place, came last, the costliest first."""
+    arrivals = waits.arrivals
+    count = len(arrivals.meetings)
+    waited = sum_by(arrivals.meeting, arrivals.waited_ns, count)
+    exposed = sum_by(arrivals.meeting, arrivals.exposed_ns, count)
+    who = arrivals.meetings.kernels.rank[arrivals.meetings.row[arrivals.late]]
+    which = np.flatnonzero((waited > 0) & ((who == place) & (arrivals.together > 0) if place is not None else True))
+    order = np.lexsort((which, -waited[which], -exposed[which]))
+    numbers: list[int] = which[order].tolist()
+    return numbers
+
+
+def _longest(ranks: Sequence[ReducedRank], pairs: Pairs, mine: I64) -> tuple[Waiting, ...]:
+    order = mine[np.lexsort((pairs.waiting[mine], -pairs.waited_ns[mine], -pairs.exposed_ns[mine]))][:WAITING]
+    return tuple(
+        Waiting(
+            rank=_number(ranks[int(pairs.waiting[row])]),
+            waited_ns=int(pairs.waited_ns[row]),
+            exposed_ns=int(pairs.exposed_ns[row]),
+        )
+        for row in order.tolist()
+    )
+
+
+def _collectives(waits: Waits, numbers: list[int]) -> tuple[LateIn, ...]:
+    arrivals = waits.arrivals
+    meetings = arrivals.meetings
+    waited = sum_by(arrivals.meeting, arrivals.waited_ns, len(meetings))[numbers]
+    kind = meetings.kind[numbers]
+    found = [
+        LateIn(
+            collective=one.collective,
+            group=one.group,
+            group_ranks=one.ranks,
+            count=int((kind == number).sum()),
+            made_wait_ns=int(waited[kind == number].sum()),
+        )
+        for number in np.unique(kind).tolist()
+        for one in [meetings.kernels.kinds[number]]
+    ]
+    return tuple(sorted(found, key=lambda one: -one.made_wait_ns)[:COLLECTIVES])
+
+
+def _meeting(ranks: Sequence[ReducedRank], waits: Waits, number: int) -> Meeting:
+    arrivals = waits.arrivals
+    meetings, kernels = arrivals.meetings, arrivals.meetings.kernels
+    entries = np.arange(meetings.first[number], meetings.first[number + 1])
+    late = int(meetings.row[arrivals.late[number]])
+    kind: CommKind = kernels.kinds[int(kernels.kind[late])]
+    waited, exposed = arrivals.waited_ns[entries], arrivals.exposed_ns[entries]
+    place = kernels.rank[meetings.row[entries]]
+    order = np.lexsort((place, -waited, -exposed))
+    step, elements = int(kernels.step[late]), int(kernels.elements[late])
+    return Meeting(
+        collective=kind.collective,
+        group=kind.group,
+        group_ranks=kind.ranks,
+        group_size=kind.group_size if kind.group_size >= 0 else None,
+        index=int(kernels.index[late]),
+        step=f"ProfilerStep#{step}" if step >= 0 else None,
+        elements=elements if elements >= 0 else None,
+        late_rank=_number(ranks[int(kernels.rank[late])]),
+        together=int(arrivals.together[number]),
+        late_ns=int(arrivals.late_ns[number]),
+        waited_ns=int(waited.sum()),
+        waited_exposed_ns=int(exposed.sum()),
+        waiting=tuple(
+            Waiting(
+                rank=_number(ranks[int(place[entry])]),
+                waited_ns=int(waited[entry]),
+                exposed_ns=int(exposed[entry]),
+            )
+            for entry in order[:WAITING].tolist()
+            if waited[entry]
+        ),
+        waiting_ranks=int((waited > 0).sum()),
+        window=Window(start_ns=int(kernels.start_ns[late]), end_ns=int(kernels.end_ns[late])),
+    )

@@ -1,0 +1,200 @@
+"""How the ranks' figures spread, how their steps differ, and which ranks are worth a look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
+from overlapscope.intervals import I64
+from overlapscope.ranks.reduced import ReducedRank
+from overlapscope.ranks.result import CauseTime, Excess, RankRow, Spread, StepSkew, Straggler, WorstRank
+
+WORST = 8
+OF_EACH = 3
+"""How many ranks are named for each reason."""
+EXCESS = 5
+FINDINGS = 3
+CAUSES = 4
+LEAST_SHARE = 0.01
+"""Of the time compared: what a rank has more of than the others is told from there."""
+SLOW = 1.05
+"""Steps this much longer than the median rank's are slow."""
+INEFFICIENT_PCT = 5.0
+"""Points below the median rank's efficiency."""
+
+Why = Literal["makes-others-wait", "slowest-steps", "least-efficient"]
+
+
+def top_causes(rank: ReducedRank) -> tuple[CauseTime, ...]:
+    """What most of a rank's exposed copy and idle time went to, behind the lead-in."""
+    times = [
+        *(CauseTime(subject="exposed-copy", cause=c, time_ns=ns) for c, ns in rank.exposed_copy_by_cause.items()),
+        *(CauseTime(subject="idle", cause=c, time_ns=ns) for c, ns in rank.idle_by_cause.items()),
+    ]
+    told = [time for time in times if time.time_ns and time.cause not in (CopyCause.LEAD_IN, IdleCause.LEAD_IN)]
+    return tuple(sorted(told, key=lambda time: (-time.time_ns, time.subject, time.cause))[:CAUSES])
+
+
+def spreads(rows: Sequence[RankRow]) -> tuple[Spread, ...]:
+    """Each figure over the ranks that have it; figures that none has are left out."""
+    found: list[Spread] = []
+
+    def add(name: str, unit: Literal["ns", "pct"], values: Iterable[float | None]) -> None:
+        known = sorted(
+            (value, row.rank)
+            for value, row in zip(values, rows, strict=True)
+            if value is not None and row.rank is not None
+        )
+        if known:
+            found.append(_spread(name, unit, known))
+
+    add("span", "ns", [row.span_ns for row in rows])
+    names = list(rows[0].buckets.named()) if rows else []
+    for name in names:
+        add(name, "ns", [row.buckets.named()[name] for row in rows])
+    add("waited", "ns", [row.waited_ns for row in rows])
+    add("waited exposed", "ns", [row.waited_exposed_ns for row in rows])
+    add("made wait", "ns", [row.made_wait_ns for row in rows])
+    add("median step", "ns", [row.median_step_ns for row in rows])
+    add("efficiency", "pct", [row.efficiency_pct for row in rows])
+    add("hidden copy", "pct", [row.hidden_copy_pct for row in rows])
+    add("exposed comm share", "pct", [row.exposed_comm_pct for row in rows])
+    add("idle share", "pct", [100 * row.buckets.idle_ns / row.span_ns if row.span_ns else None for row in rows])
+    return tuple(found)
+
+
+def _spread(name: str, unit: Literal["ns", "pct"], known: list[tuple[float, int]]) -> Spread:
+    def at(pct: int) -> float:
+        return known[(len(known) - 1) * pct // 100][0]
+
+    return Spread(
+        name=name,
+        unit=unit,
+        ranks=len(known),
+        min=known[0][0],
+        p25=at(25),
+        median=at(50),
+        p75=at(75),
+        p95=at(95),
+        max=known[-1][0],
+        min_rank=known[0][1],
+        max_rank=min(rank for value, rank in known if value == known[-1][0]),
+    )
+
+
+def step_skew(rows: Sequence[RankRow], names: Sequence[str]) -> tuple[StepSkew, ...]:
+    """Each step over the ranks that have it whole."""
+    found = []
+    for number, name in enumerate(names):
+        spans = sorted(
+            (span, row.rank) for row in rows if (span := row.step_spans_ns[number]) is not None and row.rank is not None
+        )
+        if spans:
+            found.append(
+                StepSkew(
+                    name=name,
+                    ranks=len(spans),
+                    min_ns=spans[0][0],
+                    median_ns=spans[(len(spans) - 1) // 2][0],
+                    max_ns=spans[-1][0],
+                    slowest_rank=min(rank for span, rank in spans if span == spans[-1][0]),
+                    fastest_rank=spans[0][1],
+                )
+            )
+    return tuple(found)
+
+
+def worst_ranks(
+    ranks: Sequence[ReducedRank], rows: Sequence[RankRow], stragglers: Sequence[Straggler]
+) -> tuple[WorstRank, ...]:
+    """Ranks that are worth a look, those that make others wait first, and what they have more of than the rest.
+
+    `rows` are those of `ranks`, in their order.
+    """
+    if len(ranks) < 2:
+        return ()
+    why: dict[int, list[Why]] = {}
+    place = {(row.source, row.device): number for number, row in enumerate(rows)}
+    for straggler in [one for one in stragglers if one.clear][:OF_EACH]:
+        why.setdefault(place[straggler.source, straggler.device], []).append("makes-others-wait")
+    for number in _slow(rows):
+        why.setdefault(number, []).append("slowest-steps")
+    for number in _inefficient(rows):
+        why.setdefault(number, []).append("least-efficient")
+    over, names, times = _compared(ranks)
+    median = np.sort(times, axis=0)[(len(ranks) - 1) // 2]
+    return tuple(
+        WorstRank(
+            rank=rows[number].rank or 0,
+            source=rows[number].source,
+            device=rows[number].device,
+            why=tuple(reasons),
+            excess=_excess(names, times[number], median),
+            over=over,
+            top_causes=rows[number].top_causes,
+            findings=ranks[number].findings[:FINDINGS],
+        )
+        for number, reasons in list(why.items())[:WORST]
+    )
+
+
+def _slow(rows: Sequence[RankRow]) -> list[int]:
+    steps = sorted((row.median_step_ns, -number) for number, row in enumerate(rows) if row.median_step_ns is not None)
+    if not steps:
+        return []
+    usual = steps[(len(steps) - 1) // 2][0]
+    return [-number for step, number in steps[::-1][:OF_EACH] if step > SLOW * usual]
+
+
+def _inefficient(rows: Sequence[RankRow]) -> list[int]:
+    known = sorted((row.efficiency_pct, number) for number, row in enumerate(rows) if row.efficiency_pct is not None)
+    if not known:
+        return []
+    usual = known[(len(known) - 1) // 2][0]
+    return [number for efficiency, number in known[:OF_EACH] if efficiency < usual - INEFFICIENT_PCT]
+
+
+_Name = tuple[Literal["bucket", "exposed-copy", "idle"], str]
+
+
+def _compared(ranks: Sequence[ReducedRank]) -> tuple[Literal["steps", "window"], list[_Name], I64]:
+    """The time each rank (row) spent on each thing (column), over the steps that all have whole or their windows."""
+    names: list[_Name] = [
+        *(("bucket", name) for name in ranks[0].buckets.named()),
+        *(("exposed-copy", str(cause)) for cause in COPY_CAUSES),
+        *(("idle", str(cause)) for cause in IDLE_CAUSES),
+    ]
+    common = set.intersection(*(set(rank.steps.whole_names()) for rank in ranks))
+    if not common:
+        return "window", names, np.array([_over_window(rank) for rank in ranks], np.int64)
+    return "steps", names, np.array([_over_steps(rank, common) for rank in ranks], np.int64)
+
+
+def _over_window(rank: ReducedRank) -> list[int]:
+    return [
+        *rank.buckets.named().values(),
+        *(rank.exposed_copy_by_cause.get(str(cause), 0) for cause in COPY_CAUSES),
+        *(rank.idle_by_cause.get(str(cause), 0) for cause in IDLE_CAUSES),
+    ]
+
+
+def _over_steps(rank: ReducedRank, names: set[str]) -> I64:
+    steps = rank.steps
+    mine = np.array([name in names for name in steps.names], np.bool_) & steps.whole
+    return np.concatenate(
+        [part[mine].sum(axis=0) for part in (steps.buckets_ns, steps.copy_causes_ns, steps.idle_causes_ns)]
+    )
+
+
+def _excess(names: Sequence[_Name], times: I64, median: I64) -> tuple[Excess, ...]:
+    # The first five columns are the buckets, which add up to the time compared.
+    least = max(1, round(LEAST_SHARE * int(median[:5].sum())))
+    found = [
+        Excess(kind=kind, name=name, time_ns=mine, median_ns=usual)
+        for (kind, name), mine, usual in zip(names, times.tolist(), median.tolist(), strict=True)
+        if mine - usual >= least and name != CopyCause.LEAD_IN
+    ]
+    return tuple(sorted(found, key=lambda one: -one.more_ns)[:EXCESS])

@@ -1,0 +1,211 @@
+"""Ranks made from schedules: when each rank comes to each collective, by a clock that may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.results import Buckets, Engines, Overlap, Trust
+from overlapscope.intervals import union
+from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank, StepFigures
+
+
+class Ran(NamedTuple):
+    """One communication kernel."""
+
+    kind: CommKind
+    start: int
+    end: int
+    step: int = -1
+    elements: int = -1
+    sequence: int = -1
+
+
+def made_rank(
+    number: int | None,
+    kernels: Sequence[Ran] = (),
+    *,
+    exposed: Sequence[tuple[int, int]] | None = None,
+    window: tuple[int, int] | None = None,
+    judged_from: int | None = None,
+    steps: Sequence[tuple[str, int]] = (),
+    source: str | None = None,
+    world_size: int | None = None,
+    device: int = 0,
+) -> ReducedRank:
+    """A rank that did nothing but communicate; all of it exposed unless said otherwise."""
+    kernels = sorted(kernels, key=lambda kernel: (kernel.start, -kernel.end))
+    kinds = tuple(dict.fromkeys(kernel.kind for kernel in kernels))
+    begin, end = window or (
+        min((kernel.start for kernel in kernels), default=0),
+        max((kernel.end for kernel in kernels), default=0),
+    )
+    bare = [(kernel.start, kernel.end) for kernel in kernels] if exposed is None else exposed
+    alone = union([one for one, _ in bare], [one for _, one in bare])
+    comm_ns = int((alone.ends - alone.starts).sum())
+
+    def column(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array(list(values), np.int64)
+
+    return ReducedRank(
+        source=source or f"rank{number}.json",
+        rank=number,
+        world_size=world_size,
+        device=device,
+        device_name=None,
+        trust=Trust(verdict="trusted", checks=()),
+        span_ns=end - begin,
+        lead_in_ns=0,
+        judged_from_ns=begin if judged_from is None else judged_from,
+        end_ns=end,
+        buckets=Buckets(
+            compute_ns=0,
+            exposed_comm_ns=comm_ns,
+            exposed_copy_ns=0,
+            exposed_other_ns=0,
+            idle_ns=end - begin - comm_ns,
+        ),
+        engines=Engines(sm_ns=comm_ns, compute_ns=0, comm_ns=comm_ns, h2d_ns=0, d2h_ns=0, other_ns=0),
+        overlap=Overlap(
+            copy_ns=0,
+            hidden_copy_ns=0,
+            hidden_copy_pct=None,
+            serial_ns=comm_ns,
+            busy_ns=comm_ns,
+            ideal_ns=comm_ns,
+            efficiency_pct=None,
+            h2d_d2h_ns=0,
+            comm_compute_pct=0.0,
+            exposed_h2d_ns=0,
+            exposed_d2h_ns=0,
+        ),
+        exposed_copy_by_cause={},
+        idle_by_cause={},
+        steps=StepFigures(
+            names=tuple(name for name, _ in steps),
+            whole=np.ones(len(steps), np.bool_),
+            span_ns=column([span for _, span in steps]),
+            buckets_ns=np.array([[span, 0, 0, 0, 0] for _, span in steps], np.int64).reshape(len(steps), 5),
+            copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
+            idle_causes_ns=np.zeros((len(steps), len(IDLE_CAUSES)), np.int64),
+        ),
+        findings=(),
+        comm=CommKernels(
+            kinds=kinds,
+            start_ns=column([kernel.start for kernel in kernels]),
+            end_ns=column([kernel.end for kernel in kernels]),
+            kind=column([kinds.index(kernel.kind) for kernel in kernels]),
+            step=column([kernel.step for kernel in kernels]),
+            elements=column([kernel.elements for kernel in kernels]),
+            sequence=column([kernel.sequence for kernel in kernels]),
+        ),
+        exposed_comm=alone,
+    )
+
+
+@dataclass(frozen=True)
+class Met:
+    """One collective as it truly was: by rank its true times."""
+
+    kind: CommKind
+    step: int
+    elements: int
+    sequence: int
+    times: dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Collectives in the order in which they began, and by how much each rank's clock is ahead."""
+
+    ranks: int
+    offsets: tuple[int, ...]
+    met: tuple[Met, ...]
+
+    def kernels(self, rank: int) -> list[Ran]:
+        """As the rank recorded them."""
+        ahead = self.offsets[rank]
+        return [
+            Ran(one.kind, begin + ahead, end + ahead, one.step, one.elements, one.sequence)
+            for one in self.met
+            if rank in one.times
+            for begin, end in [one.times[rank]]
+        ]
+
+    def reduced(self, *, wide: int = 1000) -> list[ReducedRank]:
+        """All ranks, each with some time before and after its kernels."""
+        return [
+            made_rank(
+                rank,
+                mine := self.kernels(rank),
+                window=(
+                    min((one.start for one in mine), default=0) - wide,
+                    max((one.end for one in mine), default=0) + wide,
+                ),
+            )
+            for rank in range(self.ranks)
+        ]
+
+
+one_clock = st.just(0)
+
+
+@st.composite
+def jobs(
+    draw: st.DrawFn,
+    *,
+    offsets: st.SearchStrategy[int] = one_clock,
+    most_ranks: int = 5,
+    unit: int = 1,
+    counted: bool = False,
+) -> Job:
+    """Jobs of two ranks or more with a few groups. `unit` stretches all times.
+
+    Every rank works for a while, arrives, and is held until all have arrived; then the transfer takes its time, and its
+    end reaches each rank a little earlier or later, by less than half the transfer.
+    """
+    ranks = draw(st.integers(2, most_ranks))
+    groups = draw(
+        st.lists(
+            st.lists(st.integers(0, ranks - 1), min_size=2, max_size=ranks, unique=True).map(sorted).map(tuple),
+            min_size=1,
+            max_size=3,
+            unique=True,
+        )
+    )
+    names = ("allreduce", "_allgather_base")
+    ready = [0] * ranks
+    sequence = [0] * len(groups)
+    met = []
+    for step in range(draw(st.integers(1, 4))):
+        for _ in range(draw(st.integers(1, 4))):
+            group = draw(st.integers(0, len(groups) - 1))
+            members = groups[group]
+            kind = CommKind(
+                draw(st.sampled_from(names)), str(group), str(list(members)), group_size=len(members), recorded=True
+            )
+            arrival = {rank: ready[rank] + unit * draw(st.integers(0, 60)) for rank in members}
+            last = max(arrival.values())
+            transfer = unit * draw(st.integers(4, 30))
+            times = {}
+            for rank in members:
+                noise = draw(st.integers(-(transfer // 4), transfer // 4))
+                end = max(last + 1, last + transfer + noise)
+                times[rank] = (arrival[rank], end)
+                # Some are asynchronous: the rank goes on at once.
+                ready[rank] = end if draw(st.booleans()) else arrival[rank] + 1
+            elements = 1000 * (1 + group)
+            met.append(Met(kind, step, elements, sequence[group] if counted else -1, times))
+            sequence[group] += 1
+    ahead = [draw(offsets) for _ in range(ranks)]
+    return Job(ranks, (0, *ahead[1:]), tuple(met))
+
+
+def as_by(rank: ReducedRank, *, source: str) -> ReducedRank:
+    """The same rank from another file."""
+    return replace(rank, source=source)
