@@ -13,6 +13,7 @@ Each is a small data-parallel training loop over NCCL, recorded by torch.profile
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -95,7 +95,17 @@ def main() -> None:
     options = parser.parse_args()
     for variant in [options.only] if options.only else VARIANTS:
         (options.out / variant).mkdir(parents=True, exist_ok=True)
-        mp.spawn(train, args=(options.ranks, variant, str(options.out)), nprocs=options.ranks)
+        spawn = multiprocessing.get_context("spawn")
+        ranks = [
+            spawn.Process(target=train, args=(rank, options.ranks, variant, str(options.out)))
+            for rank in range(options.ranks)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+            if rank.exitcode:
+                raise SystemExit(f"a rank of {variant} failed")
 
 
 if __name__ == "__main__":
