@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -122,6 +123,21 @@ def test_killed_processes_lose_nothing(job: Path) -> None:
     assert len(killed) == 2
     assert numbers(found) == list(range(RANKS))
     assert not readers()
+
+
+def test_a_process_that_dies_while_it_starts_is_started_again(job: Path) -> None:
+    killed: list[psutil.Process] = []
+
+    def kill_the_first() -> None:
+        wait_until(readers, "a process is there")
+        killed.append(readers()[0])
+        killed[0].kill()
+
+    thread = threading.Thread(target=kill_the_first)
+    thread.start()
+    found = list(reduce_all(expand_urls(job), workers=2))
+    thread.join()
+    assert killed and numbers(found) == list(range(RANKS))
 
 
 def test_whoever_stops_early_leaves_no_process(job: Path) -> None:

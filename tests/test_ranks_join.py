@@ -7,15 +7,19 @@ import itertools
 import json
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from overlapscope import load
 from overlapscope.errors import UnreadableTrace
+from overlapscope.intervals import Intervals, union
+from overlapscope.ranks.collectives import gather, match
 from overlapscope.ranks.join import MOST_RANKS, Joined
 from overlapscope.ranks.reduced import CommKind, ReducedRank, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable, from_json, schema, to_json
@@ -256,6 +260,20 @@ def test_other_real_jobs_have_one_clock_and_match_in_full(folder: str) -> None:
     assert any("lead-in" in note for note in report.notes)
 
 
+@pytest.mark.parametrize(
+    "folder", ["ddp", "laboratory/ddp_training/ddp.traces", "laboratory/fsdp_offload/resident.traces"]
+)
+def test_real_kernels_of_one_collective_end_within_a_quarter_of_the_shortest(folder: str) -> None:
+    """What the bounds of clocks assume is that they end within the whole of it."""
+    ranks = real(folder)
+    met = match(gather(ranks), len(ranks)).symmetric()
+    end, start = met.kernels.end_ns[met.row], met.kernels.start_ns[met.row]
+    first = met.first[:-1]
+    apart = np.maximum.reduceat(end, first) - np.minimum.reduceat(end, first)
+    assert len(first) >= 27
+    assert (4 * apart <= np.minimum.reduceat(end - start, first)).all()
+
+
 def test_steps_are_compared_over_the_ranks_that_have_them_whole() -> None:
     report = join(real())
     assert report.step_names == ("ProfilerStep#3", "ProfilerStep#4")
@@ -304,6 +322,58 @@ def test_among_many_the_late_one_is_found_and_lists_stay_short() -> None:
     assert [(step.slowest_rank, step.max_ns - step.min_ns) for step in report.steps] == [(3, 1)] * 4
 
 
+def of_several_machines(ahead_ns: Sequence[int], *, late: int, by_ns: int) -> list[ReducedRank]:
+    """The two real ranks on each of several machines with clocks of their own, and one that comes late.
+
+    In step 4 all others come that much earlier to the first collective, and wait.
+    """
+    size = 2 * len(ahead_ns)
+    ranks = []
+    for number in range(size):
+        one, ahead = real()[number % 2], ahead_ns[number // 2]
+        comm = one.comm
+        start = comm.start_ns.copy()
+        first = int(np.flatnonzero(comm.step == 4)[0])
+        if number != late:
+            start[first] -= by_ns
+        begin, end = one.exposed_comm
+        waiting = union(np.append(begin, start[first]), np.append(end, comm.end_ns[first]))
+        kinds = tuple(
+            replace(kind, ranks="[0, 1, ...]", group_size=size) if kind.recorded else kind for kind in comm.kinds
+        )
+        ranks.append(
+            replace(
+                one,
+                rank=number,
+                world_size=size,
+                source=f"host{number // 2}/rank{number}.json",
+                judged_from_ns=one.judged_from_ns + ahead,
+                end_ns=one.end_ns + ahead,
+                comm=replace(comm, kinds=kinds, start_ns=start + ahead, end_ns=comm.end_ns + ahead),
+                exposed_comm=Intervals(waiting.starts + ahead, waiting.ends + ahead),
+            )
+        )
+    return ranks
+
+
+def test_on_several_machines_the_late_one_is_found_by_clocks_that_are_milliseconds_apart() -> None:
+    ahead = [0, 7 * MS, -3 * MS, 40 * MS, -900 * MS, 2 * MS, MS // 2, -MS // 2]
+    ranks = of_several_machines(ahead, late=9, by_ns=20 * MS)
+    report = join(ranks)
+    assert report.clocks.status == "estimated"
+    assert report.matching.judged == 27
+    for row in report.ranks:
+        assert row.rank is not None and row.clock_offset_ns is not None and row.clock_error_ns is not None
+        assert abs(row.clock_offset_ns - ahead[row.rank // 2]) <= row.clock_error_ns < 300 * US
+    straggler = report.straggler
+    assert straggler is not None
+    assert (straggler.rank, straggler.waiting_ranks, straggler.others) == (9, 15, 15)
+    worst = straggler.worst[0]
+    assert (worst.late_rank, worst.step, worst.index) == (9, "ProfilerStep#4", 9)
+    assert worst.waiting[-1].exposed_ns > 20 * MS - 300 * US
+    assert straggler.made_wait_ns > 15 * (20 * MS - 300 * US)
+
+
 def test_a_lateness_that_costs_nothing_makes_no_straggler() -> None:
     report = join(many(4, late=1, by=10 * US))
     assert report.stragglers[0].rank == 1
@@ -316,6 +386,23 @@ def test_what_is_stated_is_not_trusted() -> None:
     differing = join([made_rank(0, world_size=4), made_rank(1, world_size=4), made_rank(2, world_size=8)])
     assert (differing.world_size, differing.missing) == (4, (3,))
     assert any("different world sizes (4, 8)" in note for note in differing.notes)
+
+
+@pytest.mark.parametrize("rank", [-1, 2**31, 10**30])
+def test_a_number_that_can_be_no_rank_is_none(tmp_path: Path, rank: int) -> None:
+    odd = planted(tmp_path, 1, distributedInfo={"rank": rank, "world_size": 2})
+    report = join([real()[0], odd])
+    assert [row.rank for row in report.ranks] == [0, None]
+    assert from_json(to_json(report)) == report
+
+
+def test_steps_with_absurd_numbers_are_no_steps(tmp_path: Path) -> None:
+    document = json.dumps(read(1)).replace("ProfilerStep#4", "ProfilerStep#" + "4" * 30)
+    path = tmp_path / "rank1.json"
+    path.write_text(document)
+    report = join([real()[0], *reduce(load(path))])
+    assert [len(name) for name in report.step_names] == [14, 14]
+    assert (report.matching.meetings, report.matching.unmatched) == (18, 3 + 2 * 9)
 
 
 def test_a_trace_without_gpu_work_is_an_error_that_says_so(tmp_path: Path) -> None:

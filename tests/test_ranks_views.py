@@ -58,7 +58,7 @@ def shown(report: RanksReport, width: int = 120) -> str:
 
 def test_the_answer_on_the_recorded_job_comes_first() -> None:
     first, second, *_ = shown(real(), 200).splitlines()
-    assert first.startswith("Rank 0 makes the other wait, which loses 1.64 ms a step (4.5 %) by it; it came last in ")
+    assert first.startswith("Rank 0 makes the other wait, which loses at most 1.64 ms a step (4.5 %) by it; it came ")
     assert first.endswith(", above all in allreduce of group 0 [0, 1].")
     assert second == "Communication that nothing hides takes 2.5 % to 9.2 % of the time."
     assert words.judge(real()).level == "fair"
@@ -66,7 +66,7 @@ def test_the_answer_on_the_recorded_job_comes_first() -> None:
 
 def test_the_planted_straggler_is_named_among_a_thousand() -> None:
     verdict = words.judge(large())
-    assert verdict.first.startswith("Rank 5 makes the others wait: each of them loses ")
+    assert verdict.first.startswith("Rank 5 makes the others wait: each of them loses at most ")
     assert verdict.rest[-1] == "Not complete: 9 ranks missing and 1 trace unreadable."
 
 
@@ -185,7 +185,9 @@ def test_a_rank_worth_a_look_comes_with_what_it_has_more_of() -> None:
     look = looks(real())[0]
     assert look.title == "Rank 0 makes the others wait"
     assert "in the same steps: idle +" in look.more and " against " in look.more
+    assert look.causes.startswith("Over its whole window: idle by launch-bound ")
     assert look.findings[0].startswith("launch-bound: ")
+    assert look.lines == (look.more, look.causes, *look.findings)
 
 
 def test_every_rank_can_be_sorted_by_number() -> None:

@@ -11,7 +11,7 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool
 from overlapscope.trace import HostEvents, Trace
 
-_STEP = re.compile(r"ProfilerStep#\d+")
+_STEP = re.compile(r"ProfilerStep#\d{1,18}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,6 +27,9 @@ _NO_WORKER_S = 300.0
 """How long to wait for a cluster's first worker, which may have to be started first."""
 _NO_PROCESS_S = 60.0
 """The same of our own processes."""
+_START_S = 20.0
+"""How long to wait for the last of our own processes, before the others begin."""
+_POLL_S = 0.05
 _LEAST_LOGGED = logging.CRITICAL + 1
 _VERSION = "overlapscope.__version__"
 """What `pydoc.locate` finds the version by; it returns None where there is no such package, while a function of our own
@@ -83,6 +86,12 @@ class _Own(Cluster):
         super().__init__(client)
         self._cluster = cluster
         self._processes = processes
+
+    def start(self) -> None:
+        """Returns when all processes are there, or some after a while. Raises ClusterFailed where none is."""
+        patience_s = time.monotonic() + _START_S
+        while (there := self.threads()) < self._processes and not (there and time.monotonic() > patience_s):
+            time.sleep(_POLL_S)
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
         loop = self._cluster.loop
@@ -175,8 +184,9 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
         stack.enter_context(_silence())
         try:
             with _interrupts_later(), dask.config.set(config):
+                # The processes are started afterwards, where it does not matter if one dies at once.
                 cluster = LocalCluster(
-                    n_workers=processes,
+                    n_workers=0,
                     threads_per_worker=1,
                     processes=True,
                     memory_limit=MEMORY_LIMIT // processes,
@@ -190,7 +200,9 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
                 client = stack.enter_context(Client(cluster, set_as_default=False))
         except (OSError, RuntimeError) as error:
             raise ClusterFailed(f"no processes could be started to read the traces ({said(error)}).") from None
-        yield _Own(client, cluster, processes)
+        mine = _Own(client, cluster, processes)
+        mine.start()
+        yield mine
 
 
 @contextmanager

@@ -95,6 +95,13 @@ class Meetings:
         return self.kernels.kind[self.row[self.first[:-1]]]
 
     @property
+    def group(self) -> I64:
+        """A number for the process group of each meeting."""
+        groups: dict[tuple[str, str], int] = {}
+        numbers = [groups.setdefault((kind.group, kind.ranks), len(groups)) for kind in self.kernels.kinds]
+        return np.array(numbers, np.int64)[self.kind]
+
+    @property
     def meeting(self) -> I64:
         """The meeting of each entry of `row`."""
         return np.repeat(np.arange(len(self)), np.diff(self.first))

@@ -36,7 +36,7 @@ class Joined:
     def add(self, rank: ReducedRank | Unreadable) -> None:
         """Take in one device of one rank, or a trace that could not be read; that one's rank is taken from its name."""
         if isinstance(rank, Unreadable):
-            number = rank.rank if rank.rank is not None else kineto._rank_in_name(rank.source)
+            number = rank.rank if rank.rank is not None else kineto.rank_in_name(rank.source)
             self._unreadable.append(Unreadable(source=rank.source, reason=rank.reason, rank=number))
         else:
             self._ranks.append(rank)
@@ -138,7 +138,7 @@ def _duplicated(ranks: Sequence[ReducedRank]) -> tuple[Duplicate, ...]:
 
 def _step_names(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
     names = {name for rank in ranks for name in rank.steps.whole_names()}
-    return tuple(sorted(names, key=lambda name: (int(name.partition("#")[2]), name)))
+    return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
 def _main_reference(offsets: Offsets) -> int | None:

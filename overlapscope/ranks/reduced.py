@@ -7,7 +7,7 @@ that waiting can be measured once the clocks are known.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,10 +25,12 @@ from overlapscope.trace import GpuOps, Kind, Trace
 
 __all__ = ["CommKernels", "CommKind", "ReducedRank", "StepFigures", "Unreadable", "reduce"]
 
+LARGEST_RANK = 2**31 - 1
+"""A number beyond it, or below 0, is no rank."""
 FINDINGS = 5
 """How many findings travel."""
 
-_STEP_NUMBER = re.compile(r"ProfilerStep#(\d+)")
+_STEP_NUMBER = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
 
     Raises UnreadableTrace where nothing ran on a GPU, so that there is nothing to compare.
     """
+    if trace.rank is not None and not 0 <= trace.rank <= LARGEST_RANK:
+        trace = replace(trace, rank=None)
     analysis = analyze_trace(trace)
     trust = analysis.result.trust
     if trust.verdict == "unusable":
@@ -265,10 +269,11 @@ def _launched_in(trace: Trace, ops: GpuOps) -> I64:
     """
     notes = trace.annotations
     rows = np.flatnonzero(is_step(notes))
-    numbers = np.array([int(_STEP_NUMBER.fullmatch(notes.name(row)).group(1)) for row in rows.tolist()], np.int64)  # type: ignore[union-attr]
+    found = [_STEP_NUMBER.fullmatch(notes.name(row)) for row in rows.tolist()]
+    numbers = np.array([int(step.group(1)) if step else -1 for step in found], np.int64)
     starts, ends = notes.start_ns[rows], notes.end_ns[rows]
     launched = ops.launch >= 0
     at = np.append(trace.runtime_calls.start_ns, 0)[np.where(launched, ops.launch, -1)]
-    found = np.searchsorted(starts, at, side="right") - 1
-    inside = launched & (found >= 0) & (at < np.append(ends, 0)[found])
-    return np.where(inside, np.append(numbers, -1)[found], -1)
+    step = np.searchsorted(starts, at, side="right") - 1
+    inside = launched & (step >= 0) & (at < np.append(ends, 0)[step])
+    return np.where(inside, np.append(numbers, -1)[step], -1)

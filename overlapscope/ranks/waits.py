@@ -82,9 +82,10 @@ def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) ->
     the same meetings.
     """
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
-    meetings = met.take(_judged(met, judged_from, offsets))
+    judged = _judged(met, judged_from, offsets)
+    meetings = met.take(judged)
     line = _Line(ranks)
-    arrivals, charges = _arrivals(meetings, offsets, line)
+    arrivals, charges = _arrivals(meetings, offsets, offsets.within_ns[judged], line)
     kernels, row = meetings.kernels, meetings.row
     waits = union(*line.put(kernels.rank[row], kernels.start_ns[row], kernels.start_ns[row] + arrivals.waited_ns))
     exposed_waits = intersect(waits, line.exposed)
@@ -142,7 +143,7 @@ class _Charges:
     end_ns: I64
 
 
-def _arrivals(meetings: Meetings, offsets: Offsets, line: _Line) -> tuple[Arrivals, _Charges]:
+def _arrivals(meetings: Meetings, offsets: Offsets, within: I64, line: _Line) -> tuple[Arrivals, _Charges]:
     kernels, row, meeting = meetings.kernels, meetings.row, meetings.meeting
     first = meetings.first[:-1]
     rank, start, end = kernels.rank[row], kernels.start_ns[row], kernels.end_ns[row]
@@ -155,7 +156,7 @@ def _arrivals(meetings: Meetings, offsets: Offsets, line: _Line) -> tuple[Arriva
     # Members by arrival; the last of each meeting is the late one.
     order = np.lexsort((rank, arrival, meeting))
     late = order[meetings.first[1:] - 1]
-    doubt = np.maximum(offsets.error_ns[rank], offsets.error_ns[rank[late]][meeting])
+    doubt = np.minimum(np.maximum(offsets.error_ns[rank], offsets.error_ns[rank[late]][meeting]), within[meeting])
     last = latest[meeting] - arrival <= doubt
     together = np.add.reduceat(last.astype(np.int64), first)
     members = np.diff(meetings.first)
@@ -198,9 +199,7 @@ def _held(arrivals: Arrivals, line: _Line, exposed_waits: Intervals) -> I64:
     kernels, row = meetings.kernels, meetings.row
     if not len(row):
         return np.empty(0, np.int64)
-    groups: dict[tuple[str, str], int] = {}
-    of_kind = np.array([groups.setdefault((k.group, k.ranks), len(groups)) for k in kernels.kinds], np.int64)
-    rank, group = kernels.rank[row], of_kind[kernels.kind[row]]
+    rank, group = kernels.rank[row], meetings.group[arrivals.meeting]
     start, end = line.put(rank, kernels.start_ns[row], kernels.end_ns[row])
     order = np.lexsort((start, group, rank))
     same = np.append(False, (rank[order][1:] == rank[order][:-1]) & (group[order][1:] == group[order][:-1]))

@@ -83,7 +83,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     stated = span is not None and (begin_ns, end_ns) == span
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    rank = integer(distributed.get("rank"))
+    rank = _ordinal(distributed.get("rank"))
     cpu_ops, syncs = _event_notes.apply(finished.host(Table.CPU, base_ns), runtime_calls, finished.syncs(base_ns))
     return Trace(
         source=shown_source(source),
@@ -99,7 +99,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         collectives=finished.collectives(base_ns),
         device_names=device_names(metadata.get("deviceProperties")),
         rank=rank if rank is not None else rank_in_name(source),
-        world_size=integer(distributed.get("world_size")),
+        world_size=_ordinal(distributed.get("world_size")),
         start_ns=begin_ns + base_ns if stated else -1,
         end_ns=end_ns + base_ns if stated else -1,
         versions=versions(metadata, distributed),
@@ -149,6 +149,12 @@ def _first_impossible(finished: Finished, rows: Any) -> list[str]:
     when = "unreadable" if start == UNREADABLE else f"{start} ns"
     length = "unreadable" if dur == UNREADABLE else f"{dur} ns"
     return [f"impossible time: {finished.name(row)[:60]} starts at {when}, lasts {length}"]
+
+
+def _ordinal(value: Any) -> int | None:
+    """A number that ranks can have."""
+    number = integer(value)
+    return number if number is not None and 0 <= number < 1 << 31 else None
 
 
 def shown_source(source: str | Path) -> str:
