@@ -56,8 +56,8 @@ def _ours(trace: Trace) -> Figures:
 
 
 def _theirs(trace: Trace, own: Figures) -> list[Figures | None]:
-    """What HTA says as it is, and with one more of `REASONS` taken back each time until it is what we say; None where it
-    gives up."""
+    """What HTA says as it is, and with one more of `REASONS` taken back until it is what we say; None where it gives
+    up."""
     steps: list[Figures | None] = []
     for found in _taken_back(trace):
         steps.append(found)

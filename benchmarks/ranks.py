@@ -2,15 +2,14 @@
 
     python -m benchmarks.ranks [--ranks 8 64 512] [--workers N] [--large-mb 250]
 
-The jobs are made by `benchmarks.ranks_job` out of two real recordings. Of a large rank, one of these recordings grown by
-`benchmarks.grow`, it is measured what a worker needs for it and what it is reduced to; what ten thousand of them need is
-calculated from that. Needs some 2 GB of disk and, with the defaults, five minutes.
+The jobs are made by `benchmarks.ranks_job` out of two real recordings. For a large rank, one of these recordings grown
+by `benchmarks.grow`, it is measured what a worker needs and what the trace is reduced to; what ten thousand of them
+need is calculated from that. Needs 2 GB of disk and some five minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -22,18 +21,14 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.analyze import machine, run, say
-from benchmarks.ranks_job import HOST_OFFSET_NS, LATE_NS, RANKS_PER_HOST, RECORDINGS, Job
+from benchmarks.processes import HERE, machine, run, say
+from benchmarks.ranks_job import RECORDINGS, Job
 
-HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "ranks-performance.md"
 RANKS = (8, 64, 512)
 LARGE_MB = 250
-MANY = 10_000
 JOINED = (250, 1000)
 """How many ranks are joined, to see how that grows."""
-DOWNLOAD_GB_PER_S = 1.0
-"""What a storage may give to all workers together, for the calculation."""
 
 ONE_PROCESS = """
 import sys
@@ -138,7 +133,17 @@ def measure(job: Job, folder: Path, workers: int) -> Size:
 
 def command(folder: Path, workers: int, kill_after_s: float | None = None) -> Measured:
     """Run `overlapscope ranks`; with `kill_after_s`, kill one of its workers then."""
-    line = [sys.executable, "-m", "overlapscope", "ranks", folder, "--workers", str(workers), "--format", "json"]
+    line: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "overlapscope",
+        "ranks",
+        folder,
+        "--workers",
+        str(workers),
+        "--format",
+        "json",
+    ]
     client_mb = worker_mb = 0.0
     with tempfile.TemporaryFile() as out:
         begin = time.perf_counter()
@@ -209,130 +214,6 @@ def measure_large(folder: Path, megabytes: int) -> Large:
     )
 
 
-def truth(size: Size) -> tuple[bool, float]:
-    """Whether the report names the rank that is late, and by how many us its clock offsets are wrong at most."""
-    report = json.loads(size.together.report)
-    late = bool(report["stragglers"]) and report["stragglers"][0]["rank"] == size.job.late
-    wrong = [
-        abs((row["clock_offset_ns"] or 0) - size.job.offset_ns(row["rank"])) / 1e3
-        for row in report["ranks"]
-        if row["clock_offset_ns"] is not None
-    ]
-    return late and len(wrong) == size.job.ranks, max(wrong, default=0.0)
-
-
-def speed(sizes: Sequence[Size], workers: int) -> list[str]:
-    """Time and memory, as lines of markdown."""
-    lines = [
-        f"| ranks | MB, packed | one process, s | {workers} workers, s | efficiency | a worker killed, s | client, MB "
-        "| largest worker, MB | one process, MB |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for one in sizes:
-        efficiency = 100 * one.alone_s / (workers * one.together.seconds)
-        lines.append(
-            f"| {one.job.ranks} | {one.megabytes:.0f} | {one.alone_s:.1f} | {one.together.seconds:.1f} | {efficiency:.0f} % "
-            f"| {one.killed.seconds:.1f} | {one.together.client_mb:.0f} | {one.together.worker_mb:.0f} "
-            f"| {one.alone_mb:.0f} |"
-        )
-    return lines
-
-
-def found(sizes: Sequence[Size]) -> list[str]:
-    """What the reports say against what is true, as lines of markdown."""
-    lines = [
-        "| ranks | hosts | late rank named first | clock offsets wrong by at most, us | one report, killed or not |",
-        "|---:|---:|---|---:|---|",
-    ]
-    for one in sizes:
-        named, wrong_us = truth(one)
-        hosts = -(-one.job.ranks // RANKS_PER_HOST)
-        lines.append(
-            f"| {one.job.ranks} | {hosts} | {'yes' if named else '**no**'} | {wrong_us:.1f} "
-            f"| {'yes' if one.same else '**no**'} |"
-        )
-    return lines
-
-
-def paper(large: Large) -> list[str]:
-    """What `MANY` large ranks need, calculated, as lines of markdown."""
-    core_hours = MANY * large.seconds / 3600
-    terabytes = MANY * large.megabytes / 1e6
-    (few, (few_s, few_mb, _)), (more, (more_s, more_mb, more_json)) = large.join.items()
-    mb_per_rank = (more_mb - few_mb) / (more - few)
-    client_gb = (few_mb + mb_per_rank * (MANY - few)) / 1e3
-    join_s = more_s * MANY / more
-    lines = [
-        f"One rank of {large.megabytes:.0f} MB ({large.megabytes / 1e3:.2g} GB, not packed) takes one core "
-        f"{large.seconds:.1f} s and {large.peak_mb:.0f} MB at its peak, and is reduced to {large.reduced_kb:.0f} kB. "
-        f"Joining {few:,} such ranks took {few_s:.1f} s and {few_mb:.0f} MB, {more:,} took {more_s:.1f} s and "
-        f"{more_mb:.0f} MB for a report of {more_json:.1f} MB. From these:",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| traces | {terabytes:.2g} TB |",
-        f"| computing | {core_hours:.1f} hours of one core |",
-        *(
-            f"| on {cores:,} cores | {MANY * large.seconds / cores / 60:.1f} minutes, reading {rate(large, cores):.1f} GB/s, "
-            f"{cores * large.peak_mb / 1e3:.0f} GB of memory over all workers |"
-            for cores in (64, 256, 1024)
-        ),
-        f"| if the storage gives {DOWNLOAD_GB_PER_S:.0f} GB/s | {terabytes * 1e3 / DOWNLOAD_GB_PER_S / 60:.0f} minutes at "
-        f"least, which keeps {DOWNLOAD_GB_PER_S * 1e3 / large.megabytes * large.seconds:.0f} cores busy |",
-        f"| disk of a worker, for URLs | {large.megabytes:.0f} MB for each of its threads |",
-        f"| through the scheduler to the client | {MANY * large.reduced_kb / 1e6:.1f} GB |",
-        f"| memory of the client | {client_gb:.1f} GB ({mb_per_rank:.2f} MB for each rank) |",
-        f"| joining, at the end | {join_s:.0f} s, if it grows as it did from {few:,} to {more:,} |",
-        f"| the JSON report | {more_json * MANY / more:.0f} MB |",
-    ]
-    return lines
-
-
-def rate(large: Large, cores: int) -> float:
-    """GB/s that so many cores read together."""
-    return cores * large.megabytes / large.seconds / 1e3
-
-
-def page(sizes: Sequence[Size], large: Large, workers: int, about: str) -> str:
-    """The whole page."""
-    return "\n".join(
-        [
-            "# Many ranks: speed and memory",
-            "",
-            "Written by `python -m benchmarks.ranks`. The jobs are two real recordings of a data-parallel training on two",
-            "H200, multiplied by `benchmarks/ranks_job.py`: the events stay as recorded, while rank numbers, process groups",
-            f"and clocks are rewritten. There are {RANKS_PER_HOST} ranks to a host, each host's clock is "
-            f"{HOST_OFFSET_NS / 1e6:.3f} ms ahead of the one's before it,",
-            f"and one rank begins each of its collectives {LATE_NS / 1e3:.0f} us late. MB are 10^6 bytes; memory is resident",
-            "memory at its peak.",
-            "",
-            about,
-            "",
-            "## Time and memory",
-            "",
-            "Whole processes, from the command to the report. One process reads all traces one after another, without Dask;",
-            "efficiency is its time over that of the workers, for each of them. A worker was killed (SIGKILL) halfway.",
-            "",
-            *speed(sizes, workers),
-            "",
-            "Starting the workers takes about a second, which is what small jobs lose. A worker's memory is that of one trace,",
-            "however many there are; the client's grows with what the ranks are reduced to.",
-            "",
-            "## What was found",
-            "",
-            *found(sizes),
-            "",
-            f"## On paper: {MANY:,} ranks of {large.megabytes:.0f} MB",
-            "",
-            *paper(large),
-            "",
-            "Not measured: the scheduler and the network of a real cluster of that size. What passes through them is small:",
-            "one task for each rank, and what it is reduced to.",
-            "",
-        ]
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -344,7 +225,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         large = measure_large(Path(scratch), options.large_mb)
         sizes = [measure(Job(ranks), Path(scratch) / str(ranks), options.workers) for ranks in options.ranks]
-    text = page(sizes, large, options.workers, machine(sys.executable))
+    from benchmarks.ranks_page import page
+
+    text = page(sizes, large, options.workers, machine({"overlapscope": sys.executable}))
     options.output.write_text(text, encoding="utf-8")
     print(text)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
 
+from overlapscope.ranks.result import to_json
 from tests.browser import chromium
-from tests.browser.helpers import visit
+from tests.browser.helpers import settle, visit
 from tests.dashboard_process import Served, serve
+from tests.ranks_samples import job
 
 HERE = Path(__file__).parent
 TRACES = HERE.parent / "traces"
@@ -17,12 +20,13 @@ WIDTH, HEIGHT = 1280, 860
 
 
 def main() -> None:
-    """Writes `overview.png` and `timeline.png`."""
+    """Writes `overview.png`, `timeline.png` and `ranks.png`."""
     with sync_playwright() as playwright, serve(TRACES) as served:
         browser = playwright.chromium.launch(executable_path=chromium.find(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         overview(page, served)
         timeline(page, served)
+        ranks(page)
         browser.close()
 
 
@@ -41,6 +45,21 @@ def timeline(page: Page, served: Served) -> None:
     expect(page.locator("#timeline[data-exact=true]")).to_be_visible()
     page.wait_for_timeout(300)
     page.screenshot(path=HERE / "timeline.png")
+
+
+def ranks(page: Page) -> None:
+    """A thousand ranks, made of the two that were recorded."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "ranks.json"
+        report.write_bytes(to_json(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
+        with serve(report) as served:
+            page.goto(served.address)
+            settle(page)
+            page.locator("#ranks-metric").get_by_text("waited", exact=True).click()
+            settle(page)
+            page.set_viewport_size({"width": WIDTH, "height": 1330})
+            settle(page)
+            page.screenshot(path=HERE / "ranks.png")
 
 
 if __name__ == "__main__":

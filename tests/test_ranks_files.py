@@ -41,12 +41,17 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for number in (2, 10):
         shutil.copy(DDP / "rank0.json.gz", folder / f"t{number}.json.gz")
     handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join(PATIENCE_S)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: a download that is given up breaks the connection."""
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

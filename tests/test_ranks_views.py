@@ -16,7 +16,7 @@ from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Clocks, Duplicate, Matching, RanksReport, Unreadable, from_json, to_json
 from overlapscope.sources import expand, load
 from overlapscope.views.charts.rank_buckets import MOST_BARS, rank_buckets
-from overlapscope.views.charts.rank_maps import MOST_STEPS, rank_map, step_map
+from overlapscope.views.charts.rank_maps import MOST_STEPS, drawn_steps, rank_map, step_map
 from overlapscope.views.ranks import html, markdown, metrics, tables, text, words
 from overlapscope.views.ranks.grid import every_rank
 from overlapscope.views.ranks.headline import headlines
@@ -106,7 +106,7 @@ def test_where_nothing_can_be_compared_it_is_said_why() -> None:
 def test_what_is_not_there_is_said_in_few_words() -> None:
     told = words.doubts(large())
     assert told[0] == "Missing: 9 ranks of 1,024 expected: 40 to 47, 700."
-    assert told[1].startswith("Unreadable: rank 7, job/rank7.json.gz: ")
+    assert told[1] == "Unreadable: rank 7, job/rank7.json.gz: is damaged; copy it again."
     twice = Duplicate(rank=3, sources=("a.json", "b.json"), used="a.json")
     report = replace(real(), duplicated=(twice,) * 8, missing=tuple(range(0, 60, 2)))
     told = words.doubts(report)
@@ -278,6 +278,8 @@ def test_the_map_of_steps_shows_how_much_longer_each_took() -> None:
     rows = tuple(replace(row, step_spans_ns=row.step_spans_ns[:1] * 100) for row in report.ranks)
     figure = step_map(replace(report, steps=many, ranks=rows), False)
     assert figure is not None and len(figure["data"][0]["z"]) == MOST_STEPS
+    crowd = replace(report, steps=many, ranks=tuple(replace(rows[0], rank=rank) for rank in range(8192)))
+    assert drawn_steps(crowd) == 4
     assert step_map(of_no_job(), False) is None
 
 

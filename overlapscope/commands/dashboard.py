@@ -18,15 +18,18 @@ class Command:
     code, with a timeline of every stream.
 
     A TRACE is a file (.json, .json.gz, .json.zst), a pattern, or a directory,
-    whose traces and those below it can be chosen. More can be dropped onto
-    the page. Ctrl-C ends it.
+    whose traces and those below it can be chosen; or a report that
+    `overlapscope ranks --format json` wrote. More can be dropped onto the
+    page. Ctrl-C ends it.
 
     Only this machine can reach the server, unless --host says otherwise; then
     a token is needed, which is part of the address that is printed.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("traces", nargs="*", metavar="TRACE", help="trace file, directory of traces, or pattern")
+        parser.add_argument(
+            "traces", nargs="*", metavar="TRACE", help="trace file, directory of traces, pattern, or report of ranks"
+        )
         parser.add_argument("--port", type=_port, metavar="N", help="default: 8050, or a free one; 0: a free one")
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
         parser.add_argument(

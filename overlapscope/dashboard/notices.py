@@ -26,10 +26,12 @@ def notice(title: str, *lines: str | Component) -> Component:
     )
 
 
-def nothing_opened() -> Component:
-    """The server was started without a trace."""
+def nothing_opened(place: Place, *, reports: bool) -> Component:
+    """The server was started without a trace; `reports`: but with a report of ranks."""
+    ranks = [html.Span(["There is a report, on the page ", dmc.Anchor("Ranks", href=place.href("ranks")), "."])]
     return notice(
         "No trace is open",
+        *(ranks if reports else []),
         "Drop a trace onto this page, or choose one with Open: .json, .json.gz or .json.zst, as torch.profiler's "
         "export_chrome_trace writes it.",
         html.Span(["To record one: ", dmc.Code("overlapscope run --open train.py")]),

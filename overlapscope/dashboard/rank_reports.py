@@ -20,6 +20,9 @@ TRACES = "traces"
 _joined: WeakKeyDictionary[Library, dict[tuple[str, ...], _Made]] = WeakKeyDictionary()
 """Joining a thousand ranks takes a moment, and every callback needs the report."""
 
+_found: WeakKeyDictionary[Library, dict[str, tuple[int, Ranks]]] = WeakKeyDictionary()
+"""The rows' traces of each written report, with the number of traces among which they were looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -60,12 +63,18 @@ def chosen(library: Library, place: Place) -> RanksFile | None:
 
 def of_file(library: Library, file: RanksFile) -> Ranks:
     """A written report, with its rows' traces as far as they are here."""
+    entries = library.entries()
+    made = _found.setdefault(library, {}).get(file.id)
+    if made is not None and made[0] == len(entries):
+        return made[1]
     by_name: dict[str, list[str]] = {}
-    for entry in library.entries():
+    for entry in entries:
         by_name.setdefault(entry.path.name, []).append(entry.id)
     sources = {row.source for row in file.report.ranks}
     found = {source: _trace(library, file, source, by_name) for source in sources}
-    return Ranks(file.report, {source: id for source, id in found.items() if id is not None})
+    ranks = Ranks(file.report, {source: id for source, id in found.items() if id is not None})
+    _found[library][file.id] = len(entries), ranks
+    return ranks
 
 
 def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str, list[str]]) -> str | None:

@@ -196,7 +196,7 @@ def _content(library: Library, place: Place, *, dark: bool) -> tuple[Component, 
         if failure is not None:
             return notices.unreadable(place, id, failure), False
     if page.needs_trace and place.trace is None:
-        return notices.nothing_opened(), False
+        return notices.nothing_opened(place, reports=bool(library.ranks_files())), False
     waiting = _missing(library, place)
     if waiting is not None:
         return notices.loading(waiting, library.loading(waiting)), True

@@ -201,24 +201,28 @@ def _steps(names: I64, symbols: TraceSymbolTable, ts: NDArray[Any], dur: F64) ->
 
 
 def _add_collectives(made: pd.DataFrame, trace: Trace) -> None:
-    """What kernels say of their collective. No analysis of HTA's reads it; people who look at the frame do."""
+    """What kernels say of their collective, where HTA is set up to read it, as it is from 0.6 on.
+
+    No analysis of HTA's looks at it; people who look at the frame do.
+    """
+    from hta.configs.parser_config import ParserConfig
+
     told = trace.collectives
     # Of a selection of the trace, the kernels of some may be missing.
     told = told.take(np.isin(told.place, made["index"].to_numpy()))
     rows = np.searchsorted(made["index"].to_numpy(), told.place)
     texts = np.array([*trace.names, ""], dtype=object)
-    for name, ids in (("collective_name", told.name_id), ("msg_dtype", told.dtype)):
-        words = np.full(len(made), "", dtype=object)
-        words[rows] = texts[ids]
-        made[name] = words
-    counts: dict[str, NDArray[Any]] = {
-        "in_msg_nelems": told.elements_in,
-        "out_msg_nelems": told.elements_out,
-        "group_size": told.group_size,
+    said: dict[str, tuple[Any, Any]] = {
+        "collective_name": ("", texts[told.name_id]),
+        "msg_dtype": ("", texts[told.dtype]),
+        "in_msg_nelems": (0, np.maximum(told.elements_in, 0)),
+        "out_msg_nelems": (0, np.maximum(told.elements_out, 0)),
+        "group_size": (0, np.maximum(told.group_size, 0)),
     }
-    for name, values in counts.items():
-        column = np.zeros(len(made), np.int64)
-        column[rows] = np.maximum(values, 0)
+    for name in [arg.name for arg in ParserConfig.get_default_cfg().get_args() if arg.name in said]:
+        none, values = said[name]
+        column = np.full(len(made), none, dtype=values.dtype)
+        column[rows] = values
         made[name] = _small(column)
 
 

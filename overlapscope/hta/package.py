@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 
 from overlapscope.errors import MissingPackage
 
@@ -41,14 +42,25 @@ def require() -> tuple[str, str]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """While it lasts HTA neither logs, nor warns, nor prints. For one thread at a time."""
-    logger = logging.getLogger("hta")
+    logger, root = logging.getLogger("hta"), logging.getLogger()
     disabled, logger.disabled = logger.disabled, True
+    # Here and there HTA logs to the root, which would set up a handler for all to come.
+    nowhere = logging.NullHandler()
+    root.addHandler(nowhere)
+    root.addFilter(_of_others)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
+        root.removeFilter(_of_others)
+        root.removeHandler(nowhere)
         logger.disabled = disabled
+
+
+def _of_others(record: logging.LogRecord) -> bool:
+    spec = find_spec("hta")
+    return spec is None or spec.origin is None or not record.pathname.startswith(str(Path(spec.origin).parent))
 
 
 def _version(distribution: str) -> str | None:

@@ -27,7 +27,8 @@ _KEYS = ("rank", "stream")
 """Numbers that say what a row is about."""
 _IDENTITIES = ("rank", "stream", "correlation", "pid", "tid", "iteration")
 _LEAST_WORDS = 24
-_NUMBER_WIDTH, _WORD_WIDTH = 110, 240
+_WORD_WIDTH = 240
+"""CSS pixels."""
 
 
 def listing(analyses: Sequence[Analysis] = tuple(ANALYSES.values())) -> Table:
@@ -78,7 +79,7 @@ def grid(table: HtaTable, most: int) -> Grid:
     """At most so many rows of a table, to be sorted."""
     numbers = _numbers(table)
     fields = tuple(
-        Field(f"c{at}", clean(column, NAME_LIMIT), number=number, width=_NUMBER_WIDTH if number else _WORD_WIDTH)
+        Field(f"c{at}", clean(column, NAME_LIMIT), number=number, width=_width(column) if number else _WORD_WIDTH)
         for at, (column, number) in enumerate(zip(table.columns, numbers, strict=True))
     )
     rows = tuple(
@@ -86,6 +87,11 @@ def grid(table: HtaTable, most: int) -> Grid:
         for row in table.rows[:most]
     )
     return Grid(fields, rows)
+
+
+def _width(title: str) -> int:
+    """CSS pixels for a column of numbers: its title on one line, where it is not very long."""
+    return max(92, min(240, 40 + 8 * len(title)))
 
 
 def heading(result: HtaResult) -> str:

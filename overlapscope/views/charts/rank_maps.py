@@ -12,8 +12,8 @@ from overlapscope.views.ranks.metrics import Metric, unit_of
 from overlapscope.views.ranks.slots import Slot, columns_for, slots, ticks_for
 from overlapscope.words import Unit, percent, plural, unit_for
 
-MOST_STEPS = 48
-"""Steps in the map of steps; of more, those in which the ranks differ most."""
+MOST_STEPS, MOST_CELLS = 48, 32_768
+"""Steps in the map of steps, and places in all of them; of more steps, those in which the ranks differ most."""
 _NUMBERED = 64
 """Up to so many places have their rank and value written into them."""
 _SPACED = 128
@@ -215,8 +215,8 @@ def step_map(report: RanksReport, dark: bool) -> Figure | None:
 
     None where fewer than two ranks have a step in common.
     """
-    drawn = _drawn(report)
     places = slots(report)
+    drawn = _drawn(report, len(places))
     if not drawn:
         return None
     unit = unit_for(max(report.steps[number].median_ns for number in drawn))
@@ -270,11 +270,17 @@ def step_map(report: RanksReport, dark: bool) -> Figure | None:
     )
 
 
-def _drawn(report: RanksReport) -> list[int]:
+def drawn_steps(report: RanksReport) -> int:
+    """How many steps are in the map of steps."""
+    return len(_drawn(report, len(slots(report))))
+
+
+def _drawn(report: RanksReport, places: int) -> list[int]:
     """Numbers of the steps in the map, in order."""
+    most = max(1, min(MOST_STEPS, MOST_CELLS // max(places, 1)))
     compared = [number for number, step in enumerate(report.steps) if step.ranks > 1]
     widest = sorted(compared, key=lambda number: (-_relative(report.steps[number]), number))
-    return sorted(widest[:MOST_STEPS])
+    return sorted(widest[:most])
 
 
 def _relative(step: StepSkew) -> float:

@@ -26,7 +26,7 @@ def _ranks(report: RanksReport) -> Headline:
 def _waiting(report: RanksReport) -> Headline:
     meaning = (
         "What each of the other ranks loses on average because the worst one comes late: it waited in a collective and "
-        "computed nothing meanwhile."
+        "computed nothing meanwhile. An upper bound: the next to last may not have come much earlier."
     )
     most = next(iter(report.stragglers), None)
     if most is None or not report.matching.judged:

@@ -8,7 +8,7 @@ from html import escape
 
 from overlapscope.ranks.result import RanksReport
 from overlapscope.views.charts.rank_buckets import rank_buckets
-from overlapscope.views.charts.rank_maps import MOST_STEPS, rank_map, step_map
+from overlapscope.views.charts.rank_maps import drawn_steps, rank_map, step_map
 from overlapscope.views.html import document
 from overlapscope.views.html.charts import Titled
 from overlapscope.views.html.document import Chart, Document
@@ -87,7 +87,7 @@ def _charts(report: RanksReport) -> Iterator[_Drawn]:
         yield _Drawn(Titled(capital(metric.title), Chart(light, dark)), metric.meaning)
     steps = (step_map(report, False), step_map(report, True))
     if steps[0] is not None and steps[1] is not None:
-        note = step_note(report, min(MOST_STEPS, len(report.steps)))
+        note = step_note(report, drawn_steps(report))
         yield _Drawn(Titled("Each step of each rank", Chart(steps[0], steps[1])), note, wide=True)
     buckets = (rank_buckets(report, False), rank_buckets(report, True))
     if buckets[0] is not None and buckets[1] is not None:
@@ -120,7 +120,7 @@ def _worst(report: RanksReport) -> Iterator[str]:
     if found:
         yield "<h2>Ranks worth a look</h2>"
     for look in found:
-        said = [paragraphs(look.more)] if look.more else []
+        said = [paragraphs(line) for line in (look.more, look.causes) if line]
         yield panel(look.title, *said, items(look.findings) if look.findings else "")
 
 

@@ -64,6 +64,5 @@ def _worst(report: RanksReport) -> Iterator[str]:
     yield ""
     for look in found:
         yield f"- {escape(look.title)}"
-        lines = [look.more] if look.more else []
-        yield from (f"  - {plain_start(escape(line))}" for line in (*lines, *look.findings))
+        yield from (f"  - {plain_start(escape(line))}" for line in look.lines)
     yield ""

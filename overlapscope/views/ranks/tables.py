@@ -84,8 +84,8 @@ def stragglers(report: RanksReport, *, most: int, named: int = _NAMED) -> Table:
         for one in found[:most]
     )
     note = (
-        "Lost is what each of the others, on average, waited while it computed nothing; waited is all that all of them "
-        "waited. A rank that comes late by less than the clocks' error made nobody wait."
+        "Lost is what each of the others, on average, waited while it computed nothing: at most that would be gained. "
+        "Waited is all that all of them waited. Who is late by less than the clocks' error made nobody wait."
     )
     if passed:
         note += " Passed on is what a rank had itself waited before, for others; it is no part of what is lost."

@@ -50,8 +50,7 @@ def _worst(found: tuple[Look, ...]) -> Iterator[RenderableType]:
     yield Text("Ranks worth a look", style="bold")
     for look in found:
         yield Text(look.title)
-        lines = [look.more] if look.more else []
-        yield from (Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in (*lines, *look.findings))
+        yield from (Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in look.lines)
     yield ""
 
 

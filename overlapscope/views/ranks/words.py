@@ -80,9 +80,9 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
 
 def _straggler(report: RanksReport, one: Straggler) -> str:
     loses = (
-        f"makes the other wait, which loses {cost(report, one)} by it"
+        f"makes the other wait, which loses at most {cost(report, one)} by it"
         if one.others == 1
-        else f"makes the others wait: each of them loses {cost(report, one)} by it on average"
+        else f"makes the others wait: each of them loses at most {cost(report, one)} by it on average"
     )
     often = f"it came last in {one.last_in:,} of {plural(one.meetings, 'collective')}{_mostly(one)}"
     return f"Rank {one.rank} {loses}; {often}."
@@ -151,7 +151,8 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
         said.append(f"Missing: {plural(len(report.missing), 'rank')}{expected}: {runs(report.missing)}.")
     for unreadable in report.unreadable[:_MOST_FILES]:
         name = f"rank {unreadable.rank}, " if unreadable.rank is not None else ""
-        said.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(unreadable.reason, 500)}")
+        why = unreadable.reason.removeprefix(f"{unreadable.source}: ")
+        said.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(why, 500)}")
     said += _more(len(report.unreadable), "more unreadable trace")
     for twice in report.duplicated[:_MOST_FILES]:
         files = listed([clean(source, NAME_LIMIT) for source in twice.sources])

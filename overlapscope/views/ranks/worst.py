@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from overlapscope.ranks.result import Excess, RanksReport, WorstRank
+from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
 from overlapscope.views.ranks.words import listed
 from overlapscope.words import Unit, clean, unit_for
 
 _WHY: Final = {
     "makes-others-wait": "makes the others wait",
     "slowest-steps": "has the slowest steps",
-    "waits-most": "waits most",
     "least-efficient": "overlaps least",
 }
 _EXCESSES = 4
@@ -28,9 +27,16 @@ class Look:
     source: str
     device: int
     more: str
-    """What it has more of than the median rank: empty where there is nothing."""
+    """What it has more of than the median rank; empty where there is nothing."""
+    causes: str
+    """What its exposed copies and idle time are due to; empty where it has none."""
     findings: tuple[str, ...]
     """Each with its rule and what it costs."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All that stands below the title."""
+        return tuple(filter(None, (self.more, self.causes, *self.findings)))
 
 
 def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:
@@ -41,7 +47,15 @@ def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:
 def _look(one: WorstRank) -> Look:
     why = listed([_WHY[reason] for reason in one.why])
     findings = tuple(f"{clean(found.rule, 60)}: {clean(found.title, 400)}" for found in one.findings)
-    return Look(f"Rank {one.rank} {why}", one.source, one.device, _more(one.excess, one.over), findings)
+    title = f"Rank {one.rank} {why}"
+    return Look(title, one.source, one.device, _more(one.excess, one.over), _causes(one.top_causes), findings)
+
+
+def _causes(causes: Sequence[CauseTime]) -> str:
+    known = [one for one in causes if one.time_ns]
+    unit = unit_for(max((one.time_ns for one in known), default=0))
+    told = [f"{_of(one.subject, one.cause)} {unit.text(one.time_ns)}" for one in known]
+    return f"Over its whole window: {'; '.join(told)}." if told else ""
 
 
 def _more(excess: Sequence[Excess], over: str) -> str:
@@ -55,6 +69,9 @@ def _more(excess: Sequence[Excess], over: str) -> str:
 
 
 def _excess(one: Excess, unit: Unit) -> str:
-    name = clean(one.name, 60)
-    what = name if one.kind == "bucket" else f"{one.kind.replace('-', ' ')} by {name}"
+    what = clean(one.name, 60) if one.kind == "bucket" else _of(one.kind, one.name)
     return f"{what} +{unit.text(one.more_ns)} ({unit.number(one.time_ns)} against {unit.text(one.median_ns)})"
+
+
+def _of(subject: str, cause: str) -> str:
+    return f"{subject.replace('-', ' ')} by {clean(cause, 60)}"

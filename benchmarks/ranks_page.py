@@ -1,0 +1,136 @@
+"""The text of `docs/ranks-performance.md`, from what `benchmarks.ranks` measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from benchmarks.ranks import Large, Size
+from benchmarks.ranks_job import HOST_OFFSET_NS, LATE_NS, RANKS_PER_HOST
+
+MANY = 10_000
+CORES = (64, 256, 1024)
+STORAGE_GB_PER_S = 1.0
+"""What a storage may give to all workers together, for the calculation."""
+
+
+def truth(size: Size) -> tuple[bool, float, float]:
+    """Whether the report names the rank that is late; by how many us its clock offsets are wrong at most, and how
+    large an error it states.
+    """
+    report = json.loads(size.together.report)
+    late = bool(report["stragglers"]) and report["stragglers"][0]["rank"] == size.job.late
+    rows = [row for row in report["ranks"] if row["clock_offset_ns"] is not None]
+    wrong = max(abs(row["clock_offset_ns"] - size.job.offset_ns(row["rank"])) for row in rows)
+    return late and len(rows) == size.job.ranks, wrong / 1e3, report["clocks"]["largest_error_ns"] / 1e3
+
+
+def speed(sizes: Sequence[Size], workers: int) -> list[str]:
+    """Time and memory, as lines of markdown."""
+    lines = [
+        f"| ranks | MB, packed | one process, s | {workers} workers, s | efficiency | a worker killed, s | client, MB "
+        "| largest worker, MB | one process, MB |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in sizes:
+        efficiency = 100 * one.alone_s / (workers * one.together.seconds)
+        lines.append(
+            f"| {one.job.ranks} | {one.megabytes:.0f} | {one.alone_s:.1f} | {one.together.seconds:.1f} "
+            f"| {efficiency:.0f} % | {one.killed.seconds:.1f} | {one.together.client_mb:.0f} "
+            f"| {one.together.worker_mb:.0f} | {one.alone_mb:.0f} |"
+        )
+    return lines
+
+
+def found(sizes: Sequence[Size]) -> list[str]:
+    """What the reports say against what is true, as lines of markdown."""
+    lines = [
+        "| ranks | hosts | late rank named first | clock offsets wrong by at most, us | error stated, us "
+        "| one report, killed or not |",
+        "|---:|---:|---|---:|---:|---|",
+    ]
+    for one in sizes:
+        named, wrong_us, stated_us = truth(one)
+        hosts = -(-one.job.ranks // RANKS_PER_HOST)
+        lines.append(
+            f"| {one.job.ranks} | {hosts} | {'yes' if named else '**no**'} | {wrong_us:.1f} | {stated_us:.1f} "
+            f"| {'yes' if one.same else '**no**'} |"
+        )
+    return lines
+
+
+def paper(large: Large) -> list[str]:
+    """What `MANY` large ranks need, calculated, as lines of markdown."""
+    (few, (few_s, few_mb, _)), (more, (more_s, more_mb, more_json_mb)) = large.join.items()
+    mb_per_rank = (more_mb - few_mb) / (more - few)
+    client_gb = (few_mb + mb_per_rank * (MANY - few)) / 1e3
+    gigabytes = MANY * large.megabytes / 1e3
+    busy = STORAGE_GB_PER_S * 1e3 / large.megabytes * large.seconds
+    return [
+        f"One rank of {large.megabytes:.0f} MB, not packed, takes one core {large.seconds:.1f} s and "
+        f"{large.peak_mb:.0f} MB at its peak, and is reduced to {large.reduced_kb:.0f} kB.",
+        f"Joining {few:,} such ranks took {few_s:.1f} s and {few_mb:.0f} MB; joining {more:,} took {more_s:.1f} s and "
+        f"{more_mb:.0f} MB, for a JSON report of {more_json_mb:.1f} MB. From these:",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| traces | {gigabytes:,.0f} GB |",
+        f"| computing | {MANY * large.seconds / 3600:.1f} hours of one core |",
+        *(on(cores, large) for cores in CORES),
+        f"| storage of {STORAGE_GB_PER_S:.0f} GB/s | keeps {busy:.0f} cores busy: "
+        f"{gigabytes / STORAGE_GB_PER_S / 60:.0f} minutes at least |",
+        f"| disk of a worker, for URLs | {large.megabytes:.0f} MB for each of its threads |",
+        f"| through the scheduler to the client | {MANY * large.reduced_kb / 1e6:.1f} GB |",
+        f"| memory of the client | {client_gb:.1f} GB, {mb_per_rank:.2f} MB for each rank |",
+        f"| joining, at the end | {more_s * MANY / more:.0f} s, if it goes on as from {few:,} to {more:,} |",
+        f"| the JSON report | {more_json_mb * MANY / more:.0f} MB |",
+    ]
+
+
+def on(cores: int, large: Large) -> str:
+    """A line on a cluster of so many cores."""
+    minutes = MANY * large.seconds / cores / 60
+    read = cores * large.megabytes / large.seconds / 1e3
+    memory = cores * large.peak_mb / 1e3
+    return f"| {cores:,} cores | {minutes:.1f} minutes, reading {read:.1f} GB/s, {memory:.0f} GB of memory in all |"
+
+
+def page(sizes: Sequence[Size], large: Large, workers: int, about: str) -> str:
+    """The whole page."""
+    ahead = f"{HOST_OFFSET_NS / 1e6:.3f} ms"
+    return "\n".join(
+        [
+            "# Many ranks: speed and memory",
+            "",
+            "Written by `python -m benchmarks.ranks`. The jobs are two real recordings of a data-parallel training on",
+            "two H200, multiplied by `benchmarks/ranks_job.py`: the events stay as recorded, while rank numbers,",
+            f"process groups and clocks are rewritten. {RANKS_PER_HOST} ranks make a host, each host's clock is",
+            f"{ahead} ahead of the one's before, and one rank begins each collective {LATE_NS / 1e3:.0f} us late. MB",
+            "are 10^6 bytes; memory is resident memory at its peak.",
+            "",
+            about,
+            "",
+            "## Time and memory",
+            "",
+            "Whole processes, from the command to the report. One process reads all traces one after another, without",
+            "Dask; efficiency is its time over that of the workers, by their number. A worker was killed (SIGKILL)",
+            "halfway.",
+            "",
+            *speed(sizes, workers),
+            "",
+            "Starting the workers takes about a second, which is what small jobs lose. A worker's memory is that of",
+            "one trace, however many there are; the client's grows with what the ranks are reduced to.",
+            "",
+            "## What was found",
+            "",
+            *found(sizes),
+            "",
+            f"## On paper: {MANY:,} ranks of {large.megabytes:.0f} MB",
+            "",
+            *paper(large),
+            "",
+            "Not measured: the scheduler and the network of a cluster of that size. What passes through them is one",
+            "small task for each rank, and what it is reduced to.",
+            "",
+        ]
+    )
