@@ -38,6 +38,7 @@ bench: $(VENV)/.ready browser  ## measure speed and memory into benchmarks/*.md 
 	$(VENV)/bin/python -m benchmarks.performance
 	$(VENV)/bin/python -m benchmarks.check
 	$(VENV)/bin/python -m benchmarks.dashboard
+	$(VENV)/bin/python -m benchmarks.ranks
 
 wheel: $(VENV)/.ready  ## build the wheel into dist/
 	$(VENV)/bin/pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .

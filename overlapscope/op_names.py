@@ -74,6 +74,9 @@ _COLLECTIVE = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+_JUDGED = 2048
+"""Characters of a name that are looked at: what an op is stands before its template arguments, which may be very long."""
+
 # torch.compile names a fused kernel after the ops it replaces, a collective's output among them.
 _GENERATED = re.compile(r"triton_[a-z]{2,4}_fused")
 
@@ -83,7 +86,7 @@ def kind(category: str, name: str) -> Kind:
 
     `category` is the event's `cat` in any case; one that is no GPU category counts as a kernel's.
     """
-    category = category.lower()
+    category, name = category.lower(), name[:_JUDGED]
     if category in _FILL:
         return Kind.OTHER
     if category in _COPY:
@@ -98,7 +101,7 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
     """
     if category.lower() not in _COPY:
         return Memory.UNKNOWN, Memory.UNKNOWN
-    sides = _SIDES.search(name)
+    sides = _SIDES.search(name[:_JUDGED])
     if sides is None:
         return Memory.UNKNOWN, Memory.UNKNOWN
     source, target = (_MEMORY.get(side.strip().lower(), Memory.UNKNOWN) for side in sides.groups())

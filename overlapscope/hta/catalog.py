@@ -230,10 +230,17 @@ ANALYSES = {
             "aten", "kernels and delays of each ATen op (slow on long traces)", "get_aten_op_kernels_and_delay", _aten
         ),
         Analysis("queue", "how many launches wait on each stream, summed up", "get_queue_length_summary", _queue),
-        Analysis("queue-series", "the same over time", "get_queue_length_time_series", _queue_series),
+        Analysis(
+            "queue-series",
+            "how many launches wait on each stream, over time",
+            "get_queue_length_time_series",
+            _queue_series,
+        ),
         Analysis("queue-full", "time blocked by a full queue", "get_time_spent_blocked_on_full_queue", _queue_full),
         Analysis("memory", "bandwidth of copies and memsets, summed up", "get_memory_bw_summary", _memory),
-        Analysis("memory-series", "the same over time", "get_memory_bw_time_series", _memory_series),
+        Analysis(
+            "memory-series", "bandwidth of copies and memsets, over time", "get_memory_bw_time_series", _memory_series
+        ),
         Analysis(
             "sequences",
             "kernel sequences that recur under host ops (--operator)",

@@ -7,10 +7,11 @@ import pydoc
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import overlapscope
 from overlapscope.errors import ClusterFailed, MissingPackage
@@ -23,10 +24,6 @@ _DEATHS = 1
 """How many processes of our own may die of a file before it has to wait, to be tried again alone."""
 _ANSWER_S = 10.0
 """How long a scheduler may take to answer."""
-_NO_WORKER_S = 300.0
-"""How long to wait for a cluster's first worker, which may have to be started first."""
-_NO_PROCESS_S = 60.0
-"""The same of our own processes."""
 _START_S = 20.0
 """How long to wait for the last of our own processes, before the others begin."""
 _POLL_S = 0.05
@@ -36,16 +33,17 @@ _VERSION = "overlapscope.__version__"
 could not even be unpickled there."""
 
 
-class Cluster:
+class Cluster(ABC):
     """Workers, and the connection to them."""
+
+    larger: ClassVar[str]
+    """What to use where a worker has too little memory."""
+    _patience_s: ClassVar[float]
+    """How long it may have no worker at all."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._last_worker_s = time.monotonic()
-
-    larger = "fewer --workers"
-    """What to use where a worker has too little memory."""
-    _patience_s = _NO_PROCESS_S
 
     def threads(self) -> int:
         """How many files can be read at once, as it is now.
@@ -65,22 +63,24 @@ class Cluster:
             raise self._empty()
         return sum(threads.values())
 
+    @abstractmethod
     def lost(self) -> ClusterFailed:
         """The connection to the scheduler is gone."""
-        return ClusterFailed("the scheduler of the processes that read the traces came to an end; start it again.")
 
+    @abstractmethod
     def _empty(self) -> ClusterFailed:
-        return ClusterFailed(
-            "the processes that read the traces are ended as soon as they are started; see what ends them, most likely "
-            "a limit of memory."
-        )
+        """There has been no worker for long."""
 
+    @abstractmethod
     def _look_at(self, threads: Mapping[str, int]) -> None:
-        """Raises ClusterFailed where a worker cannot do this work."""
+        """Look after the workers, by the threads of each. Raises ClusterFailed where one cannot do this work."""
 
 
 class _Own(Cluster):
     """Processes of our own."""
+
+    larger = "fewer --workers"
+    _patience_s = 60.0
 
     def __init__(self, client: Client, cluster: LocalCluster, processes: int) -> None:
         super().__init__(client)
@@ -92,6 +92,15 @@ class _Own(Cluster):
         patience_s = time.monotonic() + _START_S
         while (there := self.threads()) < self._processes and not (there and time.monotonic() > patience_s):
             time.sleep(_POLL_S)
+
+    def lost(self) -> ClusterFailed:
+        return ClusterFailed("the scheduler of the processes that read the traces came to an end; start it again.")
+
+    def _empty(self) -> ClusterFailed:
+        return ClusterFailed(
+            "the processes that read the traces are ended as soon as they are started; see what ends them, most likely "
+            "a limit of memory."
+        )
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
         loop = self._cluster.loop
@@ -112,7 +121,8 @@ class _Foreign(Cluster):
     """A cluster that others look after."""
 
     larger = "workers with more memory"
-    _patience_s = _NO_WORKER_S
+    # They may have to be started first.
+    _patience_s = 300.0
 
     def __init__(self, client: Client, address: str) -> None:
         super().__init__(client)

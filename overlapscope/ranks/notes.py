@@ -101,7 +101,7 @@ def notes(told: Told) -> tuple[str, ...]:
     matching = told.matching
     if matching.unmatched and len(told.joined) > 1:
         found.append(
-            f"{matching.unmatched} of {_plural(matching.kernels, 'communication kernel')} could not be matched between "
+            f"{matching.unmatched:,} of {_plural(matching.kernels, 'communication kernel')} could not be matched between "
             "ranks and are left out of waiting: other ranks have none in the same place, or it cannot be told which."
         )
     if matching.by in ("kernel-names", "both"):
@@ -154,7 +154,7 @@ def _incomplete(told: Told) -> list[str]:
 
 
 def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _us(ns: int) -> str:
