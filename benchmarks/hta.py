@@ -22,7 +22,7 @@ from overlapscope.hta import trace_analysis
 from overlapscope.hta.catalog import ANALYSES
 from overlapscope.hta.package import quiet
 from overlapscope.sources import load
-from overlapscope.trace import Trace
+from overlapscope.trace import Kind, Trace
 
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT / "traces"
@@ -101,11 +101,12 @@ def _by_hta(trace: Trace, *, nanoseconds: bool) -> Figures | None:
     try:
         with quiet():
             temporal = analysis.get_temporal_breakdown(visualize=False).iloc[0]
-            overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0]
+            communicates = bool((trace.gpu_ops.kind == Kind.COMM).any())
+            overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0] if communicates else {}
     except AssertionError:
         return None
     span, compute, idle = (round(1000 * float(temporal[f"{part}_time(us)"])) for part in ("kernel", "compute", "idle"))
-    pct = float(overlap["comp_comm_overlap_pctg"])
+    pct = float(overlap.get("comp_comm_overlap_pctg", math.nan))
     return Figures(span, compute, idle, None if math.isnan(pct) else pct)
 
 

@@ -75,7 +75,7 @@ _COLLECTIVE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _JUDGED = 2048
-"""Characters of a name that are looked at: what an op is stands before its template arguments, which may be very long."""
+"""Characters of a name that are looked at: what an op is stands before its template arguments, which may be long."""
 
 # torch.compile names a fused kernel after the ops it replaces, a collective's output among them.
 _GENERATED = re.compile(r"triton_[a-z]{2,4}_fused")

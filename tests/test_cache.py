@@ -31,6 +31,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report import build, to_json
 from overlapscope.sources import LIMIT_BYTES, cache_file, cache_folder, kineto
+from overlapscope.sources._crew import Crew
 from overlapscope.sources.cache import READER_DIGEST, Cache, Opening, reader_files
 from overlapscope.sources.cache_file import BrokenFile, Stored
 from overlapscope.sources.cache_folder import Folder
@@ -49,7 +50,7 @@ def cache_in(folder: Path, **settings: Any) -> Cache:
 
 
 def load(cache: Cache, path: str | Path, **options: Any) -> Trace:
-    return cache.load(path, **({"limit_bytes": LIMIT_BYTES, "progress": False} | options))
+    return cache.load(path, **({"limit_bytes": LIMIT_BYTES, "progress": False, "crew": Crew()} | options))
 
 
 def kept(cache: Cache, path: Path) -> Stored | None:
@@ -433,9 +434,10 @@ _FORKS = """
 import os, random, signal, sys, time
 from pathlib import Path
 import pyarrow
+from overlapscope.sources import kineto
+from overlapscope.sources._crew import Crew
 from overlapscope.sources.cache import Cache, Opening
 from overlapscope.sources.cache_folder import Folder
-from overlapscope.sources import kineto
 
 def columns(trace):
     return [trace.names, trace.gpu_ops.start_ns.tobytes(), trace.cpu_ops.thread.tobytes(), trace.damage, trace.rank]
@@ -446,7 +448,7 @@ fresh = [columns(kineto.read(path, progress=False)) for path in paths]
 
 def load(number, limit_bytes=1 << 30):
     cache = Cache(folder, limit_bytes, least_bytes=0, settled_ns=0)
-    return columns(cache.load(paths[number], limit_bytes=1 << 30, progress=False))
+    return columns(cache.load(paths[number], limit_bytes=1 << 30, progress=False, crew=Crew()))
 
 def fork(work):
     pid = os.fork()

@@ -183,12 +183,19 @@ def test_counters_are_read_by_hta_itself(tmp_path: Path) -> None:
 # -- what is drawn into copies
 
 
+def _few_ops(event: dict[str, Any]) -> dict[str, Any] | None:
+    """HTA takes a millisecond for each event that it draws or not."""
+    name = str(event.get("name"))
+    dropped = event["ph"] in "sf" or (event.get("cat") == "cpu_op" and name not in ("aten::linear", "aten::copy_"))
+    return None if dropped else event
+
+
 @pytest.mark.parametrize(
     ("name", "mark", "recording"),
     [("sequences", "Patterns", "ddp/rank0"), ("critical-path", "critical", "pipeline_3stream")],
 )
 def test_what_is_found_is_drawn_into_the_same_events(name: str, mark: str, recording: str, tmp_path: Path) -> None:
-    pair = read({0: rewritten(recording, tmp_path)})
+    pair = read({0: rewritten(recording, tmp_path, change=_few_ops)})
     marked = []
     for side, analysis in zip(("own", "ours"), pair, strict=True):
         drawn = tmp_path / side

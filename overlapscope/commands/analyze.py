@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -66,11 +67,14 @@ class Command:
 
 
 def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:
-    from overlapscope.analysis import analyze_trace
     from overlapscope.sources import LIMIT_BYTES, expand, load
 
     limit = LIMIT_BYTES if args.max_size is None else args.max_size
-    traces = [load(path, limit_bytes=limit, cache=args.cache) for path in expand(args.traces)]
+    traces = [
+        load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in expand(args.traces)
+    ]
+    from overlapscope.analysis import analyze_trace
+
     step = _step(args.step)
     _check_device(traces, args.device)
     _check_name(traces, step, args.range)
@@ -91,6 +95,12 @@ def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:
     for source in left_out:
         print(f"{clean(source)}: left out, nothing ran on the GPU for {clean(what)}.", file=sys.stderr)
     return analyses, step or args.range or "window"
+
+
+def _import_the_rest() -> None:
+    """What comes after reading, while other processes read: a tenth of the time that a trace of 250 MB takes."""
+    for module in ("analysis", "report", "views.page", "views.terminal"):
+        importlib.import_module(f"overlapscope.{module}")
 
 
 def _step(asked: str | None) -> str | None:

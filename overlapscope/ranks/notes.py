@@ -101,8 +101,9 @@ def notes(told: Told) -> tuple[str, ...]:
     matching = told.matching
     if matching.unmatched and len(told.joined) > 1:
         found.append(
-            f"{matching.unmatched:,} of {_plural(matching.kernels, 'communication kernel')} could not be matched between "
-            "ranks and are left out of waiting: other ranks have none in the same place, or it cannot be told which."
+            f"{matching.unmatched:,} of {_plural(matching.kernels, 'communication kernel')} could not be matched "
+            "between ranks and are left out of waiting: other ranks have none in the same place, or it cannot be told "
+            "which."
         )
     if matching.by in ("kernel-names", "both"):
         found.append(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.sources import kineto
+from overlapscope.sources._crew import Crew
 from overlapscope.sources._progress import Progress
 from overlapscope.sources.cache import of_user
 from overlapscope.sources.files import LIMIT_BYTES
@@ -21,24 +22,31 @@ __all__ = ["LIMIT_BYTES", "SUFFIXES", "expand", "load", "load_all", "natural"]
 
 
 def load(
-    source: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, cache: bool = True
+    source: str | Path,
+    *,
+    limit_bytes: int = LIMIT_BYTES,
+    progress: Progress = True,
+    cache: bool = True,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
     """The Trace in one file.
 
     `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
     bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
-    same content is read again (`docs/cache.md`); the Trace is the same.
+    same content is read again (`docs/cache.md`); the Trace is the same. `meanwhile` is called once other processes have
+    begun to read, if any do, for what this one has to do besides, such as importing what the Trace is for.
 
     Raises UnreadableTrace with a sentence for the user.
     """
     path = Path(source)
     if path.is_dir():
         raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
+    crew = Crew(meanwhile=meanwhile)
     kept = of_user() if cache else None
     if kept is not None:
-        return kept.load(source, limit_bytes=limit_bytes, progress=progress)
-    return kineto.read(source, limit_bytes=limit_bytes, progress=progress)
+        return kept.load(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
+    return kineto.read(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
 
 
 def load_all(

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Raw
@@ -150,8 +150,9 @@ class Columns:
             markers=self.markers,
             rows=self._rows,
             events=self._events,
-            parts=self.parts,
-            values=self.values,
+            # Few large arrays travel faster than many small ones.
+            parts=[_joined(self.parts)] if self.parts else [],
+            values={table: [_joined(parts)] for table, parts in self.values.items()},
         )
         self.repaired = self._rows = self._events = 0
         self.markers, self.parts, self.values = [], [], {}
@@ -265,6 +266,15 @@ class Columns:
 
     def _large_stream(self, stream: int) -> int:
         return self._large_streams.setdefault(stream, _FIRST_LARGE_STREAM + len(self._large_streams))
+
+
+_Columns = TypeVar("_Columns", Part, Values)
+
+
+def _joined(parts: list[_Columns]) -> _Columns:
+    """The same columns in one part."""
+    joined: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+    return joined  # type: ignore[no-any-return]
 
 
 def _calls(args: list[CallArgs]) -> I64:

@@ -95,12 +95,15 @@ class Crew:
     stretch_blocks: int = _STRETCH_BLOCKS
     least_packed_bytes: int = 2 << 20
     """Smaller packed files are unpacked in this process."""
+    meanwhile: Callable[[], object] | None = None
+    """What this process has to do besides, once others have begun to read; not called if none do."""
 
     def blocks(self, file: SourceFile) -> Iterator[bytes]:
         """The unpacked bytes of the file, from a process of their own where the file is packed and large."""
-        if not file.plain and file.packed_bytes >= self.least_packed_bytes and self._processes() > 1:
-            return unpacked_ahead(file)
-        return iter(file)
+        return unpacked_ahead(file) if self._unpacks_ahead(file) else iter(file)
+
+    def _unpacks_ahead(self, file: SourceFile) -> bool:
+        return not file.plain and file.packed_bytes >= self.least_packed_bytes and self._processes() > 1
 
     def _processes(self) -> int:
         if sys.platform != "linux":
@@ -116,6 +119,8 @@ class Crew:
         """
         file = stream.file
         if not file.plain:
+            if self._unpacks_ahead(file) and self.meanwhile is not None:
+                self.meanwhile()
             return
         size = file.packed_bytes
         held = stream.held
@@ -129,7 +134,9 @@ class Crew:
             return
         # Nobody helped where no process could be made, and the stream reads on as if nobody had been asked.
         with suppress(OSError):
-            _read_together(stretches, min(processes, len(stretches)), stream, columns, progress)
+            _read_together(
+                stretches, min(processes, len(stretches)), stream, columns, progress, self.meanwhile or (lambda: None)
+            )
 
     def _stretches(self, file: SourceFile, held: int) -> list[Stretch]:
         """All whole blocks still to be read but the last, in which the array may end."""
@@ -154,7 +161,12 @@ def guess(file: SourceFile, end: int) -> int | None:
 
 
 def _read_together(
-    stretches: list[Stretch], processes: int, stream: EventStream, columns: Columns, progress: Callable[[int], None]
+    stretches: list[Stretch],
+    processes: int,
+    stream: EventStream,
+    columns: Columns,
+    progress: Callable[[int], None],
+    meanwhile: Callable[[], object],
 ) -> None:
     helpers: list[tuple[int, BinaryIO]] = []
     begin = time.monotonic()
@@ -163,6 +175,7 @@ def _read_together(
             with signals_later():
                 while len(helpers) < processes - 1:
                     helpers.append(_fork(stretches, stream, tickets))
+            meanwhile()
             by_reader: list[list[Piece]] = [[]]
             for piece in _pieces(stretches, stream, tickets):
                 by_reader[0].append(piece)

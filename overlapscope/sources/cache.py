@@ -23,6 +23,7 @@ import msgspec
 
 from overlapscope import __version__
 from overlapscope.sources import cache_file, cache_folder, kineto
+from overlapscope.sources._crew import Crew
 from overlapscope.sources._progress import Progress, ReadingBar
 from overlapscope.sources.cache_file import Stored
 from overlapscope.sources.cache_folder import Folder, remove
@@ -97,7 +98,7 @@ class Cache:
     least_bytes: int = LEAST_BYTES
     settled_ns: int = SETTLED_NS
 
-    def load(self, source: str | Path, *, limit_bytes: int, progress: Progress) -> Trace:
+    def load(self, source: str | Path, *, limit_bytes: int, progress: Progress, crew: Crew) -> Trace:
         """What `kineto.read` gives, from the cache where it is there, and kept there otherwise.
 
         Raises UnreadableTrace, as it does.
@@ -106,7 +107,7 @@ class Cache:
         kept = opening.find(progress) if opening is not None else None
         if kept is not None and kept.unpacked_bytes <= limit_bytes:
             return replace(kept.trace, source=kineto.shown_source(source))
-        trace, unpacked_bytes = kineto.read_sized(source, limit_bytes=limit_bytes, progress=progress)
+        trace, unpacked_bytes = kineto.read_sized(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
         if opening is not None and kept is None and unpacked_bytes >= self.least_bytes:
             opening.keep(trace, unpacked_bytes)
         return trace
