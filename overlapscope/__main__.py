@@ -2,7 +2,7 @@
 
 import sys
 
-from overlapscope.commands import main
+from overlapscope.commands import console
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(console())

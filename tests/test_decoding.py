@@ -64,7 +64,7 @@ EVENT = st.fixed_dictionaries(
 
 
 @given(events=st.lists(EVENT, min_size=1, max_size=25), block=st.sampled_from([150, 700, 1 << 19]))
-@settings(max_examples=150)
+@settings(max_examples=120)
 def test_any_events_are_the_same_either_way(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], block: int
 ) -> None:

@@ -10,26 +10,33 @@ import numpy as np
 
 from overlapscope.trace import Bool, Index, RuntimeCalls, Trace
 
-_SYNC = re.compile(
+# The same entry point under per-thread default streams, a versioned symbol, or ROCm's stream-per-thread mode.
+_SUFFIX = r"(_v\d+|_ptsz|_ptds|_spt)*"
+
+
+def whole_name(pattern: str) -> re.Pattern[str]:
+    """Calls whose whole name matches, under any of its symbol suffixes."""
+    return re.compile(f"(?:{pattern}){_SUFFIX}")
+
+
+_SYNC = whole_name(
     r"(cuda|hip)(Stream|Device|Event)Synchronize|cuStreamSynchronize|cuCtxSynchronize|cuEventSynchronize"
     r"|hipCtxSynchronize|(cuda|hip)ThreadSynchronize|zeEventHostSynchronize|zeCommandQueueSynchronize"
     r"|zeFenceHostSynchronize|zeCommandListHostSynchronize|urEventWait|urQueueFinish|piEventsWait|piQueueFinish"
 )
-_BLOCKING_COPY = re.compile(r"(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?|cuMemcpy([HD]to[HD])?")
-_ASYNC_COPY = re.compile(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async|hipMemcpy\w*Async")
-_ALLOCATION = re.compile(
+_BLOCKING_COPY = whole_name(r"(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?|cuMemcpy([HD]to[HD])?")
+_ASYNC_COPY = whole_name(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async|hipMemcpy\w*Async")
+_ALLOCATION = whole_name(
     r"(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|HostMalloc|FreeHost|HostFree|MallocManaged|MallocPitch"
     r"|HostRegister|HostUnregister|ExtMallocWithFlags)"
     r"|(cu|hip)Mem(Alloc|Free|AllocHost|FreeHost|HostAlloc|HostRegister|HostUnregister|AllocManaged|AllocPitch"
     r"|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
 )
-_PINNING = re.compile(
+_PINNING = whole_name(
     r"(cuda|hip)(HostAlloc|MallocHost|HostMalloc|HostRegister|HostUnregister)|cuMem(AllocHost|HostAlloc|HostRegister)"
 )
-_WAIT_EVENT = re.compile(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent")
-_RECORD_EVENT = re.compile(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?")
-# The same entry point under per-thread default streams, a versioned symbol, or ROCm's stream-per-thread mode.
-_SUFFIX = r"(_v\d+|_ptsz|_ptds|_spt)*"
+_WAIT_EVENT = whole_name(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent")
+_RECORD_EVENT = whole_name(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?")
 
 
 def launching(trace: Trace) -> Index:
@@ -40,9 +47,8 @@ def launching(trace: Trace) -> Index:
 
 
 def named(calls: RuntimeCalls, pattern: re.Pattern[str]) -> Bool:
-    """Calls whose whole name matches, under any of its symbol suffixes."""
-    whole = re.compile(f"(?:{pattern.pattern}){_SUFFIX}")
-    return calls.named(lambda name: whole.fullmatch(name) is not None)
+    """Calls whose whole name matches."""
+    return calls.named(lambda name: pattern.fullmatch(name) is not None)
 
 
 def synchronises(calls: RuntimeCalls) -> Bool:

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.analysis.by_step import row, step_at, table
+from overlapscope.analysis.grouping import distinct_rows
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import CopiesByStep, CopyGroup
 from overlapscope.analysis.timeline import Timeline
@@ -30,9 +31,10 @@ def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tupl
     inside = (following[nearest] < stop) | empty & (following[nearest] <= begin)
     inside |= empty & (np.append(windows.ends, -1)[np.searchsorted(windows.ends, begin, side="left")] == begin)
     copies = copies[inside]
-    keys = np.stack([ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies]], axis=1)
+    columns = (ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies])
+    keys = np.stack(columns, axis=1)
     groups = []
-    for key in np.unique(keys, axis=0):
+    for key in distinct_rows(columns):
         rows = copies[(keys == key).all(axis=1)]
         ran = intersect(union(ops.start_ns[rows], ops.end_ns[rows]), windows)
         sized = ops.bytes[rows] >= 0

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool
 from overlapscope.trace import I8, Sync, Trace
@@ -88,7 +89,7 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     launched = np.flatnonzero(ops.launch >= 0)
     at = trace.runtime_calls.start_ns[ops.launch[launched]]
     in_order = launched[np.lexsort((ops.start_ns[launched], at))]
-    by_lane = {int(one): in_order[lane[in_order] == one] for one in np.unique(lane[in_order])}
+    by_lane = {int(one): in_order[lane[in_order] == one] for one in distinct(lane[in_order])}
     waits = _find_waits(trace, lane, in_order)
     if not len(waits.at_ns) or len(by_lane) < 2:
         nothing = np.empty(0, np.int64)
@@ -201,7 +202,7 @@ def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> tuple[I64, Boo
 def _next_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
     """Index of the first of `times` (sorted) at or after each instant on the same thread; len(times) if none."""
     result = np.full(len(at), len(times), np.int64)
-    for one in np.unique(thread):
+    for one in distinct(thread):
         theirs = np.flatnonzero(threads == one)
         mine = thread == one
         found = np.searchsorted(times[theirs], at[mine], side="left")
@@ -212,7 +213,7 @@ def _next_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
 def _last_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
     """Index of the last of `times` (sorted) before each instant on the same thread; -1 if none."""
     result = np.full(len(at), -1, np.int64)
-    for one in np.unique(thread):
+    for one in distinct(thread):
         theirs = np.flatnonzero(threads == one)
         mine = thread == one
         found = np.searchsorted(times[theirs], at[mine], side="left") - 1

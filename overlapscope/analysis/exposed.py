@@ -13,6 +13,7 @@ import numpy as np
 from overlapscope.analysis.causes import COPY_RANK as RANK
 from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover_ns
+from overlapscope.analysis.grouping import distinct, distinct_rows
 from overlapscope.analysis.host import Blocking, companion_of, inside_with
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
@@ -65,7 +66,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     t, ops = timeline, timeline.ops
     copies = np.flatnonzero(ops.is_copy)
     judged = t.judged_from_ns
-    bounds = np.unique(np.concatenate([[t.start_ns, judged, t.end_ns], periods[1:]])).astype(np.int64)
+    bounds = distinct(np.concatenate([[t.start_ns, judged, t.end_ns], periods[1:]]))
     start, end = _pieces(timeline, np.concatenate([bounds, ops.start_ns[copies], ops.end_ns[copies]]))
     pairs = _pair(timeline, start, copies)
     period = np.searchsorted(bounds, start, side="right") - 1
@@ -83,7 +84,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
 
 def _pieces(timeline: Timeline, cuts: I64) -> tuple[I64, I64]:
     exposed = timeline.exposed_copy
-    edges = np.unique(np.concatenate([exposed.starts, exposed.ends, cuts]))
+    edges = distinct(np.concatenate([exposed.starts, exposed.ends, cuts]))
     inside = contains(exposed, edges[:-1])
     return edges[:-1][inside], edges[1:][inside]
 
@@ -166,7 +167,7 @@ def _on_compute_stream(trace: Trace, timeline: Timeline, edges: Edges, pairs: _P
     as much of it as any other does, and of all compute too: a cast behind the copy makes no compute stream.
     """
     ops = timeline.ops
-    streams = np.unique(ops.stream)
+    streams = distinct(ops.stream)
     share = np.zeros((len(streams), len(bounds)), np.int64)
     whole = np.zeros((len(streams), len(bounds)), np.int64)
     on_legacy = np.zeros(len(streams), np.bool_)
@@ -194,7 +195,7 @@ def _orders_all(trace: Trace, timeline: Timeline, edges: Edges, stream: int) -> 
     """
     ops, calls = timeline.ops, trace.runtime_calls
     mine = ops.stream == stream
-    if mine.all() or len(edges.held) or any(calls.names[i].startswith("hip") for i in np.unique(calls.name_id)):
+    if mine.all() or len(edges.held) or any(calls.names[i].startswith("hip") for i in distinct(calls.name_id)):
         return False
     own = union(ops.start_ns[mine], ops.end_ns[mine])
     others = union(ops.start_ns[~mine], ops.end_ns[~mine])
@@ -260,9 +261,9 @@ def _host_was_blocked(trace: Trace, timeline: Timeline, blocking: Blocking, pair
     blocked = np.zeros(len(following), np.bool_)
     waiting = blocking.row[~blocking.allocation]
     rows = np.flatnonzero(launch >= 0)
-    pair = np.stack([calls.thread[launch[rows]], companion_of(trace, launch[rows])], axis=1)
-    for thread, companion in np.unique(pair, axis=0).tolist():
-        mine = rows[(pair[:, 0] == thread) & (pair[:, 1] == companion)]
+    pair = (calls.thread[launch[rows]], companion_of(trace, launch[rows]))
+    for thread, companion in distinct_rows(pair):
+        mine = rows[(pair[0] == thread) & (pair[1] == companion)]
         until = np.minimum(pairs.exposed_to[mine], calls.start_ns[launch[mine]])
         waits = inside_with(trace, thread, companion, calls, waiting)
         waited = covered(waits, pairs.exposed_from[mine], until)

@@ -22,6 +22,32 @@ def groups_of(columns: Sequence[Column]) -> I64:
 
     Groups are numbered from 0 in the order of their columns' values, the first column first. There must be a row.
     """
+    group: I64 = np.unique(_key(columns), return_inverse=True)[1]
+    return group
+
+
+def distinct_rows(columns: Sequence[Column]) -> list[tuple[int, ...]]:
+    """The combinations of values that occur, in ascending order, the first column first."""
+    if not len(columns[0]):
+        return []
+    first = np.unique(_key(columns), return_index=True)[1]
+    return [tuple(row) for row in np.stack([column[first] for column in columns], axis=1).tolist()]
+
+
+def distinct(values: Column) -> I64:
+    """The values that occur, in ascending order.
+
+    `np.unique` does the same, but imports `numpy.ma` when it is first called so, which takes longer than most analyses.
+    """
+    if not len(values) or (values == values[0]).all():
+        return values[:1].astype(np.int64)
+    ordered = np.sort(values).astype(np.int64)
+    found: I64 = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return found
+
+
+def _key(columns: Sequence[Column]) -> I64:
+    """One number for each combination of values, in their order."""
     key, combinations = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
         values = column.astype(np.int64)
@@ -33,13 +59,4 @@ def groups_of(columns: Sequence[Column]) -> I64:
             combinations, high = int(key.max()) + 1, int(values.max())
         key = key * (high - low + 1) + (values - low)
         combinations *= high - low + 1
-    group: I64 = np.unique(key, return_inverse=True)[1]
-    return group
-
-
-def distinct(values: Column) -> list[int]:
-    """The values that occur, in ascending order."""
-    if len(values) and (values == values[0]).all():
-        return [int(values[0])]
-    found: list[int] = np.unique(values).tolist()
-    return found
+    return key

@@ -90,7 +90,7 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
     result = np.full(len(at), -1, np.int64)
     if not len(table) or not len(at):
         return result
-    for one in distinct(thread):
+    for one in distinct(thread).tolist():
         rows, nesting = _nesting(table, one)
         mine = thread == one
         result[mine] = np.append(rows, -1)[nesting.innermost(at[mine])]

@@ -17,6 +17,7 @@ import numpy as np
 from overlapscope.analysis.causes import IDLE_RANK as RANK
 from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT
+from overlapscope.analysis.grouping import distinct, distinct_rows
 from overlapscope.analysis.host import Blocking, around, companion_of, inside_with, pinning
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import (
@@ -108,10 +109,10 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, launche
     since = np.maximum(np.append(timeline.start_ns, calls.start_ns[late.launch])[:-1], timeline.judged_from_ns)
     until = np.minimum(late.start_ns, calls.start_ns[late.launch])
     keeping = _outermost_waits(trace, blocking)
-    pairs = np.stack([calls.thread[late.launch], companion_of(trace, late.launch)], axis=1)
+    pair = (calls.thread[late.launch], companion_of(trace, late.launch))
     parts, waits = [], []
-    for thread, companion in np.unique(pairs, axis=0).tolist():
-        rows = np.flatnonzero((pairs[:, 0] == thread) & (pairs[:, 1] == companion))
+    for thread, companion in distinct_rows(pair):
+        rows = np.flatnonzero((pair[0] == thread) & (pair[1] == companion))
         part = _label(host, Late(*(getattr(late, f.name)[rows] for f in fields(late))), thread, companion)
         parts.append(replace(part, gap=rows[part.gap]))
         kept = subtract(inside_with(trace, thread, companion, calls, keeping), timeline.idle)
@@ -176,7 +177,7 @@ def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
     rows = blocking.row[~blocking.allocation]
     rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
     kept = []
-    for thread in np.unique(calls.thread[rows]):
+    for thread in distinct(calls.thread[rows]):
         mine = rows[calls.thread[rows] == thread]
         enclosing = outermost(calls.start_ns[mine], calls.end_ns[mine], calls.start_ns[mine])
         kept.append(mine[enclosing == np.arange(len(mine))])
@@ -208,7 +209,7 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     # Both the charged pieces and the waits they are charged to, laid end to end, are cut where either changes.
     call, amount = _debtors(waits, granted)
     to_call, to_piece = np.cumsum(amount), np.cumsum(charged)
-    edges = np.unique(np.concatenate([[0], to_call, to_piece]))
+    edges = distinct(np.concatenate([[0], to_call, to_piece]))
     piece = np.searchsorted(to_piece, edges[:-1], side="right")
     before = call[np.searchsorted(to_call, edges[:-1], side="right")] if len(call) else edges[:0]
     start = pieces.start_ns[piece] + edges[:-1] - (to_piece - charged)[piece]
@@ -236,7 +237,7 @@ def _debtors(waits: I64, granted: I64) -> tuple[I64, I64]:
     open_waits: list[list[int]] = []
     charges: list[tuple[int, int]] = []
     added = np.searchsorted(waits[0], np.arange(len(granted) + 1), side="left").tolist()
-    for row in np.union1d(waits[0], np.flatnonzero(granted)).tolist():
+    for row in distinct(np.concatenate([waits[0], np.flatnonzero(granted)])).tolist():
         open_waits += [[call, time] for time, call in waits[2:, added[row] : added[row + 1]].T.tolist()]
         owed = int(granted[row])
         while owed:
@@ -286,7 +287,7 @@ def _long_ops(trace: Trace) -> Index:
     ops, calls = trace.cpu_ops, trace.runtime_calls
     rows = np.flatnonzero(ops.end_ns - ops.start_ns >= LONG_OP_NS)
     silent = np.ones(len(rows), np.bool_)
-    for thread in np.unique(ops.thread[rows]):
+    for thread in distinct(ops.thread[rows]):
         mine = ops.thread[rows] == thread
         made = calls.start_ns[calls.thread == thread]
         first = np.searchsorted(made, ops.start_ns[rows[mine]], side="left")
@@ -303,7 +304,7 @@ def _data_loading(trace: Trace) -> HostEvents:
 def _overhead_elsewhere(trace: Trace) -> Intervals:
     """Profiler overhead on threads that are not the program's, such as a buffer flush."""
     overheads = trace.overheads
-    foreign = ~np.isin(overheads.thread, np.unique(trace.runtime_calls.thread))
+    foreign = ~np.isin(overheads.thread, distinct(trace.runtime_calls.thread))
     return union(overheads.start_ns[foreign], overheads.end_ns[foreign])
 
 

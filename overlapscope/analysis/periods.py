@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool
 from overlapscope.trace import HostEvents, Trace
@@ -83,7 +84,7 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
     main = _Launches(trace, timeline, timeline.main_stream)
     begins, found = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
     # Other threads may launch for a range (autograd does), or for themselves: its own thread's first op decides.
-    for thread in np.unique(notes.thread[rows]):
+    for thread in distinct(notes.thread[rows]):
         mine = np.flatnonzero(notes.thread[rows] == thread)
         own = _Launches(trace, timeline, timeline.main_stream, int(thread))
         first, launched = own.first_from(notes.start_ns[rows[mine]], notes.end_ns[rows[mine]])

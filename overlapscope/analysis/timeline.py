@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.results import Buckets, Engines, Overlap, StreamUse
 from overlapscope.intervals import (
     I64,
@@ -93,7 +94,7 @@ def _main_stream(ops: GpuOps) -> int:
     """The stream with the most compute; where nothing computes, the busiest; the lower id of equals."""
     compute = ops.kind == Kind.COMPUTE
     counts = compute if (ops.end_ns > ops.start_ns)[compute].any() else np.ones(len(ops), np.bool_)
-    streams = np.unique(ops.stream)
+    streams = distinct(ops.stream)
     work = []
     for stream in streams:
         mine = counts & (ops.stream == stream)
@@ -193,7 +194,7 @@ def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, .
     """What each stream did inside the given disjoint windows, by stream id."""
     ops = timeline.ops
     uses = []
-    for stream in np.unique(ops.stream):
+    for stream in distinct(ops.stream):
         mine = ops.stream == stream
         spent = {}
         for kind in Kind:

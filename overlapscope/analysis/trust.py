@@ -6,12 +6,12 @@ those out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.results import Check, Trust
@@ -27,9 +27,11 @@ LONG_LEAD_IN = 0.1
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
 
-_LAUNCH = re.compile(
+_LAUNCH = call_kinds.whole_name(
     r"(cuda|hip)(Launch\w*Kernel\w*|GraphLaunch|Memcpy\w*|Memset\w*)|hipModuleLaunchKernel|hipExt\w*Launch\w*"
 )
+_BEGIN_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamBeginCapture\w*")
+_END_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamEndCapture\w*")
 
 
 def judge_file(trace: Trace) -> list[Check]:
@@ -162,8 +164,8 @@ def _dropped(trace: Trace) -> Check:
 def _capturing(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Calls made while a stream was being captured into a graph: they launch nothing yet."""
     calls = trace.runtime_calls
-    begins = np.flatnonzero(call_kinds.named(calls, re.compile(r"(cuda|hip)StreamBeginCapture\w*")))
-    ends = np.flatnonzero(call_kinds.named(calls, re.compile(r"(cuda|hip)StreamEndCapture\w*")))
+    begins = np.flatnonzero(call_kinds.named(calls, _BEGIN_CAPTURE))
+    ends = np.flatnonzero(call_kinds.named(calls, _END_CAPTURE))
     captured = np.zeros(len(calls), np.bool_)
     for begin in begins.tolist():
         following = ends[ends > begin]
@@ -215,7 +217,7 @@ def _lead_in(trace: Trace, timeline: Timeline) -> Check:
 def _order(timeline: Timeline) -> Check:
     ops = timeline.ops
     disorder = 0
-    for stream in np.unique(ops.stream):
+    for stream in distinct(ops.stream):
         rows = np.flatnonzero(ops.stream == stream)
         reach = np.maximum.accumulate(ops.end_ns[rows])
         beside = np.minimum(reach[:-1], ops.end_ns[rows][1:]) - ops.start_ns[rows][1:]

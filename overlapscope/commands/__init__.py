@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import os
 import sys
@@ -84,6 +85,14 @@ def main(args: Sequence[str] | None = None) -> int:
     return code
 
 
+def console() -> int:
+    """`main` for a process that ends with it."""
+    code = main()
+    # The interpreter's last collection would walk over all that the process takes along anyway.
+    gc.freeze()
+    return code
+
+
 def _run(arguments: list[str]) -> int:
     asked = next(iter(arguments), "")
     if asked and not asked.startswith("-") and asked not in COMMANDS:
@@ -109,11 +118,14 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, Subcommand | None]:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"overlapscope {__version__}")
-    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    # A parser for each of the others is only needed to list them. `prog` keeps argparse from asking its formatter for
+    # one, which would import all of rich.
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="overlapscope")
     command: Subcommand | None = None
     for name, summary in COMMANDS.items():
         if name != asked:
-            parsers.add_parser(name, help=summary)
+            if asked not in COMMANDS:
+                parsers.add_parser(name, help=summary)
             continue
         loaded: Subcommand = importlib.import_module(f"{__name__}.{name}").Command()
         command = loaded

@@ -30,6 +30,7 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, lines_around, ops_around, pinning
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
@@ -121,7 +122,7 @@ class Pieces:
     @property
     def copies(self) -> I64:
         """Rows of `Timeline.ops` of the exposed copies, each once."""
-        return np.unique(self.copy[self.copy >= 0])
+        return distinct(self.copy[self.copy >= 0])
 
     @property
     def example(self) -> Window | None:
@@ -153,7 +154,7 @@ class Pieces:
             Place(
                 Where(op=op, call=call, line=line),
                 int(self.length_ns[members].sum()),
-                len(members) if call is None else len(np.unique(self.call[members])),
+                len(members) if call is None else len(distinct(self.call[members])),
             )
             for (op, call, line), members in found.items()
         ]
@@ -342,7 +343,7 @@ def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, 
     """For each stream that runs ops of the kind inside the windows, when it does."""
     ops = timeline.ops
     found = {}
-    for stream in np.unique(ops.stream[ops.kind == kind]):
+    for stream in distinct(ops.stream[ops.kind == kind]):
         mine = (ops.kind == kind) & (ops.stream == stream)
         _, start, end = cut(ops.start_ns[mine], ops.end_ns[mine], windows)
         if len(start):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
-
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.grouping import distinct
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, first, listed, name, share, spread
 from overlapscope.rules.finding import Draft
@@ -20,7 +19,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     if not found.matters(mine.time_ns):
         return
     calls = analysis.trace.runtime_calls
-    behind = Counter(calls.name(int(row)) for row in np.unique(mine.call[mine.call >= 0]))
+    behind = Counter(calls.name(int(row)) for row in distinct(mine.call[mine.call >= 0]))
     counts = listed([f"{count} x {name(call)}" for call, count in behind.most_common(4)])
     places = mine.places(analysis.trace)
     yield Draft(

@@ -8,6 +8,7 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.grouping import distinct
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, spread, streams
 from overlapscope.rules.finding import Draft
@@ -19,7 +20,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     if not found.matters(mine.time_ns):
         return
     stream = device.timeline.ops.stream
-    used = np.unique(stream[mine.copies])
+    used = distinct(stream[mine.copies])
     rest = found.unhideable()
     rest = rest.take(np.isin(stream[rest.copy], used))
     places = mine.places(analysis.trace)

@@ -8,6 +8,7 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.grouping import distinct
 from overlapscope.intervals import cut
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, spread
@@ -23,7 +24,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     ops = device.timeline.ops
     compute = np.flatnonzero(ops.kind == Kind.COMPUTE)
     row, _, _ = cut(ops.start_ns[compute], ops.end_ns[compute], found.windows)
-    kernels = compute[np.unique(row)]
+    kernels = compute[distinct(row)]
     lengths = ops.end_ns[kernels] - ops.start_ns[kernels]
     typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""
     places = mine.places(analysis.trace)

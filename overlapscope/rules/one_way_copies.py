@@ -8,6 +8,7 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.grouping import distinct
 from overlapscope.intervals import I64, Intervals, covered, cut, intersect
 from overlapscope.rules._claims import Claims, copies_in, streams_of
 from overlapscope.rules._text import counted, duration, first, listed, share, streams
@@ -64,7 +65,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
 
 def _periods(windows: Intervals, step_starts: I64) -> tuple[I64, I64]:
     """The windows cut where steps begin: supply and demand were weighed between these."""
-    cuts = np.unique(np.concatenate([windows.starts, windows.ends, step_starts[1:]]))
+    cuts = distinct(np.concatenate([windows.starts, windows.ends, step_starts[1:]]))
     _, starts, ends = cut(cuts[:-1], cuts[1:], windows)
     return starts, ends
 

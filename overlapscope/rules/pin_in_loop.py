@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.grouping import distinct
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, spread
 from overlapscope.rules.finding import Draft
@@ -20,7 +19,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     if not found.matters(mine.time_ns):
         return
     calls = analysis.trace.runtime_calls
-    behind = np.unique(mine.call[mine.call >= 0])
+    behind = distinct(mine.call[mine.call >= 0])
     locking = behind[call_kinds.pins(calls)[behind]]
     took = int((calls.end_ns[locking] - calls.start_ns[locking]).sum())
     places = mine.places(analysis.trace)

@@ -9,6 +9,7 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.edges import HANDOVER_NS
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.results import Window
 from overlapscope.intervals import I64, cut, total
 from overlapscope.rules._claims import Claims, streams_of
@@ -91,7 +92,7 @@ def _kernels(device: DeviceAnalysis, found: Claims, streams: list[int]) -> I64:
     ops = device.timeline.ops
     rows = np.flatnonzero((ops.kind == Kind.COMPUTE) & np.isin(ops.stream, streams))
     row, _, _ = cut(ops.start_ns[rows], ops.end_ns[rows], found.windows)
-    return rows[np.unique(row)]
+    return rows[distinct(row)]
 
 
 def _gain(device: DeviceAnalysis, found: Claims, rows: I64) -> int:

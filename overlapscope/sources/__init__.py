@@ -11,7 +11,6 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.sources import kineto
 from overlapscope.sources._crew import Crew
 from overlapscope.sources._progress import Progress
-from overlapscope.sources.cache import of_user
 from overlapscope.sources.files import LIMIT_BYTES
 from overlapscope.trace import Trace
 
@@ -43,9 +42,12 @@ def load(
     if path.is_dir():
         raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
     crew = Crew(meanwhile=meanwhile)
-    kept = of_user() if cache else None
-    if kept is not None:
-        return kept.load(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
+    if cache:
+        from overlapscope.sources.cache import of_user
+
+        kept = of_user()
+        if kept is not None:
+            return kept.load(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
     return kineto.read(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
 
 

@@ -15,6 +15,7 @@ from overlapscope.sources._events import (
     CATEGORIES,
     NO_CALL_ARGS,
     NO_OP_ARGS,
+    NOTHING,
     NUMBER_OF,
     CallArgs,
     Complete,
@@ -24,11 +25,13 @@ from overlapscope.sources._events import (
     call_args,
     op_args,
 )
-from overlapscope.sources._times import text_to_ns, to_ns
+from overlapscope.sources._times import UNREADABLE, text_to_ns, to_ns
 from overlapscope.trace import I32, I64
 
 _LARGEST_US = 2.0**43
 """Doubles from here on are further apart than one nanosecond."""
+
+_NUMBER_BEGINS = frozenset(bytes([one]) for one in b"-0123456789")
 
 _ts = attrgetter("ts")
 _TABLE_OF = np.array([table_of[category] for category in CATEGORIES], dtype=np.int32)
@@ -109,6 +112,14 @@ def exact_batch(events: Sequence[Any]) -> Batch:
     place = [i for i, event in enumerate(events) if type(event) is ExactComplete and table_of[event.cat]]
     start = np.fromiter((text_to_ns(events[i].ts) for i in place), np.int64, len(place))
     return _batch(events, place, start)
+
+
+def has_odd_starts(batch: Batch) -> bool:
+    """Whether a start is no number: then the events have to be decoded leniently, as they are where doubles do."""
+    return any(
+        batch.rows[row].ts is not NOTHING and bytes(batch.rows[row].ts)[:1] not in _NUMBER_BEGINS
+        for row in np.flatnonzero(batch.start_ns == UNREADABLE).tolist()
+    )
 
 
 def _batch(events: Sequence[Any], place: list[int], start_ns: I64) -> Batch:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from overlapscope.sources._batch import Batch
 from overlapscope.sources._categories import Table, table_of
-from overlapscope.sources._events import ABSENT, NOTHING, CallArgs, OpArgs, text_of
+from overlapscope.sources._events import ABSENT, NOTHING, CallArgs, OpArgs, decoded_text
 from overlapscope.sources._times import to_ns
 from overlapscope.trace import I32, I64, Index, Sync
 
@@ -55,8 +55,8 @@ Values = tuple[Index, I64]
 
 _STREAMS = {Table.GPU: (1,), Table.SYNC: (2, 5), Table.DEVICE_ANNOTATION: (1,)}
 """Which of a table's further columns hold streams."""
-_NAMES = {Table.COLLECTIVE: (0, 1, 2, 3)}
-"""Which hold names."""
+_TEXTS = {Table.COLLECTIVE: (0, 1, 2, 3)}
+"""Which hold texts."""
 
 
 @dataclass(slots=True)
@@ -67,6 +67,7 @@ class Share:
     """
 
     names: list[str]
+    texts: list[str]
     categories: list[str]
     large_streams: list[int]
     repaired: int
@@ -82,6 +83,7 @@ class Renumbering:
 
     def __init__(self) -> None:
         self.names: list[int] = []
+        self.texts: list[int] = []
         self.categories: list[int] = []
         self.large_streams: list[int] = []
 
@@ -91,6 +93,8 @@ class Columns:
 
     def __init__(self) -> None:
         self.names = Numbered()
+        self.texts = Numbered()
+        """What arguments say in words; apart, as their order among the names would depend on the batches."""
         self.categories = Numbered()
         self.repaired = 0
         """Events with a value of a wrong type among their arguments, or without a duration."""
@@ -102,7 +106,7 @@ class Columns:
         self._rows = 0
         self._events = 0
         self._large_streams: dict[int, int] = {}
-        self._shared = (0, 0, 0)
+        self._shared = (0, 0, 0, 0)
 
     def add(self, batch: Batch) -> None:
         """Takes over a batch of events."""
@@ -140,10 +144,11 @@ class Columns:
 
     def share(self) -> Share:
         """Hands over the columns collected since the last share; strings keep their numbers."""
-        names, categories, streams = self._shared
-        self._shared = len(self.names), len(self.categories), len(self._large_streams)
+        names, texts, categories, streams = self._shared
+        self._shared = len(self.names), len(self.texts), len(self.categories), len(self._large_streams)
         share = Share(
             names=list(islice(self.names, names, None)),
+            texts=list(islice(self.texts, texts, None)),
             categories=list(islice(self.categories, categories, None)),
             large_streams=list(islice(self._large_streams, streams, None)),
             repaired=self.repaired,
@@ -164,9 +169,10 @@ class Columns:
         `numbers` goes with the process, whose shares must come in the order in which it made them.
         """
         numbers.names.extend(map(self.names.__getitem__, share.names))
+        numbers.texts.extend(map(self.texts.__getitem__, share.texts))
         numbers.categories.extend(map(self.categories.__getitem__, share.categories))
         numbers.large_streams.extend(map(self._large_stream, share.large_streams))
-        name_of = np.array(numbers.names, dtype=np.int32)
+        name_of, text_of = np.array(numbers.names, dtype=np.int32), np.array(numbers.texts, dtype=np.int64)
         category_of = np.array(numbers.categories, dtype=np.int32)
         stream_of = np.array(numbers.large_streams, dtype=np.int64)
         for category, name, start, dur, thread, place in share.parts:
@@ -178,9 +184,9 @@ class Columns:
                 for column in _STREAMS.get(table, ()):
                     large = np.flatnonzero(values[:, column] >= _FIRST_LARGE_STREAM)
                     values[large, column] = stream_of[values[large, column] - _FIRST_LARGE_STREAM]
-                for column in _NAMES.get(table, ()):
+                for column in _TEXTS.get(table, ()):
                     known = np.flatnonzero(values[:, column] >= 0)
-                    values[known, column] = name_of[values[known, column]]
+                    values[known, column] = text_of[values[known, column]]
                 self._add(table, at, values)
         self.repaired += share.repaired
         self.markers.extend(share.markers)
@@ -207,16 +213,12 @@ class Columns:
             return
         mine = [args[i] for i in chosen]
         values = np.empty((len(chosen), 8), dtype=np.int64)
-        values[:, 0] = [self.names[one.collective] for one in mine]
-        values[:, 1] = [self._named(text_of(one.group)) for one in mine]
-        values[:, 2] = [self._named(text_of(one.ranks)) for one in mine]
-        values[:, 3] = [self._named(one.dtype) for one in mine]
+        for row, one in enumerate(mine):
+            texts = (one.collective, decoded_text(one.group), decoded_text(one.ranks), one.dtype)
+            values[row, :4] = [self.texts[text] if text else -1 for text in texts]
         for column, attribute in enumerate(("group_size", "elements_in", "elements_out", "sequence"), 4):
             values[:, column] = _column(mine, attribute)
         self._add(Table.COLLECTIVE, at[chosen], values)
-
-    def _named(self, text: str) -> int:
-        return self.names[text] if text else -1
 
     def _device_annotations(self, rows: list[Any]) -> I64:
         """A device's annotations stand in the lanes of their streams and say nothing of them in their arguments."""

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, Union
 import msgspec
 from msgspec import Raw, Struct, field
 
-from overlapscope.sources._categories import TABLES, Table, table_of
+from overlapscope.sources._categories import Table, table_of
 
 NOTHING = Raw(b"null")
 NAN = math.nan
@@ -127,8 +127,11 @@ class _Op(_ByCategory, gc=False):
 
 _SHAPES = {Table.GPU: _Op, Table.SYNC: _Op, Table.DEVICE_ANNOTATION: _Op, Table.RUNTIME: _Call}
 
-CATEGORIES = (*TABLES, "Trace")
-"""The categories of events that are decoded by their category."""
+CATEGORIES = (
+    *("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "python_function"),
+    *("user_annotation", "gpu_user_annotation", "cuda_sync", "overhead", "Trace", "xpu_runtime", "xpu_driver"),
+)
+"""The frequent categories, whose events are decoded by their category. Each costs time when this is imported."""
 
 _KNOWN = [
     msgspec.defstruct(
@@ -224,7 +227,7 @@ def _convert_args(kind: type[_Args], args: Any) -> tuple[_Args, bool]:
     return kind(**values), repaired
 
 
-def text_of(raw: Raw) -> str:
+def decoded_text(raw: Raw) -> str:
     """The text in a JSON string, or that of any other value as it is written; empty for null and what is no JSON."""
     try:
         value = msgspec.json.decode(raw)
@@ -270,15 +273,16 @@ def convert(event: Any) -> tuple[ExactComplete | Instant | None, bool] | None:
     if phase is None and "ts" in event and "dur" in event:
         phase, repaired = "X", True
     if phase == "i":
-        ts, _ = _time_text(event)
+        # A text is no time here, as it is none where instants are decoded by phase.
+        ts = b"null" if isinstance(event.get("ts"), str) else _time_text(event)[0]
         return Instant(cat=_text(event.get("cat")), name=_text(event.get("name")), ts=Raw(ts)), False
     if phase != "X":
         return (None, False) if isinstance(phase, str) else None
     ts, bad_ts = _time_text(event)
     dur, bad_dur = _duration(event)
     repaired |= bad_ts or bad_dur
-    for key in ("cat", "name"):
-        repaired |= key in event and not isinstance(event[key], str)
+    repaired |= "name" in event and not isinstance(event["name"], str)
+    bad_category = "cat" in event and not isinstance(event["cat"], str)
     args = event.get("args")
     complete = ExactComplete(
         cat=_text(event.get("cat")),
@@ -289,7 +293,8 @@ def convert(event: Any) -> tuple[ExactComplete | Instant | None, bool] | None:
         dur=dur,
         args=_encode(args) if isinstance(args, dict) else NOTHING,
     )
-    return complete, repaired
+    # What is not read needs no repair: decoded by its category it would not have been looked at.
+    return complete, bad_category or (repaired and table_of[complete.cat] != Table.IGNORED)
 
 
 def _time_text(event: dict[str, Any]) -> tuple[bytes, bool]:

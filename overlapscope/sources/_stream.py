@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from overlapscope.errors import UnreadableTrace
-from overlapscope.sources._batch import Batch, exact_batch, fast_batch, usual_batch
+from overlapscope.sources._batch import Batch, exact_batch, fast_batch, has_odd_starts, usual_batch
 from overlapscope.sources._cuts import BLANK, array_ends, at_end, boundaries
 from overlapscope.sources._events import UNDECODABLE, any_events, convert, exact_events, fast_events, usual_events
 from overlapscope.sources._metadata import loose_metadata
@@ -253,7 +253,9 @@ class EventStream:
                 if batch is not None:
                     return "valid", batch
                 self.exact = True
-            return "valid", exact_batch(exact_events.decode(array))
+            batch = exact_batch(exact_events.decode(array))
+            if not has_odd_starts(batch):
+                return "valid", batch
         except msgspec.ValidationError:
             pass
         except UNDECODABLE as error:

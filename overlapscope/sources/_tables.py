@@ -32,6 +32,7 @@ class Finished:
     """Whole columns: one row for each complete event."""
 
     def __init__(self, columns: Columns) -> None:
+        text_ids = np.array([columns.names[text] for text in columns.texts], dtype=np.int64)
         self.names = tuple(columns.names)
         parts = columns.parts
         self._category = _whole([part[0] for part in parts], np.int32)
@@ -44,6 +45,8 @@ class Finished:
         self._table = columns.tables()[self._category] if len(self._category) else self._category
         self._categories = list(columns.categories)
         self._values = {table: _values(columns.values.pop(table, []), shape) for table, shape in _SHAPES.items()}
+        texts = self._values[Table.COLLECTIVE][1][:, :4]
+        texts[texts >= 0] = text_ids[texts[texts >= 0]]
         self._annotations()
         self._overheads()
 
@@ -57,14 +60,17 @@ class Finished:
         """Before torch 1.11 `record_function` ranges were recorded as operators. PyTorch's own are told by name."""
         own = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if own.any():
-            self._table[(self._table == Table.CPU) & own[self._name]] = Table.ANNOTATION
+            named_so = np.flatnonzero(own[self._name])
+            self._table[named_so[self._table[named_so] == Table.CPU]] = Table.ANNOTATION
 
     def name(self, row: int) -> str:
         return str(self.names[self._name[row]])
 
     def work(self) -> Index:
         """Rows that something did: all that end up in a table, but for the copies of annotations."""
-        return np.flatnonzero(~np.isin(self._table, (Table.IGNORED, Table.SPAN, Table.DEVICE_ANNOTATION)))
+        works = np.ones(len(Table), dtype=np.bool_)
+        works[[Table.IGNORED, Table.SPAN, Table.DEVICE_ANNOTATION]] = False
+        return np.flatnonzero(works[self._table])
 
     def annotations_of_devices(self) -> Index:
         """Rows of annotations that the profiler copied to a device's lanes."""

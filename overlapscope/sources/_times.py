@@ -73,6 +73,8 @@ def recording(start_ns: I64, span: tuple[int, int] | None) -> tuple[int, int]:
     if not len(start_ns):
         return span or (0, 0)
     first, last = int(start_ns.min()), int(start_ns.max())
+    if span is not None and span[0] <= first and last <= span[1] and _fits(span, first, last):
+        return span
     middle = int(np.partition(start_ns, len(start_ns) // 2)[len(start_ns) // 2])
     if last - first > _GAP_NS:
         ordered = np.sort(start_ns)
@@ -82,9 +84,14 @@ def recording(start_ns: I64, span: tuple[int, int] | None) -> tuple[int, int]:
         last = int(ordered[after[0]]) if len(after) else last
     if span is not None:
         near = span[0] - _SLACK_NS <= middle <= span[1] + _SLACK_NS
-        if near and span[1] - span[0] <= max(10 * (last - first), last - first + 3600 * NS_PER_S):
+        if near and _fits(span, first, last):
             return span
     return first, last
+
+
+def _fits(span: tuple[int, int], first: int, last: int) -> bool:
+    """Whether a span is no longer than events from `first` to `last` can account for."""
+    return span[1] - span[0] <= max(10 * (last - first), last - first + 3600 * NS_PER_S)
 
 
 def possible(start_ns: I64, dur_ns: I64, begin_ns: int, end_ns: int) -> Bool:

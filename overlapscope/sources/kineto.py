@@ -70,10 +70,9 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     finished = Finished(columns)
     span = _stated_span(finished, columns.markers)
     work = finished.work()
-    begin_ns, end_ns = recording(
-        finished.start_ns[work][finished.start_ns[work] > 0] if len(work) else finished.start_ns[work], span
-    )
-    ok = possible(finished.start_ns[work], finished.dur_ns[work], begin_ns, end_ns)
+    start_ns = finished.start_ns[work]
+    begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
+    ok = possible(start_ns, finished.dur_ns[work], begin_ns, end_ns)
     finished.drop(work[~ok])
     copied = finished.annotations_of_devices()
     # No loss: what they are copies of is judged on the host.
