@@ -33,7 +33,7 @@ def draw(rows: Sequence[Compared], target: Path) -> None:
                 y=values,
                 name=name,
                 mode="lines+markers+text",
-                text=[f"{value:.3g}" for value in values],
+                text=[f"{value:,.0f}" if value >= 100 else f"{value:.2g}" for value in values],
                 textposition="top center",
                 marker={"color": color, "symbol": symbol, "size": 9},
                 line={"color": color},
@@ -42,9 +42,13 @@ def draw(rows: Sequence[Compared], target: Path) -> None:
                 col=column,
             )
     figure.update_xaxes(type="log", title="MB of trace", tickvals=sizes, ticktext=[f"{size:.0f}" for size in sizes])
-    figure.update_yaxes(type="log", dtick=1)
+    figure.update_yaxes(type="log", dtick=1, tickformat=",")
     figure.update_layout(
-        template="plotly_white", width=WIDTH, height=HEIGHT, margin={"t": 40, "b": 50, "l": 50, "r": 10}
+        template="plotly_white",
+        width=WIDTH,
+        height=HEIGHT,
+        margin={"t": 70, "b": 50, "l": 50, "r": 40},
+        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.24},
     )
     with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
         page_file = Path(directory, "plot.html")
