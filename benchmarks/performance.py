@@ -299,7 +299,12 @@ def main() -> None:
         beside, hta_targets = beside_hta(compared)
         grew = growth(directory, compared, options.repeats)
         huge = large(directory)
-    draw(compared, PLOT)
+    draw(
+        [row.megabytes for row in compared],
+        [median(row.hta) for row in compared],
+        [median(row.ours) for row in compared],
+        PLOT,
+    )
     lines = [
         "# Speed and memory",
         "",

@@ -5,27 +5,22 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from playwright.sync_api import sync_playwright
 from plotly.subplots import make_subplots
 
-from benchmarks.processes import median
+from benchmarks.processes import Run
 from tests.browser import chromium
-
-if TYPE_CHECKING:
-    from benchmarks.performance import Compared
 
 WIDTH, HEIGHT = 960, 380
 
 
-def draw(rows: Sequence[Compared], target: Path) -> None:
-    """Seconds and peak memory of both tools against the size of the trace, on logarithmic axes, as a PNG."""
+def draw(sizes: Sequence[float], hta: Sequence[Run], ours: Sequence[Run], target: Path) -> None:
+    """Seconds and peak memory of both tools against the MB of traces, on logarithmic axes, as a PNG."""
     figure = make_subplots(1, 2, subplot_titles=("seconds", "peak memory, MB"), horizontal_spacing=0.1)
-    sizes = [row.megabytes for row in rows]
     for name, color, symbol, runs in (
-        ("HTA, load", "#b5651d", "square", [median(row.hta) for row in rows]),
-        ("overlapscope, all", "#1f6fb2", "circle", [median(row.ours) for row in rows]),
+        ("HTA, load", "#b5651d", "square", hta),
+        ("overlapscope, all", "#1f6fb2", "circle", ours),
     ):
         for column, values in enumerate(([one.seconds for one in runs], [one.peak_mb for one in runs]), 1):
             figure.add_scatter(

@@ -16,13 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from benchmarks.processes import HERE, machine, run, say
 from benchmarks.ranks_job import RECORDINGS, Job
+from benchmarks.ranks_page import Large, Measured, Size, page
 
 PAGE = HERE.parent / "docs" / "ranks-performance.md"
 RANKS = (8, 64, 512)
@@ -74,46 +74,6 @@ report = joined.report()
 size = len(to_json(report))
 print(time.perf_counter() - begin, size)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One run of the command."""
-
-    seconds: float
-    client_mb: float
-    """Peak of the process that the user started."""
-    worker_mb: float
-    """Peak of the largest worker."""
-    report: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """All that was measured of a job."""
-
-    job: Job
-    megabytes: float
-    """Of its traces, packed."""
-    alone_s: float
-    alone_mb: float
-    together: Measured
-    killed: Measured
-    same: bool
-    """Whether all three gave one report, to the byte."""
-
-
-@dataclass(frozen=True, slots=True)
-class Large:
-    """What one large rank needs."""
-
-    megabytes: float
-    seconds: float
-    """Of one core."""
-    peak_mb: float
-    reduced_kb: float
-    join: dict[int, tuple[float, float, float]]
-    """By how many such ranks are joined: seconds, peak MB, MB of the JSON report."""
 
 
 def measure(job: Job, folder: Path, workers: int) -> Size:
@@ -225,8 +185,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         large = measure_large(Path(scratch), options.large_mb)
         sizes = [measure(Job(ranks), Path(scratch) / str(ranks), options.workers) for ranks in options.ranks]
-    from benchmarks.ranks_page import page
-
     text = page(sizes, large, options.workers, machine({"overlapscope": sys.executable}))
     options.output.write_text(text, encoding="utf-8")
     print(text)

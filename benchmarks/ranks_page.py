@@ -4,14 +4,54 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from benchmarks.ranks import Large, Size
-from benchmarks.ranks_job import HOST_OFFSET_NS, LATE_NS, RANKS_PER_HOST
+from benchmarks.ranks_job import HOST_OFFSET_NS, LATE_NS, RANKS_PER_HOST, Job
 
 MANY = 10_000
 CORES = (64, 256, 1024)
 STORAGE_GB_PER_S = 1.0
 """What a storage may give to all workers together, for the calculation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of the command."""
+
+    seconds: float
+    client_mb: float
+    """Peak of the process that the user started."""
+    worker_mb: float
+    """Peak of the largest worker."""
+    report: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """All that was measured of a job."""
+
+    job: Job
+    megabytes: float
+    """Of its traces, packed."""
+    alone_s: float
+    alone_mb: float
+    together: Measured
+    killed: Measured
+    same: bool
+    """Whether all three gave one report, to the byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """What one large rank needs."""
+
+    megabytes: float
+    seconds: float
+    """Of one core."""
+    peak_mb: float
+    reduced_kb: float
+    join: dict[int, tuple[float, float, float]]
+    """By how many such ranks are joined: seconds, peak MB, MB of the JSON report."""
 
 
 def truth(size: Size) -> tuple[bool, float, float]:
