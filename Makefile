@@ -34,7 +34,7 @@ lint: $(VENV)/.ready  ## check style with ruff
 types: $(VENV)/.ready  ## check types with mypy --strict
 	$(VENV)/bin/mypy --strict
 
-bench: $(VENV)/.ready browser  ## measure speed and memory into benchmarks/*.md (needs 3 GB of disk, many minutes)
+bench: $(VENV)/.ready browser  ## measure speed and memory into docs/ and benchmarks/ (needs 6 GB of disk, many minutes)
 	$(VENV)/bin/python -m benchmarks.performance
 	$(VENV)/bin/python -m benchmarks.check
 	$(VENV)/bin/python -m benchmarks.dashboard

@@ -129,7 +129,7 @@ def beside_hta(rows: Sequence[Compared]) -> tuple[list[str], list[Target]]:
         *lines,
         "",
         "MB are 10^6 bytes, of the trace unpacked and of memory. The peak is that of the largest process; large files",
-        "are read by several, and the last column is what all of them had at one time, shared pages counted once.",
+        "are read by several, and the last column is what all of them had at one time, shared pages in part.",
         "",
         f"![Seconds and peak memory against the size of the trace]({PLOT.name})",
         "",

@@ -153,7 +153,7 @@ def page(sizes: Sequence[Size], large: Large, workers: int, about: str) -> str:
             "## Time and memory",
             "",
             "Whole processes, from the command to the report. One process reads all traces one after another, without",
-            "Dask; efficiency is its time over that of the workers, by their number. A worker was killed (SIGKILL)",
+            "Dask; efficiency is its time divided by the workers' and by their number. A worker was killed (SIGKILL)",
             "halfway.",
             "",
             *speed(sizes, workers),

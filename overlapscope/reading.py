@@ -109,6 +109,11 @@ def _from_json(path: Path) -> Report:
 
     from overlapscope.report import SCHEMA_VERSION, from_json
 
+    if is_ranks_report(path):
+        raise UnreadableTrace(
+            f"{path}: is a report of ranks, of which nothing can be compared or judged; name the traces, or open it "
+            "with `overlapscope dashboard`."
+        )
     try:
         report = from_json(_bytes(path))
     except msgspec.DecodeError as error:

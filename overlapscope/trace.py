@@ -63,7 +63,7 @@ class Sync(IntEnum):
     CONTEXT = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Table:
     """Columns every table has. `len(table)` is the number of rows."""
 
@@ -74,6 +74,9 @@ class Table:
     name_id: I32
     place: I32 = field(kw_only=True)
     """The event's place in the source's list of events, for those who look it up there."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} rows)"
 
     @classmethod
     def empty(cls, names: tuple[str, ...]) -> Self:
@@ -120,7 +123,7 @@ class Table:
         return pd.DataFrame(columns)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GpuOps(Table):
     """Kernels, copies and memsets."""
 
@@ -154,7 +157,7 @@ class GpuOps(Table):
         return np.where(self.kind == Kind.H2D, self.source_kind, self.target_kind)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HostEvents(Table):
     """CPU ops, `record_function` annotations, Python frames and profiler overhead, by thread."""
 
@@ -163,7 +166,7 @@ class HostEvents(Table):
     across processes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RuntimeCalls(HostEvents):
     """Calls into the device runtime or driver."""
 
@@ -171,7 +174,7 @@ class RuntimeCalls(HostEvents):
     """-1 where missing."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Syncs(Table):
     """Synchronisation records (`cuda_sync`, `xpu_sync`): never work, always waiting."""
 
@@ -191,7 +194,7 @@ class Syncs(Table):
     """Correlation of the call that recorded the event; -1 where not recorded (CUDA 13)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceAnnotations(Table):
     """`record_function` ranges as the profiler copied them to the device's lanes: never work."""
 
@@ -199,7 +202,7 @@ class DeviceAnnotations(Table):
     stream: I32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Collectives(Table):
     """What communication kernels say of their collective: one row for each kernel that says anything.
 
@@ -245,7 +248,7 @@ class Damage:
     """Up to three short descriptions, for the person who looks into it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trace:
     """One process' recording.
 
@@ -285,6 +288,9 @@ class Trace:
     """How many of the first steps were recorded only for the pipeline to fill, and must not be judged."""
     base_ns: int = 0
     """What was added to the file's own times, to write such times again."""
+
+    def __repr__(self) -> str:
+        return f"Trace({self.source!r}, rank={self.rank}, {len(self.gpu_ops):,} GPU ops)"
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -18,7 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from overlapscope import analyze
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
+from overlapscope.report import to_json
 from overlapscope.sources import _stream, files, load
 from overlapscope.trace import Damage, Trace
 
@@ -380,6 +382,22 @@ def test_an_op_of_impossible_length_is_left_out_and_counted(tmp_path: Path, dur:
     assert names(trace) == ["first", "last"]
     assert trace.damage.impossible_times == 1
     assert trace.damage.lost_events == 0
+
+
+def test_a_stray_op_is_left_out_where_the_stated_span_reaches_to_it(tmp_path: Path) -> None:
+    span = '{"ph": "X", "cat": "Trace", "name": "x", "pid": "Spans", "tid": "x", "ts": 10.0, "dur": 4371000000000.0}'
+    good = [kernel_text(f"{4_370_000_000_000 + 2 * i}.5", name=f"good{i}") for i in range(9)]
+    trace = read(tmp_path, f'{{"traceEvents": [{", ".join([span, kernel_text("17.0"), *good])}]}}')
+    assert names(trace) == [f"good{i}" for i in range(9)]
+    assert trace.damage.impossible_times == 1
+
+
+def test_what_was_repaired_can_be_written_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(around(kernel_text().replace('"name"', '\xff "name"')).encode("latin-1"))
+    trace = load(path)
+    assert trace.damage.examples
+    assert b"repaired" in to_json(analyze(trace))
 
 
 @pytest.mark.parametrize("ts", ["0", "-5.0", "1e300", "null", "NaN", "900000000000.0", '"x"'])

@@ -50,7 +50,8 @@ def cache_in(folder: Path, **settings: Any) -> Cache:
 
 
 def load(cache: Cache, path: str | Path, **options: Any) -> Trace:
-    return cache.load(path, **({"limit_bytes": LIMIT_BYTES, "progress": False, "crew": Crew()} | options))
+    usual: dict[str, Any] = {"limit_bytes": LIMIT_BYTES, "progress": False, "crew": Crew()}
+    return cache.load(path, **(usual | options))
 
 
 def kept(cache: Cache, path: Path) -> Stored | None:
@@ -650,11 +651,14 @@ def test_a_folder_that_may_only_be_read_serves_what_it_has() -> None:
 def files_no_larger_than(size: int) -> Iterator[None]:
     """Writing more fails within a file, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.MonkeyPatch.context() as patch:
+        # Of a module that is first imported meanwhile Python would leave bytecode that is cut off, for good.
+        patch.setattr(sys, "dont_write_bytecode", True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_disk_that_is_full_keeps_nothing_from_being_read(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def by_phase(path: Path) -> Trace:
         return kineto.read(path, crew=ALONE)
 
 
-@pytest.mark.parametrize("path", RECORDINGS[::4], ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.split(".")[0])
 def test_recordings_are_the_same_either_way(path: Path) -> None:
     assert_identical(by_phase(path), kineto.read(path, crew=ALONE))
 
@@ -90,6 +90,20 @@ def test_an_odd_event_costs_its_neighbours_nothing(tmp_path: Path) -> None:
         "args": {"device": "0"},
     }
     assert len(kineto.read(write(tmp_path, dialect([*events, odd], "indented"))).gpu_ops) == len(plain.gpu_ops) + 1
+
+
+def test_one_odd_argument_costs_the_others_nothing(tmp_path: Path) -> None:
+    usual = {"device": 0, "stream": 7, "bytes": 4096, "memory bandwidth (GB/s)": 12.5, "Collective name": "allreduce"}
+
+    def event(number: int, **odd: Any) -> dict[str, Any]:
+        args = usual | odd
+        return {"ph": "X", "cat": "kernel", "name": "nccl", "pid": 0, "tid": 7, "ts": number, "dur": 1, "args": args}
+
+    ranks = "Process Group Ranks"
+    events = [event(1), event(2, bytes=None, **{ranks: [0, 1]}), event(3, **{ranks: "[0, 1]"})]
+    trace = kineto.read(write(tmp_path, json.dumps(events).encode()))
+    assert trace.gpu_ops.stated_gb_per_s.tolist() == [12.5, 12.5, 12.5]
+    assert [trace.names[one] if one >= 0 else None for one in trace.collectives.ranks] == [None, "[0, 1]", "[0, 1]"]
 
 
 def test_places_are_those_in_the_list_of_events() -> None:

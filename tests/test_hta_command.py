@@ -146,6 +146,13 @@ def test_a_wide_table_is_cut_between_columns() -> None:
     assert all(any(column in line.split() for line in lines) for column in columns)
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_list_of_analyses_is_whole_in_a_narrow_terminal(width: int) -> None:
+    drawn = view.listing_text(width=width)
+    assert max(map(len, drawn.splitlines())) <= width and "…" not in drawn
+    assert "get_comm_comp_overlap" in drawn if width == 100 else "method" not in drawn
+
+
 def test_operators_are_told_to_the_analysis() -> None:
     result = run("sequences", TRACES / "ddp" / "rank0.json.gz", Options(operator="aten::linear"), nanoseconds=True)
     (table,) = result.tables

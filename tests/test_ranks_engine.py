@@ -245,6 +245,27 @@ def test_ranks_that_were_expected_are_missing(capfdbinary: pytest.CaptureFixture
     assert (report.expected, report.missing) == (4, (0, 2, 3))
 
 
+def test_a_report_that_lies_beside_the_traces_is_none_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json.gz").symlink_to((DDP / f"rank{rank}.json.gz").absolute())
+    assert main(["ranks", str(tmp_path / "rank0.json.gz"), "--format", "json", "-o", str(tmp_path / "ranks.json")]) == 0
+    assert [Path(one.source).name for one in expand_urls(tmp_path)] == ["rank0.json.gz", "rank1.json.gz"]
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json.gz").unlink()
+    assert main(["ranks", str(tmp_path)]) == 2
+    assert "no trace in this directory, but for a report of ranks" in capsys.readouterr().err
+
+
+def test_a_report_of_ranks_is_not_taken_for_one_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = str(tmp_path / "ranks.json")
+    assert main(["ranks", str(DDP / "rank0.json.gz"), "--format", "json", "-o", report]) == 0
+    for command in (["diff", report, report], ["check", report, "--forbid", "pageable-copy"]):
+        assert main(command) == 2
+        assert f"{report}: is a report of ranks" in capsys.readouterr().err
+
+
 def test_nothing_readable_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rank0.json").write_text("{}")
     assert main(["ranks", str(tmp_path)]) == 2

@@ -115,6 +115,13 @@ def test_workers_read_the_web_and_name_what_is_not_there(web: str) -> None:
     assert (rank.rank, rank.source) == (0, f"{web}/job/rank0.json.gz")
 
 
+def test_a_single_trace_that_cannot_be_fetched_is_named_as_among_several() -> None:
+    (location,) = expand_urls("http://user:secret@127.0.0.1:1/rank0.json.gz")
+    (outcome,) = reduce_all([location])
+    assert isinstance(outcome, Unreadable) and outcome.source == "http://127.0.0.1:1/rank0.json.gz"
+    assert outcome.reason.startswith("could not be read, though tried 3 times (") and "secret" not in outcome.reason
+
+
 def test_a_cluster_within_this_process_reads_its_memory(memory: str) -> None:
     from distributed import LocalCluster
 

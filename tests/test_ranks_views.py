@@ -130,6 +130,11 @@ def test_clocks_are_told_with_their_error() -> None:
     assert estimated.startswith("Clocks differ by up to ") and "set right against rank 0" in estimated
 
 
+def test_traces_without_a_rank_are_not_called_one_rank() -> None:
+    assert words.clocks(of_no_job())[1] == "No trace says its rank, so that nothing can be compared."
+    assert "<h1>2 traces, " in html.render(of_no_job()) and "<h1>2 ranks, " in html.render(real())
+
+
 def test_headlines_have_a_value_each() -> None:
     for report in (real(), large(), of_no_job()):
         found = headlines(report)
@@ -158,6 +163,33 @@ def test_a_thousand_ranks_are_a_screenful_or_two() -> None:
 @pytest.mark.parametrize("make", [real, large])
 def test_no_line_is_wider_than_the_terminal(make: Any, width: int) -> None:
     assert max(map(len, shown(make(), width).splitlines())) <= width
+
+
+def test_in_a_narrow_terminal_columns_are_left_out_and_no_number_is_broken() -> None:
+    lines = shown(joined(*recorded()), 60).splitlines()
+    (head,) = [line for line in lines if line.startswith("step of ")]
+    assert head.split()[-1] == "%" and "spread" not in head
+    first = lines[lines.index(head) + 1]
+    assert len(first.split()) == 7 and len(first) == len(head)
+
+
+def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
+    row = real().ranks[0]
+    usual = [replace(row, rank=n, trust="degraded", doubts=(f"{n} event waits.",)) for n in range(12)]
+    cut = replace(row, rank=12, trust="degraded", doubts=("The file is cut off.", "3 event waits."))
+    broken = replace(row, rank=13, trust="unusable", doubts=("There is no GPU activity.",))
+    assert [one for one in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "of rank" in one] == [
+        "Trust is degraded: rank 12; of rank 12: The file is cut off.",
+        "Unusable: rank 13; of rank 13: There is no GPU activity.",
+        "Trust is degraded: rank 0, rank 1, rank 2, rank 3, rank 4 and 7 more; of rank 0: 0 event waits.",
+    ]
+
+
+def test_a_second_trace_of_a_rank_is_named_with_its_file() -> None:
+    report = real()
+    again = replace(report.ranks[1], source="again/copy.json", joined=False)
+    table = tables.each(replace(report, ranks=(*report.ranks, again)))
+    assert [row[0] for row in table.rows] == ["rank 0", "rank 1", "rank 1 (copy.json)"]
 
 
 def test_few_ranks_have_a_row_each() -> None:

@@ -379,6 +379,7 @@ import resource
 rec = ov.record({target.name!r})
 rec.begin()
 for _ in range(1000): torch.ones(3)
+sys.dont_write_bytecode = True  # what is first imported from here on would be left cut off
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 rec.end()
 """,

@@ -30,7 +30,7 @@ COMMANDS = {
     "cache": "say what is kept of large traces read before, or remove it",
     "rules": "list the rules that findings come from",
     "explain": "explain one rule, with an example",
-    "schema": "print the JSON schema of a report, diff, check or baseline",
+    "schema": "print the JSON schema of a report, diff, check, baseline or ranks",
     "hta": "run an analysis of HolisticTraceAnalysis on traces",
     "samples": "print where the sample traces are",
     "scenarios": "run experiments whose outcome is known, and compare",

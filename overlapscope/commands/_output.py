@@ -49,6 +49,13 @@ def _to_stdout(data: bytes) -> None:
         # A replaced stdout, as of a notebook, takes text only.
         sys.stdout.write(data.decode("utf-8", "replace"))
         return
-    sys.stdout.flush()
-    buffer.write(data)
-    buffer.flush()
+    try:
+        sys.stdout.flush()
+        buffer.write(data)
+        buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Nothing must be flushed into it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise UsageError(f"the output cannot be written ({error.strerror or error}); send it elsewhere.") from None

@@ -54,6 +54,8 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         if args.list or args.name is None:
+            if args.format != "text" or args.output is not None:
+                raise UsageError("the list of analyses is text on stdout; leave out --format and --output.")
             return _list()
         from overlapscope.hta.catalog import Options, check_name
         from overlapscope.hta.package import require

@@ -15,6 +15,13 @@ from overlapscope.views.tables import Column, Table
 
 _NAME_WIDTH = 180
 """CSS pixels that a column of names has at least."""
+_PINNED = {
+    "position": "sticky",
+    "right": 0,
+    "whiteSpace": "nowrap",
+    "backgroundColor": "var(--mantine-color-body)",
+}
+"""Of links, which are to be seen where the table is wider than its panel."""
 
 
 def plain_table(
@@ -37,7 +44,7 @@ def plain_table(
         total = {"fontWeight": 700} if table.total and number == len(table.rows) else {}
         pairs = zip(row, table.columns, strict=True)
         cells = [_cell(cell, column, colors.get(tones.get(cell, ""))) for cell, column in pairs]
-        ends = [dmc.TableTd(links[number - 1])] if any(links) else []
+        ends = [dmc.TableTd(links[number - 1], style=_PINNED)] if any(links) else []
         rows.append(dmc.TableTr([*cells, *ends], style=total))
     named = {"id": id} if id else {}
     head = dmc.TableThead(dmc.TableTr(heads))

@@ -56,7 +56,7 @@ def reduce_all(
     Raises ClusterFailed where there is no cluster to work with, or it is lost; MissingPackage without Dask.
     """
     if scheduler is None and len(locations) == 1:
-        yield reduce_one(locations[0], limit_bytes)
+        yield _reduce_here(locations[0], limit_bytes)
         return
     with own(workers, len(locations)) if scheduler is None else connected(scheduler) as cluster:
         yield from _Run(cluster, limit_bytes).outcomes(locations)
@@ -83,6 +83,22 @@ def reduce_one(location: Location, limit_bytes: int) -> Outcome:
     except OverlapscopeError as error:
         reason = str(error).replace(opened, location.source).removeprefix(f"{location.source}: ")
         return Unreadable(source=location.source, reason=reason)
+
+
+def _reduce_here(location: Location, limit_bytes: int) -> Outcome:
+    """What came of one file, tried as often as by a cluster."""
+    for _ in range(_RETRIES):
+        with suppress(Exception):
+            return reduce_one(location, limit_bytes)
+    try:
+        return reduce_one(location, limit_bytes)
+    except Exception as error:
+        return _given_up(location, error)
+
+
+def _given_up(location: Location, error: Exception) -> Unreadable:
+    reason = f"could not be read, though tried {_RETRIES + 1} times ({said(error)})."
+    return Unreadable(source=location.source, reason=reason)
 
 
 class _Run:
@@ -142,7 +158,7 @@ class _Run:
         except CancelledError:
             raise self._cluster.lost() from None
         except Exception as error:
-            reason = f"could not be read, though tried {_RETRIES + 1} times ({said(error)})."
+            return _given_up(location, error)
         else:
             return outcome
         return Unreadable(source=location.source, reason=reason)

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from overlapscope.errors import MissingPackage, UnreadableTrace, UsageError
+from overlapscope.reading import is_ranks_report
 from overlapscope.sources import LIMIT_BYTES, SUFFIXES, expand, natural
 from overlapscope.words import shorten, size
 
@@ -120,7 +121,13 @@ def said(error: BaseException) -> str:
 
 
 def _of_path(source: str | Path) -> list[Location]:
-    return [Location(str(path), str(path.absolute())) for path in expand([source])]
+    paths = expand([source])
+    if Path(source).is_dir():
+        # A report that was written beside its traces is none of them.
+        paths = [path for path in paths if path.suffix != ".json" or not is_ranks_report(path)]
+        if not paths:
+            raise UnreadableTrace(f"{source}: no trace in this directory, but for a report of ranks; name another.")
+    return [Location(str(path), str(path.absolute())) for path in paths]
 
 
 def _of_url(url: str) -> list[Location]:

@@ -71,6 +71,8 @@ def clock_words(told: Told) -> Clocks:
 
 
 def _why_unknown(told: Told) -> str:
+    if not told.joined:
+        return "No trace says its rank, so that nothing can be compared."
     if len(told.joined) < 2:
         return "There is one rank, so that nothing can be compared."
     if not told.matching.kernels:

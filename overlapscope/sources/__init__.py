@@ -94,6 +94,10 @@ def _expand_one(source: str | Path) -> list[Path]:
                 )
             return sorted(files, key=natural)
         if not path.exists():
+            if "://" in str(source):
+                raise UnreadableTrace(
+                    f"{source}: is a URL, which only `overlapscope ranks` reads; fetch the file first."
+                )
             if not glob.has_magic(str(source)):
                 raise UnreadableTrace(f"{source}: there is no such file; check the path.")
             files = [Path(match) for match in glob.glob(str(source), recursive=True)]

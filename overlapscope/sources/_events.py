@@ -216,7 +216,7 @@ def _convert_args(kind: type[_Args], args: Any) -> tuple[_Args, bool]:
             values[attribute] = value if isinstance(value, str) else ""
             repaired |= not isinstance(value, str)
         elif attribute in _RAWS:
-            values[attribute] = Raw(msgspec.json.encode(_text(value) if isinstance(value, str) else value))
+            values[attribute] = Raw(msgspec.json.encode(_strict(value)))
         elif isinstance(value, int) and not isinstance(value, bool):
             values[attribute] = value
         else:
@@ -235,7 +235,10 @@ def decoded_text(raw: Raw) -> str:
         return ""
     if value is None:
         return ""
-    return _text(value) if isinstance(value, str) else bytes(raw).decode("utf-8", "replace")
+    if isinstance(value, list):
+        # The same however it was spaced, and as PyTorch writes it where it is a text: `[0, 1]`.
+        return str(value)
+    return valid_text(value) if isinstance(value, str) else bytes(raw).decode("utf-8", "replace")
 
 
 _TEXTS = ("sync_kind", "sync_type", "collective", "dtype")
@@ -275,7 +278,7 @@ def convert(event: Any) -> tuple[ExactComplete | Instant | None, bool] | None:
     if phase == "i":
         # A text is no time here, as it is none where instants are decoded by phase.
         ts = b"null" if isinstance(event.get("ts"), str) else _time_text(event)[0]
-        return Instant(cat=_text(event.get("cat")), name=_text(event.get("name")), ts=Raw(ts)), False
+        return Instant(cat=valid_text(event.get("cat")), name=valid_text(event.get("name")), ts=Raw(ts)), False
     if phase != "X":
         return (None, False) if isinstance(phase, str) else None
     ts, bad_ts = _time_text(event)
@@ -285,8 +288,8 @@ def convert(event: Any) -> tuple[ExactComplete | Instant | None, bool] | None:
     bad_category = "cat" in event and not isinstance(event["cat"], str)
     args = event.get("args")
     complete = ExactComplete(
-        cat=_text(event.get("cat")),
-        name=_text(event.get("name")),
+        cat=valid_text(event.get("cat")),
+        name=valid_text(event.get("name")),
         pid=_identity(event.get("pid")),
         tid=_identity(event.get("tid")),
         ts=Raw(ts),
@@ -318,7 +321,7 @@ def _duration(event: dict[str, Any]) -> tuple[float, bool]:
 _ABSURD = Decimal(10) ** 30
 
 
-def _text(value: Any) -> str:
+def valid_text(value: Any) -> str:
     if not isinstance(value, str):
         return "" if value is None else str(value)
     try:
@@ -353,7 +356,7 @@ def _encode(args: dict[str, Any]) -> Raw:
         elif isinstance(value, float):
             wanted[key] = int(value) if math.isfinite(value) else None
         elif isinstance(value, str):
-            wanted[key] = _text(value)
+            wanted[key] = valid_text(value)
         elif not isinstance(value, int):
             wanted[key] = None
         elif abs(value) >= 1 << 63:
@@ -367,7 +370,7 @@ def _strict(value: Any) -> Any:
         case float() | Decimal():
             return float(value) if math.isfinite(value) else None
         case str():
-            return _text(value)
+            return valid_text(value)
         case list():
             return [_strict(one) for one in value]
         case bool() | int() if abs(value) < 1 << 63:

@@ -154,7 +154,7 @@ class EventStream:
             searched = len(head)
             if searched > MAX_PENDING_BYTES or (searched > _MAX_HEADER_BYTES and _ARRAY.search(head) is not None):
                 break
-        if not head.strip(BLANK):
+        if self.file.broken is None and not head.strip(BLANK):
             raise UnreadableTrace(f"{self._path}: holds nothing but white space; record the trace again.")
         fallback = _ARRAY.search(head)
         if fallback is not None:

@@ -73,10 +73,11 @@ def recording(start_ns: I64, span: tuple[int, int] | None) -> tuple[int, int]:
     if not len(start_ns):
         return span or (0, 0)
     first, last = int(start_ns.min()), int(start_ns.max())
-    if span is not None and span[0] <= first and last <= span[1] and _fits(span, first, last):
+    gapless = last - first <= _GAP_NS
+    if span is not None and gapless and span[0] <= first and last <= span[1] and _fits(span, first, last):
         return span
     middle = int(np.partition(start_ns, len(start_ns) // 2)[len(start_ns) // 2])
-    if last - first > _GAP_NS:
+    if not gapless:
         ordered = np.sort(start_ns)
         gaps = np.flatnonzero(np.diff(ordered) > _GAP_NS)
         before, after = gaps[ordered[gaps] < middle], gaps[ordered[gaps] >= middle]

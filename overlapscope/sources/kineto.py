@@ -15,6 +15,7 @@ from overlapscope.sources import _event_notes
 from overlapscope.sources._categories import Table
 from overlapscope.sources._columns import Columns
 from overlapscope.sources._crew import Crew
+from overlapscope.sources._events import valid_text
 from overlapscope.sources._metadata import device_names, flags, integer, versions, warm_up_steps
 from overlapscope.sources._progress import Progress, ReadingBar
 from overlapscope.sources._stream import EventStream, Losses
@@ -136,7 +137,7 @@ def _damage(losses: Losses, repaired_args: int, impossible: int, example: list[s
         lost_events=losses.lost_events,
         repaired_events=losses.repaired_events + repaired_args,
         impossible_times=impossible,
-        examples=tuple([*losses.examples, *example][:3]),
+        examples=tuple(valid_text(one) for one in [*losses.examples, *example][:3]),
     )
 
 

@@ -17,7 +17,7 @@ from overlapscope.views.grids import Cell, Field, Grid, Row
 from overlapscope.views.markdown import escape, table_lines
 from overlapscope.views.tables import NAME_LIMIT, Column, Table
 from overlapscope.views.tables import text as words
-from overlapscope.views.terminal import GAP, lay_out, table_grid
+from overlapscope.views.terminal import GAP, fitted, lay_out, table_grid
 from overlapscope.words import NOTHING, clean, plural
 
 MOST_ROWS = 40
@@ -26,6 +26,7 @@ _FORMULA = re.compile(r"[=+@\t\r-]")
 _KEYS = ("rank", "stream")
 """Numbers that say what a row is about."""
 _IDENTITIES = ("rank", "stream", "correlation", "pid", "tid", "iteration")
+_METHOD = "method"
 _LEAST_WORDS = 24
 _WORD_WIDTH = 240
 """CSS pixels."""
@@ -34,7 +35,11 @@ _WORD_WIDTH = 240
 def listing(analyses: Sequence[Analysis] = tuple(ANALYSES.values())) -> Table:
     """The analyses by name."""
     rows = tuple((one.name, one.summary, one.method) for one in analyses)
-    return Table("HTA's analyses", (words("name"), words("what it says", flexible=True), words("method")), rows)
+    return Table(
+        "HTA's analyses",
+        (words("name"), Column("what it says", number=False, flexible=True, prose=True), words(_METHOD)),
+        rows,
+    )
 
 
 def tables(result: HtaResult, most: int = MOST_ROWS) -> tuple[Table, ...]:
@@ -49,7 +54,9 @@ def text(result: HtaResult, *, width: int, encoding: str = "utf-8", color: str |
 
 def listing_text(*, width: int, encoding: str = "utf-8", color: str | None = None) -> str:
     """The names of the analyses and what each says."""
-    return lay_out([table_grid(listing(), width)], width=width, encoding=encoding, color=color)
+    return lay_out(
+        [table_grid(fitted(listing(), (_METHOD,), width), width)], width=width, encoding=encoding, color=color
+    )
 
 
 def markdown(result: HtaResult) -> str:

@@ -72,6 +72,7 @@ take many seconds to appear, as plain elements none. Every text is set as text. 
         const mount = document.getElementById(element);
         if (mount) mount.replaceChildren(...variants.map(card));
       }
+      return "drawn";
     },
   };
 })();

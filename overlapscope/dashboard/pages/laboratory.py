@@ -44,6 +44,7 @@ def layout(shown: Shown) -> Component:
         "Laboratory",
         *(_results(number, comparisons, shown.dark) for number, _, comparisons in compared if comparisons),
         dcc.Store(id="laboratory-variants", data=drawn),
+        html.Div(id="laboratory-drawn", hidden=True),
         lead=_LEAD,
     )
 
@@ -182,6 +183,7 @@ def register(app: dash.Dash, library: Library) -> None:
     """The variants are drawn by the page's own script, an experiment's figures when they are asked for."""
     app.clientside_callback(
         ClientsideFunction("overlapscope_laboratory", "draw"),
+        Output("laboratory-drawn", "children"),
         Input("laboratory-variants", "data"),
     )
 

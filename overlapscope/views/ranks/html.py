@@ -34,10 +34,9 @@ def render(report: RanksReport) -> str:
     document.require_plotly()
     charts = {f"ranks-{number}": chart for number, chart in enumerate(_charts(report))}
     body = [*_head(report), *_plots(charts), *_tables(report), *_worst(report), *_each(report), *_clocks(report)]
-    title = plural(len(report.ranks), "rank")
     return document.render(
         Document(
-            f"overlapscope ranks: {title}",
+            f"overlapscope ranks: {_how_many(report)}",
             body,
             charts={name: chart.titled.chart for name, chart in charts.items()},
             styles=[document.asset("report.css"), _STYLE],
@@ -57,7 +56,12 @@ def _head(report: RanksReport) -> Iterator[str]:
 
 def _title(report: RanksReport) -> str:
     devices = sorted({clean(row.device_name, 60) for row in report.ranks if row.device_name})
-    return ", ".join([plural(len({row.rank for row in report.ranks}), "rank"), *devices[:3]])
+    return ", ".join([_how_many(report), *devices[:3]])
+
+
+def _how_many(report: RanksReport) -> str:
+    ranks = {row.rank for row in report.ranks} - {None}
+    return plural(len(ranks), "rank") if ranks else plural(len({row.source for row in report.ranks}), "trace")
 
 
 def _figures(report: RanksReport) -> str:

@@ -22,15 +22,20 @@ _QUARTILES_FROM = 8
 _NAMED = 3
 """Ranks that are named in a cell."""
 
-_WHO, _STEP, _COPY, _LAST, _COMPUTE, _MEDIAN = (
+_WHO, _STEP, _COPY, _LAST, _COMPUTE, _MEDIAN, _MOSTLY, _EFF, _IDLE, _SPREAD, _RANKS = (
     "who waits longest",
     "step",
     "exp. copy",
     "last in",
     "compute",
     "median step",
+    "mostly in",
+    "eff. %",
+    "idle",
+    "spread",
+    "ranks",
 )
-DROPPABLE: Final = (_WHO, _COPY, _COMPUTE, "75 %", "25 %", _LAST, _STEP, _MEDIAN)
+DROPPABLE: Final = (_WHO, _COPY, _COMPUTE, "75 %", "25 %", _LAST, _STEP, _MEDIAN, _MOSTLY, _RANKS, _SPREAD, _EFF, _IDLE)
 """Titles of columns that a table can do without where there is not enough room, in this order."""
 
 TRUST_TONES: Final = {"degraded": "fair", "unusable": "poor"}
@@ -67,7 +72,7 @@ def stragglers(report: RanksReport, *, most: int, named: int = _NAMED) -> Table:
         Column(f"all waited {total.name}"),
         *([Column("passed on")] if passed else []),
         Column(_LAST),
-        text("mostly in", flexible=True),
+        text(_MOSTLY, flexible=True),
         text(_WHO, flexible=True),
     ]
     rows = tuple(
@@ -161,9 +166,9 @@ def steps(report: RanksReport, *, most: int) -> Table:
         text("rank"),
         Column("slowest"),
         text("rank"),
-        Column("spread"),
+        Column(_SPREAD),
         Column("%"),
-        Column("ranks"),
+        Column(_RANKS),
     )
     rows = tuple(_step(one, unit) for one in shown)
     note = f"The {len(found) - len(shown):,} other steps spread less." if len(shown) < len(found) else ""
@@ -224,11 +229,11 @@ def each(report: RanksReport, *, most: int | None = None) -> Table:
         text("rank", flexible=True),
         Column(f"span {unit.name}"),
         *([Column(_MEDIAN)] if stepped else []),
-        Column("eff. %"),
+        Column(_EFF),
         Column(_COMPUTE),
         Column("exp. comm"),
         Column(_COPY),
-        Column("idle"),
+        Column(_IDLE),
         *([Column("waited"), Column("made wait"), Column(_LAST)] if met else []),
         text("trust"),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -159,12 +161,24 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
         used = f"compared is {clean(twice.used, NAME_LIMIT)}" if twice.used is not None else "none of them is compared"
         said.append(f"Recorded more than once: rank {twice.rank} in {files}; {used}.")
     said += _more(len(report.duplicated), "more rank", " recorded more than once")
-    doubtful = [row for row in report.ranks if row.trust != "trusted"]
-    if doubtful:
-        first = doubtful[0]
+    alike = _doubted_alike(report)
+    for rows in alike[:_MOST_FILES]:
+        first = rows[0]
+        what = "Unusable" if first.trust == "unusable" else "Trust is degraded"
         why = f"; of {row_name(first)}: {clean(first.doubts[0], 300)}" if first.doubts else "."
-        said.append(f"Trust is degraded: {listed_rows(doubtful)}{why}")
+        said.append(f"{what}: {listed_rows(rows)}{why}")
+    said += _more(len(alike), "more doubt")
     return (*said, *(clean(note, 1000) for note in report.notes))
+
+
+def _doubted_alike(report: RanksReport) -> list[list[RankRow]]:
+    """The rows that are not trusted, together where the first doubt about them is the same but for its numbers; what
+    few have comes first, since it is what tells them from the others."""
+    found: defaultdict[tuple[str, str], list[RankRow]] = defaultdict(list)
+    for row in report.ranks:
+        if row.trust != "trusted":
+            found[row.trust, re.sub(r"\d+", "#", next(iter(row.doubts), ""))].append(row)
+    return sorted(found.values(), key=len)
 
 
 def _more(count: int, noun: str, behind: str = "") -> list[str]:
@@ -189,9 +203,10 @@ def listed(texts: Sequence[str]) -> str:
 
 
 def listed_rows(rows: Sequence[RankRow]) -> str:
-    """The first few rows by name, and how many more there are."""
-    named = [row_name(row) for row in rows[:_MOST_FILES]]
-    left = len(rows) - len(named)
+    """The first few by name, each once, and how many more there are."""
+    names = list(dict.fromkeys(map(row_name, rows)))
+    named = names[:_MOST_FILES]
+    left = len(names) - len(named)
     return listed([*named, *([f"{left:,} more"] if left else [])])
 
 
@@ -221,8 +236,9 @@ def clocks(report: RanksReport) -> tuple[str, ...]:
 
 
 def row_name(row: RankRow, *, device: bool = False) -> str:
-    """`rank 5`, or the file where no rank is known."""
-    name = f"rank {row.rank}" if row.rank is not None else clean(PurePath(row.source).name, NAME_LIMIT)
+    """`rank 5`, with its file where another trace of that rank is compared; the file alone where no rank is known."""
+    file = clean(PurePath(row.source).name, NAME_LIMIT)
+    name = file if row.rank is None else f"rank {row.rank}" if row.joined else f"rank {row.rank} ({file})"
     return f"{name}, device {row.device}" if device else name
 
 
