@@ -14,8 +14,6 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
-import platform
 import random
 import statistics
 import subprocess
@@ -30,7 +28,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
-from benchmarks.processes import HERE, Target, grown, say
+from benchmarks.processes import HERE, Target, grown, hardware, say
 from tests.browser import chromium
 from tests.dashboard_process import serve
 
@@ -235,7 +233,8 @@ def first_page(browser: Browser, trace: Path) -> FirstPage:
     context.add_init_script(_WATCH_VERDICT)
     page = context.new_page()
     begin = time.time()
-    with serve(trace) as served:
+    # What the page of a trace takes that was never opened.
+    with serve(trace, "--no-cache") as served:
         listening = time.time() - begin
         page.goto(served.address)
         verdict = page.wait_for_function("() => window.verdictAt", timeout=PATIENCE_MS).json_value() - begin
@@ -343,15 +342,8 @@ def page_report(pages: dict[float, list[FirstPage]]) -> tuple[list[str], list[Ta
 
 def machine(browser: Browser) -> str:
     """What the figures were measured on, without naming it."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = models[0].partition(":")[2].strip() if models else cpu
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     return (
-        f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GB of memory, {platform.system()}; "
-        f"Python {platform.python_version()}, Chromium {browser.version} without a GPU, {WIDTH} by {HEIGHT} pixels. "
+        f"{hardware()}, Chromium {browser.version} without a GPU, {WIDTH} by {HEIGHT} pixels. "
         "Server and browser share the machine."
     )
 

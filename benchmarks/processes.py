@@ -127,18 +127,21 @@ def machine(packages: dict[str, str]) -> str:
     """What the figures were measured on, without naming it. `packages` are stated with their versions, each with the
     Python that has it.
     """
+    versions = (f"{name} {run([python, '-c', VERSION_OF, name]).stdout.strip()}" for name, python in packages.items())
+    return f"{', '.join([hardware(), *versions])}."
+
+
+def hardware() -> str:
+    """The machine, its system and this Python, as the beginning of a sentence."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
         models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = models[0].partition(":")[2].strip() if models else cpu
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-    versions = ", ".join(
-        f"{name} {run([python, '-c', VERSION_OF, name]).stdout.strip()}" for name, python in packages.items()
-    )
     return (
         f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GB of memory, {platform.system()}; "
-        f"Python {platform.python_version()}, {versions}."
+        f"Python {platform.python_version()}"
     )
 
 

@@ -12,6 +12,7 @@ from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
 from overlapscope.ranks.waits import Waits
+from overlapscope.words import plural
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,12 +49,12 @@ def clock_words(told: Told) -> Clocks:
     count = len(told.symmetric)
     if offsets.status == "shared":
         reason = (
-            f"Nothing contradicts one clock: in {_plural(count, 'matching collective')} the ranks' kernels end within "
+            f"Nothing contradicts one clock: in {plural(count, 'matching collective')} the ranks' kernels end within "
             f"{_us(apart)} of one another at the median, and clocks further apart than {_us(bound)} are ruled out."
         )
     else:
         reason = (
-            f"Estimated from where kernels end in {_plural(count, 'matching collective')}, to {_us(bound)} or better: "
+            f"Estimated from where kernels end in {plural(count, 'matching collective')}, to {_us(bound)} or better: "
             "no rank can be through before the last has come."
         )
         if not offsets.consistent:
@@ -88,7 +89,7 @@ def notes(told: Told) -> tuple[str, ...]:
     nameless = [rank for rank in told.ranks if rank.rank is None]
     if nameless:
         found.append(
-            f"{_plural(len(nameless), 'trace')} without a rank, neither inside nor in the name (rank3.json): shown, "
+            f"{plural(len(nameless), 'trace')} without a rank, neither inside nor in the name (rank3.json): shown, "
             "but not compared with the others."
         )
     if len(told.world_sizes) > 1:
@@ -97,13 +98,13 @@ def notes(told: Told) -> tuple[str, ...]:
     unknown = [rank for rank in told.joined if rank.lead_in_ns is None]
     if unknown:
         found.append(
-            f"{_plural(len(unknown), 'rank')} recorded no launches, so that neither a lead-in nor steps can be told "
+            f"{plural(len(unknown), 'rank')} recorded no launches, so that neither a lead-in nor steps can be told "
             "there."
         )
     matching = told.matching
     if matching.unmatched and len(told.joined) > 1:
         found.append(
-            f"{matching.unmatched:,} of {_plural(matching.kernels, 'communication kernel')} could not be matched "
+            f"{matching.unmatched:,} of {plural(matching.kernels, 'communication kernel')} could not be matched "
             "between ranks and are left out of waiting: other ranks have none in the same place, or it cannot be told "
             "which."
         )
@@ -120,23 +121,23 @@ def notes(told: Told) -> tuple[str, ...]:
     asymmetric = len(told.met) - len(told.symmetric)
     if asymmetric:
         found.append(
-            f"{_plural(asymmetric, 'collective')} in which not every rank waits for every other (broadcast, reduce, "
+            f"{plural(asymmetric, 'collective')} in which not every rank waits for every other (broadcast, reduce, "
             "uneven all-to-all) are not judged."
         )
     odd = int(told.offsets.odd.sum())
     if odd:
         found.append(
-            f"{_plural(odd, 'collective')} whose kernels do not end together on all ranks, unlike the others', are not "
+            f"{plural(odd, 'collective')} whose kernels do not end together on all ranks, unlike the others', are not "
             "judged."
         )
     early = len(told.symmetric) - odd - matching.judged
     if early:
-        found.append(f"{_plural(early, 'collective')} began in the lead-in of some rank and are not judged.")
+        found.append(f"{plural(early, 'collective')} began in the lead-in of some rank and are not judged.")
     found += _incomplete(told)
     others = {int(one) for one in np.unique(told.offsets.reference) if one >= 0} - {told.reference}
     if others and told.offsets.status == "estimated":
         found.append(
-            f"{_plural(len(others) + 1, 'set')} of ranks have no collective in common, so that clocks are compared "
+            f"{plural(len(others) + 1, 'set')} of ranks have no collective in common, so that clocks are compared "
             "within each only."
         )
     return tuple(found)
@@ -151,13 +152,8 @@ def _incomplete(told: Told) -> list[str]:
     if not lacking:
         return []
     return [
-        f"In {_plural(lacking, 'collective')} some members' kernels are missing: one of those may have come later "
-        "still."
+        f"In {plural(lacking, 'collective')} some members' kernels are missing: one of those may have come later still."
     ]
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _us(ns: int) -> str:

@@ -156,8 +156,8 @@ class Columns:
             rows=self._rows,
             events=self._events,
             # Few large arrays travel faster than many small ones.
-            parts=[_joined(self.parts)] if self.parts else [],
-            values={table: [_joined(parts)] for table, parts in self.values.items()},
+            parts=[joined(self.parts)] if self.parts else [],
+            values={table: [joined(parts)] for table, parts in self.values.items()},
         )
         self.repaired = self._rows = self._events = 0
         self.markers, self.parts, self.values = [], [], {}
@@ -273,10 +273,10 @@ class Columns:
 _Columns = TypeVar("_Columns", Part, Values)
 
 
-def _joined(parts: list[_Columns]) -> _Columns:
-    """The same columns in one part."""
-    joined: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-    return joined  # type: ignore[no-any-return]
+def joined(parts: list[_Columns]) -> _Columns:
+    """The same columns in one part. There must be a part."""
+    whole: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+    return whole  # type: ignore[no-any-return]
 
 
 def _calls(args: list[CallArgs]) -> I64:

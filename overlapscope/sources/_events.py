@@ -379,4 +379,8 @@ def _strict(value: Any) -> Any:
 
 
 _WANTED = frozenset(OpArgs.__struct_encode_fields__)
-_RAW_KEYS = frozenset({"memory bandwidth (GB/s)", "Process Group Name", "Process Group Ranks"})
+_RAW_KEYS = frozenset(
+    key
+    for attribute, key in zip(OpArgs.__struct_fields__, OpArgs.__struct_encode_fields__, strict=True)
+    if attribute in _RAWS
+)

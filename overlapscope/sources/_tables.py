@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from overlapscope import op_names
 from overlapscope.sources._categories import Table
-from overlapscope.sources._columns import Columns, Values
+from overlapscope.sources._columns import Columns, Part, Values, joined
 from overlapscope.trace import (
     I8,
-    I32,
     I64,
     Collectives,
     DeviceAnnotations,
@@ -25,6 +22,11 @@ from overlapscope.trace import (
 _QUEUE_FULL = "Command Buffer Full"
 """CUPTI lists as overhead (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL) that the launch queue is full: the host is
 ahead of the device and waits, with or without a profiler."""
+_NO_ROWS: Part = (
+    *(np.empty(0, dtype=np.int32),) * 2,
+    *(np.empty(0, dtype=np.int64),) * 3,
+    np.empty(0, dtype=np.int32),
+)
 _ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 
 
@@ -35,12 +37,7 @@ class Finished:
         text_ids = np.array([columns.names[text] for text in columns.texts], dtype=np.int64)
         self.names = tuple(columns.names)
         parts = columns.parts
-        self._category = _whole([part[0] for part in parts], np.int32)
-        self._name = _whole([part[1] for part in parts], np.int32)
-        self.start_ns: I64 = _whole([part[2] for part in parts], np.int64)
-        self.dur_ns: I64 = _whole([part[3] for part in parts], np.int64)
-        self._thread = _whole([part[4] for part in parts], np.int64)
-        self._place: I32 = _whole([part[5] for part in parts], np.int32)
+        self._category, self._name, self.start_ns, self.dur_ns, self._thread, self._place = joined(parts or [_NO_ROWS])
         parts.clear()
         self._table = columns.tables()[self._category] if len(self._category) else self._category
         self._categories = list(columns.categories)
@@ -225,10 +222,6 @@ def _positive(correlation: I64) -> I64:
     return np.where(correlation > 0, correlation, -1)
 
 
-def _whole(parts: list[Any], dtype: Any) -> Any:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
-
-
 _SHAPES: dict[Table, tuple[int, ...]] = {
     Table.RUNTIME: (),
     Table.GPU: (5,),
@@ -240,6 +233,4 @@ _SHAPES: dict[Table, tuple[int, ...]] = {
 
 
 def _values(parts: list[Values], shape: tuple[int, ...]) -> Values:
-    if not parts:
-        return np.empty(0, dtype=np.intp), np.empty((0, *shape), dtype=np.int64)
-    return np.concatenate([at for at, _ in parts]), np.concatenate([values for _, values in parts])
+    return joined(parts or [(np.empty(0, dtype=np.intp), np.empty((0, *shape), dtype=np.int64))])

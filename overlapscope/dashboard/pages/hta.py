@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import parse
+from overlapscope.dashboard.place import Place, parse
 from overlapscope.dashboard.rank_reports import job_of
 from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.errors import MissingPackage, OverlapscopeError
@@ -103,6 +103,10 @@ def register(app: dash.Dash, library: Library) -> None:
     def ask_for_operator(name: str) -> dict[str, str]:
         return {} if name == "sequences" else {"display": "none"}
 
+    def result_of(place: Place, name: str, operator: str, ranks: bool, nanoseconds: bool) -> HtaResult:
+        """Raises OverlapscopeError where there is none."""
+        return _result(library, (_traces(library, place.trace or "", ranks), name, nanoseconds, operator or ""))
+
     @app.callback(
         Output("hta-content", "children"),
         Input("hta-run", "n_clicks"),
@@ -121,9 +125,8 @@ def register(app: dash.Dash, library: Library) -> None:
         scheme: str | None,
     ) -> Component:
         place = settled(library, parse(base, pathname, search))
-        asked = (_traces(library, place.trace or "", ranks), name, nanoseconds, operator or "")
         try:
-            result = _result(library, asked)
+            result = result_of(place, name, operator, ranks, nanoseconds)
         except OverlapscopeError as error:
             return dmc.Alert(clean(str(error), 2000), title="There is no result", color="yellow", id="hta-error")
         return _tables(Shown(place, library, library.opened(place.trace), None, scheme == "dark"), result)
@@ -143,10 +146,8 @@ def register(app: dash.Dash, library: Library) -> None:
         pathname: str | None,
         search: str | None,
     ) -> Any:
-        place = settled(library, parse(base, pathname, search))
-        asked = (_traces(library, place.trace or "", ranks), name, nanoseconds, operator or "")
         try:
-            result = _result(library, asked)
+            result = result_of(settled(library, parse(base, pathname, search)), name, operator, ranks, nanoseconds)
         except OverlapscopeError:
             # The page says so where it is run.
             return dash.no_update
