@@ -1,0 +1,171 @@
+"""The dependency graph of a recording: what must have happened before each GPU op and each host call.
+
+Items are what the device does at one go: a GPU op, or all ops of one graph launch, whose places relative to each other
+are kept. Calls are what the host does to the device: launches, and whatever blocks. Between two calls of a thread lies
+host work of a fixed length.
+
+An item begins when all of this has happened, each with its lag:
+- its call has been made;
+- the item before it on its lane has ended (a lane is a stream of a device, or one that an intervention makes);
+- the items that an `Order` puts before it have ended;
+- for a copy: its copy engine is free. Copies take an engine in the order in which they become ready.
+A call begins when the one before it on its thread has ended and the host work between them is done, or, where another
+thread handed over to it, when that thread's last call has ended. It ends after its own length, and not before the items
+it waits for have.
+
+Daydream (Zhu et al., USENIX ATC 2020) predicts from such a graph at the level of kernels and launches; engines, blocking
+calls and the intervals are this package's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Self
+
+import numpy as np
+
+from overlapscope.prediction.constants import Constants
+from overlapscope.trace import F64, I8, I64, Bool, Index, Kind, Memory, Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Columns of equal length. All times in integer ns; rows refer to rows by index, -1 for none."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def take(self, rows: Index | Bool) -> Self:
+        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def joined(self, other: Self) -> Self:
+        """These rows, and the other's behind them."""
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return type(self)(*(np.concatenate(pair) for pair in pairs))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items(Rows):
+    """By measured start."""
+
+    device: I64
+    lane: I64
+    """On which it takes its turn. Numbers of streams are in `Graph.streams`."""
+    kind: I8
+    """`trace.Kind` of its ops; `OTHER` for a graph launch that holds several."""
+    host_memory: I8
+    """`trace.Memory` of a copy's host side."""
+    bytes: I64
+    duration_ns: F64
+    """Of a copy: with the other direction's engine at rest."""
+    call: I64
+    """Row of `Calls`; -1 where it was launched before the recording."""
+    launch_lag_ns: I64
+    after_call: Bool
+    """The lag counts from the call's end, not its start."""
+    queue_lag_ns: I64
+    """From the end of the item before it on its lane."""
+    engine_lag_ns: I64
+    """From when its copy engine is free."""
+    release_ns: I64
+    """It begins no earlier, whatever else: the measured start of what was launched before the recording."""
+    gone: Bool
+    """An intervention removed it."""
+    start_ns: I64
+    """As measured."""
+    end_ns: I64
+
+    @property
+    def is_copy(self) -> Bool:
+        """Which are copies between host and device."""
+        copies: Bool = (self.kind == Kind.H2D) | (self.kind == Kind.D2H)
+        return copies
+
+    @property
+    def on_engine(self) -> Bool:
+        """Which take a copy engine for themselves. Copies from or to pageable memory do not: the driver moves them in
+        pieces, and others run in between."""
+        return self.is_copy & (self.host_memory != Memory.PAGEABLE) & ~self.gone
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls(Rows):
+    """By measured start."""
+
+    row: I64
+    """Of `Trace.runtime_calls`."""
+    thread: I64
+    """Number of the thread."""
+    before_ns: I64
+    """Host work between the call before it on its thread, or the one handing over to it, and this."""
+    length_ns: I64
+    """Without waiting."""
+    handed_by: I64
+    """The call of another thread that this one comes after; -1 for none."""
+    own_order: Bool
+    """It comes after the call before it on its own thread."""
+    release_ns: I64
+    """Measured start of a thread's first call; it begins no earlier."""
+    start_ns: I64
+    """As measured."""
+    end_ns: I64
+
+
+class Why(IntEnum):
+    """Why one item comes after another."""
+
+    EVENT = 0
+    """An event wait, as stated or rebuilt."""
+    SEEN = 1
+    """The later began right when the earlier ended, and nothing else in the trace explains its start."""
+    DATA = 2
+    """It is taken to need the earlier's data."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Orders(Rows):
+    """Items that wait for items of other lanes."""
+
+    first: I64
+    then: I64
+    lag_ns: I64
+    why: I8
+    confidence: I8
+    """That of `analysis.edges`."""
+
+    @classmethod
+    def of(cls, first: I64, then: I64, lag_ns: int, why: Why) -> Orders:
+        """Orders of one kind, all with the same lag."""
+        many = len(first)
+        return cls(
+            first, then, np.full(many, lag_ns, np.int64), np.full(many, why, np.int8), np.full(many, 2, np.int8)
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waits(Rows):
+    """Calls that return only after an item has ended."""
+
+    call: I64
+    item: I64
+    lag_ns: I64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A recording's dependency graph, or what interventions made of it."""
+
+    trace: Trace
+    items: Items
+    calls: Calls
+    orders: Orders
+    waits: Waits
+    item_of_op: I64
+    """Row of `items` for each row of `Trace.gpu_ops`."""
+    streams: tuple[tuple[int, int], ...]
+    """Device and stream of each lane; lanes that interventions make get stream numbers that the trace does not use."""
+    constants: Constants
+    """What the hardware is taken to do where the recording does not show it."""
+    unexplained_ns: I64
+    """Of each item: how long it began after all that the graph knows of; left out of its lags."""

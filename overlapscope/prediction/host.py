@@ -1,0 +1,219 @@
+"""The host's side of the dependency graph: its calls in the order of their threads, and what they wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.periods import is_step
+from overlapscope.prediction.constants import Constants
+from overlapscope.prediction.graph import Calls, Items, Waits
+from overlapscope.trace import I64, Bool, Kind, Memory, Sync, Trace
+
+_EARLIEST = -(2**61)
+_FREES = call_kinds.whole_name(
+    r"(cuda|hip)(Free|FreeHost|HostFree|HostUnregister)|(cu|hip)Mem(Free|FreeHost|HostUnregister)"
+)
+"""Calls that wait for the device to finish what it was given (CUDA Runtime API, "implicit synchronization")."""
+_DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
+_RETURN_NS = 500
+"""A call that waits for an item returns at least this long after its end: the host has to notice."""
+_SKEW_NS = 2_000
+"""By so much the clocks of host and device may disagree before an end behind a call's return rules out that it waited."""
+_QUEUE_DEPTH = 256
+"""So many launches must be pending for a long launch call to mean that the queue was full. CUDA's holds 1024."""
+_LONG_CALL_NS = 50_000
+
+
+def find_calls(trace: Trace) -> tuple[Calls, I64]:
+    """The calls that launch or block, in the order of their threads, and for each runtime call the one it is part of."""
+    runtime = trace.runtime_calls
+    relevant = np.zeros(len(runtime), np.bool_)
+    relevant[call_kinds.launching(trace)] = True
+    relevant[find_blocking(trace).row] = True
+    rows = np.flatnonzero(relevant)
+    part_of = np.full(len(runtime), -1, np.int64)
+    outermost = np.zeros(len(rows), np.bool_)
+    for thread in distinct(runtime.thread[rows]):
+        mine = np.flatnonzero(runtime.thread[rows] == thread)
+        ends = runtime.end_ns[rows[mine]]
+        over = np.append(_EARLIEST, np.maximum.accumulate(ends)[:-1])
+        outer = runtime.start_ns[rows[mine]] >= over
+        outermost[mine] = outer
+        part_of[rows[mine]] = rows[mine][np.maximum.accumulate(np.where(outer, np.arange(len(mine)), 0))]
+    kept = rows[outermost]
+    place = np.full(len(runtime) + 1, -1, np.int64)
+    place[kept] = np.arange(len(kept))
+    start, end = runtime.start_ns[kept], runtime.end_ns[kept]
+    threads, thread = np.unique(runtime.thread[kept], return_inverse=True)
+    calls = Calls(
+        row=kept,
+        thread=thread.astype(np.int64),
+        before_ns=np.zeros(len(kept), np.int64),
+        length_ns=end - start,
+        handed_by=np.full(len(kept), -1, np.int64),
+        own_order=np.ones(len(kept), np.bool_),
+        release_ns=np.full(len(kept), _EARLIEST),
+        start_ns=start,
+        end_ns=end,
+    )
+    return _in_order(trace, calls, threads), place[part_of]
+
+
+def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
+    """The calls with what each comes after.
+
+    Autograd runs backward passes on a thread of its own while the one that called it waits; the recording does not say
+    so, but shows the one silent while the other works.
+    """
+    previous = np.full(len(calls), -1, np.int64)
+    for thread in range(len(threads)):
+        mine = np.flatnonzero(calls.thread == thread)
+        previous[mine[1:]] = mine[:-1]
+    before = np.where(previous >= 0, calls.start_ns - np.append(calls.end_ns, 0)[previous], 0)
+    release = np.where(previous >= 0, _EARLIEST, calls.start_ns)
+    handed = np.full(len(calls), -1, np.int64)
+    own = previous >= 0
+    engine, main = _engine_threads(trace, threads), _main_thread(trace, calls, threads)
+    by_end = np.argsort(calls.end_ns, kind="stable")
+    latest = np.searchsorted(calls.end_ns[by_end], calls.start_ns, side="right") - 1
+    other = np.where(latest >= 0, by_end[np.maximum(latest, 0)], -1)
+    changes = (other >= 0) & (other != previous) & (calls.thread[other] != calls.thread)
+    for call in np.flatnonzero(changes & ((calls.thread == main) | engine[calls.thread] | engine[calls.thread[other]])):
+        giver, taker = int(calls.thread[other[call]]), int(calls.thread[call])
+        by_engine = bool(engine[taker])
+        if by_engine or _silent(trace, calls, threads, int(previous[call]), int(other[call]), giver, taker):
+            handed[call] = other[call]
+            before[call] = calls.start_ns[call] - calls.end_ns[other[call]]
+            own[call] &= not by_engine
+            release[call] = _EARLIEST
+    return replace(calls, before_ns=before, handed_by=handed, own_order=own, release_ns=release)
+
+
+def _silent(trace: Trace, calls: Calls, threads: I64, previous: int, last: int, giver: int, taker: int) -> bool:
+    """Whether the taker began nothing while the giver made its calls since the taker's previous one."""
+    since = int(calls.end_ns[previous]) if previous >= 0 else _EARLIEST
+    theirs = np.flatnonzero(calls.thread == giver)
+    begun = theirs[np.searchsorted(calls.start_ns[theirs], since)]
+    ops = trace.cpu_ops
+    starts = ops.start_ns[ops.thread == threads[taker]]
+    low, high = np.searchsorted(starts, [max(since, int(calls.start_ns[begun])), int(calls.end_ns[last])])
+    return bool(low == high)
+
+
+def _engine_threads(trace: Trace, threads: I64) -> Bool:
+    """Which threads are autograd's own."""
+    ops = trace.cpu_ops
+    runs = ops.thread[ops.named(lambda name: name.startswith("autograd::engine::evaluate_function"))]
+    steps = trace.annotations.thread[is_step(trace.annotations)]
+    return np.isin(threads, runs) & ~np.isin(threads, steps)
+
+
+def _main_thread(trace: Trace, calls: Calls, threads: I64) -> int:
+    """The thread of the steps; without steps the one with the most calls."""
+    steps = trace.annotations.thread[is_step(trace.annotations)]
+    found = np.flatnonzero(np.isin(threads, steps))
+    if len(found):
+        return int(found[0])
+    return int(np.argmax(np.bincount(calls.thread, minlength=1)))
+
+
+def find_waits(trace: Trace, calls: Calls, items: Items, known: Constants) -> tuple[Calls, Waits]:
+    """What each call waits for, and the calls with their lengths without waiting."""
+    candidates = [
+        _own_copies(calls, items),
+        _synchronized(trace, calls, items),
+        _queue_full(calls, items),
+    ]
+    call = np.concatenate([c for c, _ in candidates])
+    item = np.concatenate([i for _, i in candidates])
+    waited = items.end_ns[item] > calls.start_ns[call]
+    after = calls.end_ns[call] - items.end_ns[item]
+    lag = np.where(waited, after, np.minimum(after, known.return_ns or 0))
+    length = calls.length_ns.copy()
+    # What a call takes by itself is hidden under its wait.
+    length[call[waited]] = np.minimum(length[call[waited]], known.sync_call_ns or 0)
+    return replace(calls, length_ns=length), Waits(call, item, lag)
+
+
+def _own_copies(calls: Calls, items: Items) -> tuple[I64, I64]:
+    """Copy calls that returned when their copy had ended: from or to pageable memory, or blocking by contract."""
+    mine = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
+    mine = mine[items.end_ns[mine] <= calls.end_ns[items.call[mine]]]
+    return items.call[mine], mine
+
+
+def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
+    runtime = trace.runtime_calls
+    rows = calls.row
+    sync = call_kinds.synchronises(runtime)[rows]
+    frees = call_kinds.named(runtime, _FREES)[rows]
+    whole = call_kinds.named(runtime, _DEVICE_SYNC)[rows] | frees
+    launched = np.flatnonzero(items.call >= 0)
+    launched = launched[np.argsort(items.call[launched], kind="stable")]
+    at = calls.start_ns[items.call[launched]]
+    order = np.argsort(at, kind="stable")
+    launched, at = launched[order], at[order]
+    target = _stated_streams(trace, calls)
+    by_lane = {int(lane): np.flatnonzero(items.lane[launched] == lane) for lane in distinct(items.lane[launched])}
+    found_call, found_item = [], []
+    ends = items.end_ns[launched]
+    for call in np.flatnonzero(sync | frees).tolist():
+        begun, over = int(calls.start_ns[call]), int(calls.end_ns[call])
+        before = int(np.searchsorted(at, begun))
+        if not before:
+            continue
+        lane = int(target[call])
+        if whole[call] or lane in by_lane:
+            waited = []
+            for one in by_lane if whole[call] else (lane,):
+                last = int(np.searchsorted(by_lane[one], before)) - 1
+                if last >= 0:
+                    waited.append(int(launched[by_lane[one][last]]))
+            # The device that is synchronized is not stated: one whose work outlasts the call is another.
+            waited = [item for item in waited if items.end_ns[item] <= over + _SKEW_NS]
+            if frees[call] and not any(items.end_ns[item] > begun for item in waited):
+                waited = []
+        else:
+            # An event's: what ended last before the call returned.
+            window = slice(max(0, before - _QUEUE_DEPTH * 4), before)
+            possible = np.flatnonzero(ends[window] <= over - _RETURN_NS)
+            waited = [int(launched[window][possible[np.argmax(ends[window][possible])]])] if len(possible) else []
+        found_call += [call] * len(waited)
+        found_item += waited
+    return np.array(found_call, np.int64), np.array(found_item, np.int64)
+
+
+def _stated_streams(trace: Trace, calls: Calls) -> I64:
+    """The lane that a call synchronizes, where a record says so; -1 elsewhere."""
+    syncs = trace.syncs
+    target = np.full(len(calls), -1, np.int64)
+    stated = np.flatnonzero((syncs.kind == Sync.STREAM) & (syncs.stream >= 0) & (syncs.correlation > 0))
+    stated = stated[np.argsort(syncs.correlation[stated], kind="stable")]
+    correlation = trace.runtime_calls.correlation[calls.row]
+    found = np.searchsorted(syncs.correlation[stated], correlation)
+    match = np.append(stated, -1)[found]
+    joined = (match >= 0) & (correlation > 0)
+    joined &= np.where(joined, syncs.correlation[match] == correlation, False) if len(syncs) else False
+    rows = match[joined]
+    target[joined] = syncs.device[rows].astype(np.int64) << 32 | (syncs.stream[rows].astype(np.int64) & 0xFFFFFFFF)
+    return target
+
+
+def _queue_full(calls: Calls, items: Items) -> tuple[I64, I64]:
+    """Launch calls that took long while very many launches were pending, and what ended right before they returned."""
+    launches = np.zeros(len(calls), np.bool_)
+    launches[items.call[(items.call >= 0) & ~items.is_copy]] = True
+    long = np.flatnonzero(launches & (calls.length_ns > _LONG_CALL_NS))
+    if not len(long):
+        return long, long
+    launched = np.sort(calls.start_ns[items.call[items.call >= 0]])
+    by_end = np.argsort(items.end_ns, kind="stable")
+    ended = np.searchsorted(items.end_ns[by_end], calls.end_ns[long], side="right")
+    pending = np.searchsorted(launched, calls.start_ns[long]) - ended
+    full = (pending >= _QUEUE_DEPTH) & (ended > 0)
+    return long[full], by_end[ended[full] - 1]
