@@ -100,7 +100,7 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, launche
         trace,
         blocking,
         _slow_stretches(trace, launches),
-        _data_loading(trace),
+        loading(trace),
         pinning(trace),
         _long_ops(trace),
         _overhead_elsewhere(trace),
@@ -295,7 +295,7 @@ def _long_ops(trace: Trace) -> Index:
     return rows[silent]
 
 
-def _data_loading(trace: Trace) -> HostEvents:
+def loading(trace: Trace) -> HostEvents:
     """When a thread was inside a DataLoader's next: PyTorch annotates it (torch/utils/data/dataloader.py)."""
     notes = trace.annotations
     return notes.take(notes.named(lambda name: name.startswith("enumerate(DataLoader)#") and "__next__" in name))

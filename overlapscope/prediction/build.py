@@ -31,7 +31,7 @@ _UNKNOWN = -(2**61)
 
 def build(trace: Trace, constants: Constants) -> Graph:
     """The dependency graph of all devices of a trace."""
-    calls, call_of_row = find_calls(trace)
+    calls, call_of_row, threads = find_calls(trace)
     items, item_of_op = _find_items(trace, call_of_row)
     orders = _event_orders(trace, items, calls, item_of_op)
     items, orders, unexplained = _with_lags(items, calls, orders, constants)
@@ -43,6 +43,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         calls=calls,
         orders=orders,
         waits=waits,
+        threads=threads,
         item_of_op=item_of_op,
         streams=tuple((int(lane) >> 32, int(np.int32(int(lane) & 0xFFFFFFFF))) for lane in lanes.tolist()),
         constants=constants,
@@ -85,6 +86,7 @@ def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
         queue_lag_ns=nothing,
         engine_lag_ns=nothing,
         release_ns=np.where(call[first] < 0, start, _UNKNOWN),
+        moved=nothing.astype(np.bool_),
         gone=nothing.astype(np.bool_),
         start_ns=start,
         end_ns=end,

@@ -70,6 +70,8 @@ class Items(Rows):
     """From when its copy engine is free."""
     release_ns: I64
     """It begins no earlier, whatever else: the measured start of what was launched before the recording."""
+    moved: Bool
+    """An intervention put it on another lane."""
     gone: Bool
     """An intervention removed it."""
     start_ns: I64
@@ -161,6 +163,8 @@ class Graph:
     calls: Calls
     orders: Orders
     waits: Waits
+    threads: tuple[int, ...]
+    """Operating-system id of each thread number."""
     item_of_op: I64
     """Row of `items` for each row of `Trace.gpu_ops`."""
     streams: tuple[tuple[int, int], ...]

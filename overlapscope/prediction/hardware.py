@@ -2,30 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 
 import msgspec
 import numpy as np
 
+from overlapscope.intervals import I64
+from overlapscope.prediction.calibration import Calibration, shipped
 from overlapscope.prediction.constants import Constants, SizedTime
-from overlapscope.prediction.result import Origin
-from overlapscope.trace import Kind
+from overlapscope.prediction.observe import observe
+from overlapscope.prediction.result import Constant, Origin
+from overlapscope.trace import F64, Kind, Trace
+from overlapscope.words import size as size_text
 
-FALLBACK = Constants(
-    h2d_two_way=0.91,
-    d2h_two_way=0.91,
-    launch_latency_ns=6_000,
-    copy_latency_ns=6_500,
-    kernel_gap_ns=1_300,
-    handover_ns=2_500,
-    return_ns=4_500,
-    sync_call_ns=3_000,
-    launch_call_ns=4_500,
-    copy_call_ns=4_500,
-    event_call_ns=700,
-    graph_call_ns=10_000,
-    graph_node_call_ns=50.0,
-    graph_latency_ns=12_000,
-    graph_gap_ns=256,
-)
+_NEAR = 4
+"""A copy's duration is taken from copies of at most this many times its size, or at least that fraction of it."""
+
+
+class Stance(IntEnum):
+    """How to take what cannot be known: between `BEST` and `WORST` lies the interval."""
+
+    BEST = 0
+    """Nothing needs what it is not shown to need; the hardware is at its fastest."""
+    EXPECTED = 1
+    """Program order tells what needs what; the hardware does as it mostly does."""
+    WORST = 2
+    """Everything needs what came before it; the hardware is at its slowest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hardware:
+    """The constants of one GPU, each from the best source that has it."""
+
+    known: Constants
+    origins: dict[str, Origin]
+    sized: dict[Kind, tuple[tuple[SizedTime, Origin], ...]]
+    """Durations of pinned copies by direction, by size, ascending."""
+
+    def copy_ns(self, kind: Kind, size: I64, stance: Stance = Stance.EXPECTED) -> F64:
+        """How long pinned copies of these sizes in bytes take, nothing beside them."""
+        points = [point for point, _ in self.sized[kind]]
+        take = {Stance.BEST: "low_ns", Stance.EXPECTED: "duration_ns", Stance.WORST: "high_ns"}[stance]
+        sizes = np.array([point.bytes for point in points], np.float64)
+        times = np.array([getattr(point, take) for point in points], np.float64)
+        wanted = np.maximum(size, 1).astype(np.float64)
+        # Straight lines between sizes: latency and a rate. Beyond the largest, its rate.
+        found: F64 = np.where(wanted > sizes[-1], times[-1] * wanted / sizes[-1], np.interp(wanted, sizes, times))
+        return found
+
+    def copy_constant(self, kind: Kind, size: int) -> Constant:
+        """The duration of a copy, for a report."""
+        ratio = [abs(np.log(point.bytes / max(size, 1))) for point, _ in self.sized[kind]]
+        return Constant(
+            name=f"pinned {kind.name} copy of {size_text(size)}",
+            value=float(round(self.copy_ns(kind, np.array([size]))[0])),
+            unit="ns",
+            origin=self.sized[kind][int(np.argmin(ratio))][1],
+        )
+
+    def constant(self, field: str) -> Constant | None:
+        """One of the other constants, for a report; None where nothing tells it."""
+        value = getattr(self.known, field)
+        if value is None:
+            return None
+        name = field.removesuffix("_ns").replace("_", " ")
+        return Constant(
+            name=name, value=float(value), unit="ns" if field.endswith("_ns") else "x", origin=self.origins[field]
+        )
+
+
+def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
+    """What is known of a trace's hardware: from a calibration of its GPU, from the trace, from the shipped table."""
+    sources: list[tuple[Origin, Constants]] = [("trace", observe(trace)), ("table", shipped().constants)]
+    if calibration is not None:
+        sources.insert(0, ("calibration", calibration.constants))
+    chosen, origins = {}, {}
+    for field in Constants.__struct_fields__:
+        if field not in ("h2d", "d2h"):
+            for origin, constants in sources:
+                value = getattr(constants, field)
+                if value is not None:
+                    chosen[field], origins[field] = value, origin
+                    break
+    sized = {
+        Kind.H2D: _curve([(origin, constants.h2d) for origin, constants in sources]),
+        Kind.D2H: _curve([(origin, constants.d2h) for origin, constants in sources]),
+    }
+    return Hardware(Constants(**chosen), origins, sized)
+
+
+def _curve(sources: list[tuple[Origin, tuple[SizedTime, ...]]]) -> tuple[tuple[SizedTime, Origin], ...]:
+    """The best source's sizes, and those of the others that are far from any of them.
+
+    A link that is slower or faster than the others' at the sizes that the best source has is so at all sizes.
+    """
+    points: list[tuple[SizedTime, Origin]] = []
+    for origin, found in sources:
+        scale = _scale(points, found)
+        points += [
+            (_scaled(point, scale), origin)
+            for point in found
+            if all(not 1 / _NEAR < point.bytes / other.bytes < _NEAR for other, _ in points)
+        ]
+    return tuple(sorted(points, key=lambda pair: pair[0].bytes))
+
+
+def _scale(known: list[tuple[SizedTime, Origin]], others: tuple[SizedTime, ...]) -> float:
+    """How much longer copies take than by the others, at the largest size known."""
+    if not known or not others:
+        return 1.0
+    largest = max((point for point, _ in known), key=lambda point: point.bytes)
+    sizes, times = [point.bytes for point in others], [point.duration_ns for point in others]
+    by_others = np.interp(largest.bytes, sizes, times) * max(1.0, largest.bytes / sizes[-1])
+    # What is small enough for latency to matter says nothing of the link's rate.
+    return float(largest.duration_ns / by_others) if largest.bytes >= 1 << 20 else 1.0
+
+
+def _scaled(point: SizedTime, scale: float) -> SizedTime:
+    times = {name: round(getattr(point, name) * scale) for name in ("duration_ns", "low_ns", "high_ns")}
+    return msgspec.structs.replace(point, **times)

@@ -29,8 +29,9 @@ _QUEUE_DEPTH = 256
 _LONG_CALL_NS = 50_000
 
 
-def find_calls(trace: Trace) -> tuple[Calls, I64]:
-    """The calls that launch or block, in the order of their threads, and for each runtime call the one it is part of."""
+def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
+    """The calls that launch or block, in the order of their threads; for each runtime call the one it is part of; and
+    the threads' ids by number."""
     runtime = trace.runtime_calls
     relevant = np.zeros(len(runtime), np.bool_)
     relevant[call_kinds.launching(trace)] = True
@@ -61,7 +62,7 @@ def find_calls(trace: Trace) -> tuple[Calls, I64]:
         start_ns=start,
         end_ns=end,
     )
-    return _in_order(trace, calls, threads), place[part_of]
+    return _in_order(trace, calls, threads), place[part_of], tuple(threads.tolist())
 
 
 def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:

@@ -1,0 +1,143 @@
+"""A replayed graph as a Trace: the recording with its events where the simulation puts them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from overlapscope.analysis.grouping import distinct
+from overlapscope.intervals import I64
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.replay import Replay
+from overlapscope.trace import Collectives, GpuOps, HostEvents, Kind, Memory, Table, Trace
+
+T = TypeVar("T", bound=Table)
+
+
+def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
+    """The recording as it would have been.
+
+    What the host did between calls is stretched or shrunk with the time between them. Records of synchronisation and of
+    annotations on the device are left out: they are of the recording's own streams.
+    """
+    trace = graph.trace
+    clock = _Clock(graph, replayed)
+    calls, place = _sorted(replace(trace.runtime_calls, **clock.host(trace.runtime_calls)))
+    ops = predicted_ops(graph, replayed)
+    ops = replace(ops, launch=np.where(ops.launch >= 0, np.append(place, 0)[ops.launch], -1))
+    return replace(
+        trace,
+        gpu_ops=ops,
+        runtime_calls=calls,
+        cpu_ops=_sorted(replace(trace.cpu_ops, **clock.host(trace.cpu_ops)))[0],
+        annotations=_sorted(replace(trace.annotations, **clock.host(trace.annotations)))[0],
+        python_frames=_sorted(replace(trace.python_frames, **clock.host(trace.python_frames)))[0],
+        overheads=_sorted(replace(trace.overheads, **clock.host(trace.overheads)))[0],
+        syncs=trace.syncs.take(np.zeros(len(trace.syncs), np.bool_)),
+        device_annotations=trace.device_annotations.take(np.zeros(len(trace.device_annotations), np.bool_)),
+        collectives=_collectives(graph, replayed),
+        start_ns=clock.instant(trace.start_ns),
+        end_ns=clock.instant(trace.end_ns),
+    )
+
+
+def _sorted(table: T) -> tuple[T, I64]:
+    """The table by start, longest first; and the new row of each old one."""
+    order = np.lexsort((-table.end_ns, table.start_ns))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return table.take(order), place
+
+
+def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
+    """The GPU ops as they would have run, by start; their launches are rows of the recording's calls."""
+    moved, _ = _sorted(_gpu_ops(graph, replayed))
+    return moved
+
+
+def _gpu_ops(graph: Graph, replayed: Replay) -> GpuOps:
+    ops, items = graph.trace.gpu_ops, graph.items
+    item = graph.item_of_op
+    kept = ~items.gone[item]
+    start = replayed.start_ns[item] + (ops.start_ns - items.start_ns[item])
+    single = np.bincount(item, minlength=len(items))[item] == 1
+    end = np.where(single, replayed.end_ns[item], start + ops.end_ns - ops.start_ns)
+    # Only items that an intervention moved are on another lane than they were.
+    streams = np.array([stream for _, stream in graph.streams], np.int64)
+    stream = np.where(items.moved[item], streams[items.lane[item]], ops.stream)
+    pinned = ops.is_copy & (items.host_memory[item] == Memory.PINNED)
+    source = np.where(pinned & (ops.kind == Kind.H2D), Memory.PINNED, ops.source_kind)
+    target = np.where(pinned & (ops.kind == Kind.D2H), Memory.PINNED, ops.target_kind)
+    call = items.call[item]
+    rows = np.append(graph.calls.row, 0)[call]
+    launch = np.where(call >= 0, rows, -1)
+    correlation = np.where(call >= 0, np.append(graph.trace.runtime_calls.correlation, 0)[rows], ops.correlation)
+    moved = replace(
+        ops,
+        start_ns=start,
+        end_ns=end,
+        stream=stream.astype(np.int32),
+        source_kind=source.astype(np.int8),
+        target_kind=target.astype(np.int8),
+        launch=launch,
+        correlation=correlation,
+        bytes=np.where(single & (ops.bytes >= 0), items.bytes[item], ops.bytes),
+        stated_gb_per_s=np.full(len(ops), -1.0),
+    )
+    return moved.take(kept)
+
+
+def _collectives(graph: Graph, replayed: Replay) -> Collectives:
+    """Collectives with their kernels' new times."""
+    notes, ops = graph.trace.collectives, graph.trace.gpu_ops
+    if not len(notes):
+        return notes
+    order = np.lexsort((ops.start_ns, ops.device))
+    key = ops.device[order].astype(np.int64) << 50 | (ops.start_ns[order] - ops.start_ns.min())
+    found = np.searchsorted(key, notes.device.astype(np.int64) << 50 | (notes.start_ns - ops.start_ns.min()))
+    row = np.append(order, 0)[np.minimum(found, len(order))]
+    item = graph.item_of_op[row]
+    shift = replayed.start_ns[item] - graph.items.start_ns[item]
+    return _sorted(replace(notes, start_ns=notes.start_ns + shift, end_ns=notes.end_ns + shift))[0]
+
+
+class _Clock:
+    """When the host did what, in the replay."""
+
+    def __init__(self, graph: Graph, replayed: Replay) -> None:
+        calls = graph.calls
+        self._origin = int(min(calls.start_ns.min(initial=2**62), graph.items.start_ns.min(initial=2**62)))
+        self._knots: dict[int, tuple[I64, I64]] = {}
+        for number, thread in enumerate(graph.threads):
+            mine = calls.thread == number
+            measured = np.stack([calls.start_ns[mine], calls.end_ns[mine]], axis=1).ravel()
+            moved = np.stack([replayed.call_start_ns[mine], replayed.call_end_ns[mine]], axis=1).ravel()
+            self._knots[thread] = measured, moved
+        # Threads without calls go with the one that makes most.
+        self._main = max(self._knots.values(), key=lambda knots: len(knots[0]), default=None)
+
+    def host(self, table: HostEvents) -> dict[str, I64]:
+        """New starts and ends of host events."""
+        start, end = table.start_ns.copy(), table.end_ns.copy()
+        for one in distinct(table.thread).tolist():
+            mine = table.thread == one
+            knots = self._knots.get(one, self._main)
+            if knots is not None:
+                start[mine], end[mine] = self._moved(knots, start[mine]), self._moved(knots, end[mine])
+        return {"start_ns": start, "end_ns": np.maximum(start, end)}
+
+    def instant(self, at_ns: int) -> int:
+        """One instant of the recording; -1 stays what it is."""
+        if at_ns < 0 or self._main is None:
+            return at_ns
+        return int(self._moved(self._main, np.array([at_ns]))[0])
+
+    def _moved(self, knots: tuple[I64, I64], at: I64) -> I64:
+        measured, moved = (side - self._origin for side in knots)
+        at = at - self._origin
+        found = np.rint(np.interp(at, measured, moved)).astype(np.int64)
+        found = np.where(at < measured[0], at + moved[0] - measured[0], found)
+        found = np.where(at > measured[-1], at + moved[-1] - measured[-1], found)
+        return found + self._origin

@@ -1,0 +1,54 @@
+"""Whether a replay can be believed: it must give the recording back when nothing is changed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from overlapscope.analysis.trust import clocks_agree, judge_file
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.periods import StepTimes
+from overlapscope.prediction.replay import Replay
+from overlapscope.prediction.result import Fidelity
+from overlapscope.words import percent, unit_for
+
+MOST_ERROR_PCT = 2.0
+"""A replay is valid where the median error of the step times is at most this..."""
+LATE = 0.99
+"""...and so large a share of the ops begin within the launch latency of where they were measured to."""
+_LEAST_LATENCY_NS = 10_000
+
+
+def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes, device: int) -> Fidelity:
+    """Compare the replay of the unchanged graph with the recording."""
+    items = graph.items
+    mine = items.device == device
+    error_pct = float(100 * np.median(np.abs(steps.known - measured.known) / np.maximum(measured.known, 1)))
+    # Where each begins within its step: an error in one step is not carried into the next.
+    step = np.maximum(np.searchsorted(measured.start_ns, items.start_ns[mine], side="right") - 1, 0)
+    late = replayed.start_ns[mine] - steps.start_ns[step] - (items.start_ns[mine] - measured.start_ns[step])
+    latency = max(graph.constants.launch_latency_ns or 0, _LEAST_LATENCY_NS)
+    near = float(np.mean(np.abs(late) <= latency)) if len(late) else 1.0
+    reasons = []
+    if not clocks_agree(judge_file(graph.trace)):
+        reasons.append("The clocks of host and device do not agree, so what launched what cannot be told.")
+    if not (items.call[mine] >= 0).any():
+        reasons.append("The recording has no launches of its GPU ops, so what they waited for cannot be told.")
+    if error_pct > MOST_ERROR_PCT:
+        reasons.append(
+            f"The replay's steps differ from the recorded ones by {percent(error_pct)} (median), more than "
+            f"{MOST_ERROR_PCT:g} %."
+        )
+    if near < LATE:
+        text = unit_for(latency).text(latency)
+        reasons.append(
+            f"{percent(100 * (1 - near))} of the ops begin more than a launch's latency ({text}) away from where they "
+            "were recorded."
+        )
+    return Fidelity(
+        valid=not reasons,
+        reasons=tuple(reasons),
+        step_error_pct=error_pct,
+        start_error_ns=int(np.abs(late).max(initial=0)),
+        launch_latency_ns=latency,
+        unexplained_ns=int(graph.unexplained_ns[mine].sum()),
+    )

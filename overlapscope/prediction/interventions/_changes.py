@@ -1,0 +1,110 @@
+"""Changes to a graph that several interventions make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from overlapscope.intervals import I64, Bool, Intervals, covered
+from overlapscope.prediction.graph import Graph, Orders, Why
+from overlapscope.prediction.hardware import Stance
+from overlapscope.trace import Kind
+
+NOTHING = np.empty(0, np.int64)
+
+
+def move(graph: Graph, rows: I64, stance: Stance) -> Graph:
+    """The graph with the given copies on lanes of their own, one for each of their lanes and directions.
+
+    A kernel is taken to need the uploads that came before it on the lane, and a download the kernels before it. At
+    worst, everything waits for everything as before; at best, no kernel needs an upload that it is not shown to.
+    """
+    items = graph.items
+    lane, streams = items.lane.copy(), list(graph.streams)
+    first, then = [], []
+    moved = np.zeros(len(items), np.bool_)
+    moved[rows] = True
+    for source in np.unique(lane[rows]).tolist():
+        line = np.flatnonzero((items.lane == source) & ~items.gone)
+        copies = line[moved[line]]
+        for kind in (Kind.H2D, Kind.D2H):
+            mine = copies[items.kind[copies] == kind]
+            if len(mine):
+                lane[mine] = len(streams)
+                streams.append((streams[source][0], _free_stream(streams)))
+        before, after = _neighbours(line, moved[line] & True, items.is_copy[line])
+        upload = items.kind[copies] == Kind.H2D
+        if stance == Stance.WORST:
+            first += [before, copies]
+            then += [copies, after]
+        else:
+            first += [np.where(upload, -1, before)]
+            then += [copies]
+            if stance == Stance.EXPECTED:
+                first += [np.where(upload, copies, -1)]
+                then += [after]
+    pairs = np.concatenate(first), np.concatenate(then)
+    real = (pairs[0] >= 0) & (pairs[1] >= 0)
+    orders = Orders.of(pairs[0][real], pairs[1][real], graph.constants.handover_ns or 0, Why.DATA)
+    return replace(
+        graph,
+        items=replace(items, lane=lane, moved=items.moved | moved),
+        orders=graph.orders.joined(orders),
+        streams=tuple(streams),
+    )
+
+
+def _neighbours(line: I64, moved: Bool, copy: Bool) -> tuple[I64, I64]:
+    """For each moved row of a line: the nearest row before it, and behind it, that is no copy; -1 for none."""
+    place = np.arange(len(line))
+    stays = ~copy
+    before = np.maximum.accumulate(np.where(stays, place, -1))[moved]
+    after = np.minimum.accumulate(np.where(stays, place, len(line))[::-1])[::-1][moved]
+    ends = np.append(line, -1)
+    return ends[before], ends[np.minimum(after, len(line))]
+
+
+def _free_stream(streams: list[tuple[int, int]]) -> int:
+    return max(max(stream for _, stream in streams), 0) + 1
+
+
+def without_waits(graph: Graph, which: Bool) -> Graph:
+    """The graph without some rows of `Graph.waits`."""
+    return replace(graph, waits=graph.waits.take(~which))
+
+
+def shortened(graph: Graph, calls: I64, at_most_ns: int) -> Graph:
+    """The graph with the given calls no longer than that."""
+    length = graph.calls.length_ns.copy()
+    length[calls] = np.minimum(length[calls], at_most_ns)
+    return replace(graph, calls=replace(graph.calls, length_ns=length))
+
+
+def without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph, I64, int]:
+    """The graph without what a thread (its number) did in the given time: work between calls, and calls' own.
+
+    Also the calls that it changed, and how much time went in all.
+    """
+    calls = graph.calls
+    mine = np.flatnonzero(calls.thread == thread)
+    began, ended = calls.start_ns[mine], calls.end_ns[mine]
+    handed, before = calls.handed_by.copy(), calls.before_ns.copy()
+    since = began - before[mine]
+    # Whoever handed over while the thread was in there is not waited for any more.
+    over = np.append(calls.end_ns, 0)[handed[mine]]
+    freed = (handed[mine] >= 0) & (covered(when, over, over + 1) > 0)
+    since = np.where(freed, np.append(began[:1], ended[:-1]), since)
+    handed[mine[freed]] = -1
+    spared = covered(when, since, began)
+    before[mine] = began - since - spared
+    inside = covered(when, began, ended) == ended - began
+    length = calls.length_ns.copy()
+    length[mine[inside]] = 0
+    own = calls.own_order.copy()
+    own[mine[freed]] = True
+    changed = mine[(spared > 0) | inside]
+    waits = graph.waits.take(~np.isin(graph.waits.call, mine[inside]))
+    calls = replace(calls, before_ns=before, length_ns=length, handed_by=handed, own_order=own)
+    went = int(spared.sum() + (ended - began)[inside].sum())
+    return replace(graph, calls=calls, waits=waits), changed, went

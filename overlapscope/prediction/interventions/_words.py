@@ -1,0 +1,19 @@
+"""Words that several interventions use."""
+
+from __future__ import annotations
+
+from overlapscope.intervals import I64
+from overlapscope.prediction.graph import Graph
+from overlapscope.words import plural, size, unit_for
+
+
+def duration(ns: float) -> str:
+    """A length in the unit that suits it: `31.2 ms`."""
+    return unit_for(round(ns)).text(round(ns))
+
+
+def copies(graph: Graph, rows: I64) -> str:
+    """How many copies, and how much they move: `96 copies of 4.9 GB in all`."""
+    moved = int(graph.items.bytes[rows].sum())
+    many = plural(len(rows), "copy").replace("copys", "copies")
+    return f"{many} of {size(moved)} in all" if len(rows) else "no copies"

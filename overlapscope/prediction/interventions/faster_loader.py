@@ -1,0 +1,36 @@
+"""A DataLoader that is never waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from overlapscope.analysis.host import on_thread
+from overlapscope.analysis.late_launch import loading
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.interventions._changes import NOTHING, without_host_time
+from overlapscope.prediction.interventions._words import duration
+from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.words import plural
+
+
+def _apply(graph: Graph, request: Request) -> Applied:
+    notes = loading(graph.trace)
+    changed, where, spared = graph, [NOTHING], 0
+    for number, thread in enumerate(graph.threads):
+        changed, rows, went = without_host_time(changed, number, on_thread(notes, thread))
+        where.append(rows)
+        spared += went
+    calls = np.concatenate(where)
+    what = f"{plural(len(notes), 'batch').replace('batchs', 'batches')} are there when asked for: {duration(spared)} of waiting go."
+    return Applied(changed, calls, len(notes) if spared else 0, what, NOTHING)
+
+
+INTERVENTION = Intervention(
+    id="faster-loader",
+    title="data is there when it is asked for",
+    meaning="The time inside a DataLoader's next goes.",
+    assumptions=(Assumption("The loader's workers keep ahead of the steps, and do not slow the main thread.", False),),
+    advice="More workers (DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...)), cheaper decoding, "
+    "or data prepared beforehand.",
+    apply=_apply,
+)

@@ -1,0 +1,93 @@
+"""Launches replaced by a CUDA graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from overlapscope.analysis.periods import is_step
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.interventions._words import duration
+from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.words import plural
+
+_FEWEST = 2
+"""A graph of one kernel saves nothing."""
+
+
+def _apply(graph: Graph, request: Request) -> Applied:
+    known, items, calls = graph.constants, graph.items, graph.calls
+    call_of, lag, queue = items.call.copy(), items.launch_lag_ns.copy(), items.queue_lag_ns.copy()
+    after = items.after_call.copy()
+    before, length = calls.before_ns.copy(), calls.length_ns.copy()
+    captured = _capturable(graph)
+    graphs, spared, touched = 0, 0, []
+    for start, end in _places(graph, request.argument):
+        inside = np.flatnonzero((calls.start_ns >= start) & (calls.start_ns < end))
+        for run in np.split(inside, np.flatnonzero(np.diff(captured[inside].astype(np.int8))) + 1):
+            launched = np.flatnonzero(np.isin(items.call, run)) if len(run) and captured[run[0]] else run[:0]
+            if len(launched) < _FEWEST:
+                continue
+            first, rest = int(run[0]), run[1:]
+            spared += int(calls.end_ns[run].max() - calls.start_ns[first])
+            before[rest] = length[rest] = 0
+            nodes = len(launched)
+            length[first] = round((known.graph_call_ns or 0) + (nodes - 1) * (known.graph_node_call_ns or 0.0))
+            call_of[launched] = first
+            lag[launched], after[launched] = known.graph_latency_ns or 0, False
+            later = launched[np.isin(items.lane[launched], items.lane[launched[:1]])][1:]
+            queue[later] = np.minimum(queue[later], known.graph_gap_ns or 0)
+            graphs += 1
+            touched.append(run)
+            spared -= int(length[first])
+    rows = np.concatenate([*touched, calls.row[:0]])
+    changed = replace(
+        graph,
+        items=replace(items, call=call_of, launch_lag_ns=lag, queue_lag_ns=queue, after_call=after),
+        calls=replace(calls, before_ns=before, length_ns=length),
+    )
+    what = (
+        f"{plural(len(rows), 'launch')} become {plural(graphs, 'graph launch')}, which takes the host {duration(spared)} "
+        "less."
+    )
+    return Applied(changed, rows, len(rows), what, rows[:0])
+
+
+def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
+    """Where on the host: each range of that name, each step, or, without steps, the whole recording."""
+    notes = graph.trace.annotations
+    mine = notes.named(lambda one: one == name) if name is not None else is_step(notes)
+    if name is None and not mine.any():
+        return [(-(2**62), 2**62)]
+    return list(zip(notes.start_ns[mine].tolist(), notes.end_ns[mine].tolist(), strict=True))
+
+
+def _capturable(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Calls that launch kernels, memsets or copies within the device, and wait for nothing.
+
+    Copies from and to the host stay outside: their addresses change from step to step.
+    """
+    items = graph.items
+    launches = np.zeros(len(graph.calls), np.bool_)
+    launches[items.call[(items.call >= 0) & ~items.gone]] = True
+    launches[items.call[(items.call >= 0) & items.is_copy]] = False
+    launches[graph.waits.call] = False
+    return launches
+
+
+INTERVENTION = Intervention(
+    id="graph",
+    title="launches as a CUDA graph",
+    meaning="In each step, or in each range of that name, launches that follow each other become one graph launch: the "
+    "host's work between them goes, and kernels follow each other as they do inside a graph. What blocks, and copies "
+    "from and to the host, stay where they are and divide the launches into several graphs.",
+    assumptions=(
+        Assumption("Shapes and addresses stay the same from step to step, and no Python code decides anything there.", False),
+    ),
+    advice="torch.compile(mode='reduce-overhead'), torch.cuda.make_graphed_callables for a model that is trained, or "
+    "torch.cuda.graph(...) around a step with static inputs, after a warm-up on a side stream.",
+    apply=_apply,
+    argument="RANGE",
+    uses=("graph_call_ns", "graph_node_call_ns", "graph_latency_ns", "graph_gap_ns"),
+)

@@ -1,0 +1,62 @@
+"""What an intervention is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from overlapscope.intervals import I64
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Hardware, Stance
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an intervention is told."""
+
+    hardware: Hardware
+    stance: Stance
+    argument: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Applied:
+    """What an intervention made of a graph."""
+
+    graph: Graph
+    calls: I64
+    """Rows of `Graph.calls` that it changed, or whose items it did: where in the program it acts."""
+    touched: int
+    what: str
+    """A sentence."""
+    copies: I64
+    """Rows of `Graph.items`: copies whose duration it took from the hardware's constants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """What it takes for granted, and how to tell what that is worth."""
+
+    text: str
+    costed: bool
+    """Its contrary is what the intervention does at `Stance.WORST`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """A change to a program, as a change to its dependency graph."""
+
+    id: str
+    title: str
+    """What the program then is like, in a few words."""
+    meaning: str
+    """What changes in the graph."""
+    assumptions: tuple[Assumption, ...]
+    advice: str
+    """The code to change."""
+    apply: Callable[[Graph, Request], Applied]
+    argument: str | None = None
+    """What it is told, as help calls it: `CALL`."""
+    argument_required: bool = False
+    uses: tuple[str, ...] = ()
+    """Fields of `Constants` that it reads."""

@@ -1,0 +1,87 @@
+"""Copies that do not block the host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.interventions._words import duration
+from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.trace import I64, Bool, Memory
+from overlapscope.words import plural
+
+_NEXT_NS = 20_000
+"""A synchronize this soon after a copy's call, by the same op, is the copy's own (aten/src/ATen/native/cuda/Copy.cu)."""
+
+
+def _apply(graph: Graph, request: Request) -> Applied:
+    items, calls = graph.items, graph.calls
+    runtime = graph.trace.runtime_calls
+    copied = np.flatnonzero(items.is_copy & ~items.gone & (items.call >= 0))
+    launches = np.zeros(len(calls), np.bool_)
+    launches[items.call[copied]] = True
+    syncs = call_kinds.synchronises(runtime)[calls.row]
+    own = _behind_copy(graph, launches, syncs)
+    # cudaMemcpy and the like wait by contract; from pinned memory, cudaMemcpyAsync does not.
+    pinned = copied[items.host_memory[copied] == Memory.PINNED]
+    blocking = items.call[pinned][call_kinds.copies_blocking(runtime)[calls.row][items.call[pinned]]]
+    wait_of_own = np.isin(graph.waits.call, own)
+    wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
+    length, before = calls.length_ns.copy(), calls.before_ns.copy()
+    waited = (calls.end_ns - calls.start_ns)[own].sum()
+    length[own] = before[own] = 0
+    length[blocking] = np.minimum(length[blocking], graph.constants.copy_call_ns or 0)
+    changed = replace(
+        graph,
+        calls=replace(calls, length_ns=length, before_ns=before),
+        waits=graph.waits.take(~(wait_of_own | wait_of_copy)),
+    )
+    touched = np.union1d(own, blocking)
+    what = f"{plural(len(touched), 'wait')} behind copies, {duration(waited)} in all, no longer happen."
+    return Applied(changed, touched, len(touched), what, copied[:0])
+
+
+def _behind_copy(graph: Graph, launches: Bool, syncs: Bool) -> I64:
+    """Synchronizes that the op of a copy made right behind it: `copy_` does unless told non_blocking."""
+    calls = graph.calls
+    order = np.lexsort((calls.start_ns, calls.thread))
+    previous, this = order[:-1], order[1:]
+    behind = (calls.thread[previous] == calls.thread[this]) & launches[previous] & syncs[this]
+    behind &= calls.start_ns[this] - calls.end_ns[previous] <= _NEXT_NS
+    found = this[behind]
+    if len(graph.trace.cpu_ops) and len(found):
+        found = found[_within_one_op(graph, previous[behind], found)]
+    return np.sort(found)
+
+
+def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:
+    """Whether both calls lie inside the same op."""
+    from overlapscope.analysis.host import around
+
+    calls, ops = graph.calls, graph.trace.cpu_ops
+    thread = graph.trace.runtime_calls.thread[calls.row[copy]]
+    inside = around(ops, thread, calls.start_ns[copy])
+    ends: Bool = np.append(ops.end_ns, 0)[inside] >= calls.end_ns[sync]
+    return (inside >= 0) & ends
+
+
+INTERVENTION = Intervention(
+    id="non-blocking",
+    title="copies with non_blocking=True",
+    meaning="The synchronize that a copy makes behind itself goes, and copy calls that wait by contract return at once "
+    "where the host's memory is pinned. From or to pageable memory the copy's call itself still blocks.",
+    assumptions=(
+        Assumption(
+            "The host neither reads what was copied to it nor overwrites what is being copied from it before it next "
+            "waits for the GPU anyway.",
+            False,
+        ),
+    ),
+    advice="tensor.to(device, non_blocking=True), target.copy_(source, non_blocking=True), with the host's side pinned; "
+    "read what was copied to the host only after an event behind the copy.",
+    apply=_apply,
+    uses=("copy_call_ns",),
+)

@@ -1,0 +1,92 @@
+"""The next step's input, copied during this step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from overlapscope.intervals import I64
+from overlapscope.prediction.graph import Graph, Orders, Why
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions._changes import move
+from overlapscope.prediction.interventions._words import copies
+from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.periods import step_of_items
+from overlapscope.trace import Kind
+
+
+def _apply(graph: Graph, request: Request) -> Applied:
+    items = graph.items
+    mine, step = _inputs(graph)
+    if not len(mine):
+        return Applied(graph, mine, 0, "There are no input copies at the start of steps.", mine)
+    changed = move(graph, mine, Stance.BEST)
+    # What is copied in a step is the next one's: that one's first kernel waits for it.
+    first_kernel = _first_kernels(graph)
+    then = np.array([first_kernel.get(int(number) + 1, -1) for number in step], np.int64)
+    kept = replace(changed, orders=changed.orders.take(~np.isin(changed.orders.first, mine)))
+    needed = then >= 0
+    data = Orders.of(mine[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
+    if request.stance == Stance.WORST:
+        # One buffer: the copy has to wait for the kernels that read it last.
+        last = _last_kernels(graph)
+        reads = np.array([last.get(int(number) - 1, -1) for number in step], np.int64)
+        read = reads >= 0
+        data = data.joined(Orders.of(reads[read], mine[read], graph.constants.handover_ns or 0, Why.DATA))
+    changed = replace(kept, orders=kept.orders.joined(data))
+    called = items.call[mine]
+    what = f"{copies(graph, mine)}, which the first kernels of steps wait for, are issued a step earlier on a stream of their own."
+    return Applied(changed, called[called >= 0], len(mine), what, mine[:0])
+
+
+def _inputs(graph: Graph) -> tuple[I64, I64]:
+    """Uploads of each step that were launched before its first kernel, and the number of the step of each."""
+    items = graph.items
+    step = step_of_items(graph)
+    at = np.where(items.call >= 0, np.append(graph.calls.start_ns, 0)[items.call], 0)
+    kernel = ~items.is_copy & ~items.gone & (step >= 0)
+    first = np.full(int(step.max(initial=-1)) + 2, 2**62)
+    np.minimum.at(first, step[kernel], at[kernel])
+    upload = (items.kind == Kind.H2D) & ~items.gone & (step >= 0) & (at < first[step])
+    rows = np.flatnonzero(upload)
+    return rows, step[rows]
+
+
+def _first_kernels(graph: Graph) -> dict[int, int]:
+    """The first kernel of each step on the lane that runs most kernels."""
+    rows, step = _kernels(graph)
+    steps, first = np.unique(step, return_index=True)
+    return dict(zip(steps.tolist(), rows[first].tolist(), strict=True))
+
+
+def _last_kernels(graph: Graph) -> dict[int, int]:
+    rows, step = _kernels(graph)
+    steps, first = np.unique(step[::-1], return_index=True)
+    return dict(zip(steps.tolist(), rows[::-1][first].tolist(), strict=True))
+
+
+def _kernels(graph: Graph) -> tuple[I64, I64]:
+    items = graph.items
+    step = step_of_items(graph)
+    kernel = np.flatnonzero(~items.is_copy & ~items.gone & (step >= 0))
+    lanes = np.bincount(items.lane[kernel], minlength=1)
+    mine = kernel[items.lane[kernel] == np.argmax(lanes)]
+    return mine, step[mine]
+
+
+INTERVENTION = Intervention(
+    id="prefetch",
+    title="input copied one step ahead",
+    meaning="Uploads that are issued before the first kernel of their step carry the next step's data: they run on a "
+    "stream of their own, and the next step's first kernel waits for them, this one's does not.",
+    assumptions=(
+        Assumption("The next step's input is known when this step begins, and is as large as this one's.", False),
+        Assumption("Two buffers take turns, so that the copy need not wait for the kernels of the step before.", True),
+    ),
+    advice="Fetch the next batch before the work on this one is launched: with torch.cuda.stream(copies): "
+    "following = batch.to(device, non_blocking=True), from pinned memory; before its use, "
+    "torch.cuda.current_stream().wait_stream(copies) and following.record_stream(torch.cuda.current_stream()).",
+    apply=_apply,
+    uses=("handover_ns",),
+)

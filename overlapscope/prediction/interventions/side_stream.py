@@ -1,0 +1,42 @@
+"""Copies on streams of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from overlapscope.analysis.grouping import distinct
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.interventions._changes import move
+from overlapscope.prediction.interventions._words import copies
+from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+
+
+def _apply(graph: Graph, request: Request) -> Applied:
+    items = graph.items
+    computes = distinct(items.lane[~items.is_copy & ~items.gone])
+    mine = np.flatnonzero(items.is_copy & ~items.gone & np.isin(items.lane, computes))
+    called = items.call[mine]
+    changed = move(graph, mine, request.stance) if len(mine) else graph
+    what = f"{copies(graph, mine)} leave the streams of kernels for streams of their own, one for each direction."
+    return Applied(changed, called[called >= 0], len(mine), what, mine[:0])
+
+
+INTERVENTION = Intervention(
+    id="side-stream",
+    title="copies on their own stream per direction",
+    meaning="Copies on streams that also run kernels move to streams of their own, one for each direction. Events keep "
+    "the order that data needs: the next kernel waits for an upload before it, a download for the kernel before it.",
+    assumptions=(
+        Assumption("A kernel needs the uploads issued before it on its stream, and a download the kernels before it.", False),
+        Assumption(
+            "Nothing else ties them: an upload need not wait for kernels or downloads before it, nor a kernel for a "
+            "download, because buffers take turns.",
+            True,
+        ),
+    ),
+    advice="Issue copies under `with torch.cuda.stream(copies):`, one stream for each direction, from pinned memory "
+    "with non_blocking=True. Join with events: compute.wait_event(uploaded) before the kernel that reads the data, "
+    "downloads.wait_event(computed) before the copy back. Use two buffers in turn, or tensor.record_stream().",
+    apply=_apply,
+    uses=("handover_ns", "h2d_two_way", "d2h_two_way"),
+)

@@ -1,0 +1,39 @@
+"""Uploads and downloads at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from overlapscope.analysis.grouping import distinct
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.interventions._changes import move
+from overlapscope.prediction.interventions._words import copies
+from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.trace import Kind
+
+
+def _apply(graph: Graph, request: Request) -> Applied:
+    items = graph.items
+    there = items.is_copy & ~items.gone
+    both = np.intersect1d(distinct(items.lane[there & (items.kind == Kind.H2D)]), items.lane[there & (items.kind == Kind.D2H)])
+    mine = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, both))
+    called = items.call[mine]
+    changed = move(graph, mine, request.stance) if len(mine) else graph
+    what = f"{copies(graph, mine)} to the host leave the streams that also carry copies to the GPU."
+    return Applied(changed, called[called >= 0], len(mine), what, mine[:0])
+
+
+INTERVENTION = Intervention(
+    id="two-way",
+    title="both copy directions at once",
+    meaning="Downloads on streams that also carry uploads move to a stream of their own, so that the link works both "
+    "ways at once. While it does, each direction is slower, by the contention measured for the link.",
+    assumptions=(
+        Assumption("A download needs the kernels before it on its stream.", False),
+        Assumption("Nothing on the stream needs the downloads before it: buffers take turns.", True),
+    ),
+    advice="Give downloads a stream of their own, apart from the uploads' (torch.cuda.Stream()), and let it wait for "
+    "the event of the kernel that makes the data.",
+    apply=_apply,
+    uses=("handover_ns", "h2d_two_way", "d2h_two_way"),
+)

@@ -1,0 +1,85 @@
+"""Which interventions pay, and in which order: the ladder of gains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import msgspec
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.prediction.calibration import Calibration
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.predict import Base, Choice, Prediction, conclude, outcome, prepare
+from overlapscope.prediction.result import Rung
+from overlapscope.trace import Trace
+
+LEAST_GAIN = 0.01
+"""A rung is worth taking where it saves at least this share of the replayed step."""
+
+
+def best(trace: Trace, *, device: int | None = None, calibration: Calibration | None = None) -> Prediction:
+    """Predict with the set of interventions that gains most, and say what each adds.
+
+    From nothing changed, whichever gains most comes next, or the pair of them where none alone gains anything; until
+    nothing more gains 1 % of the step. Raises what `predict` does.
+    """
+    base = prepare(trace, device, calibration)
+    if not base.fidelity.valid:
+        return conclude(base, ())
+    was = base.steps.median_ns
+    left = [choice for choice in _candidates(base) if outcome(base, [choice], [Stance.EXPECTED]).applied[0].touched]
+    taken: tuple[Choice, ...] = ()
+    now, rungs = was, []
+    while left:
+        steps = [(one,) for one in left]
+        gained = _best_of(base, taken, steps)
+        if now - gained[0] < LEAST_GAIN * was:
+            gained = _best_of(base, taken, list(combinations(left, 2)))
+            if now - gained[0] < LEAST_GAIN * was:
+                break
+        now, added = gained
+        taken = _in_order((*taken, *added))
+        left = [choice for choice in left if choice not in added]
+        found = conclude(base, taken).result.predicted_step_ns
+        if found is not None:
+            rungs.append(
+                Rung(
+                    interventions=tuple(choice.text for choice in taken),
+                    added=" + ".join(choice.text for choice in added),
+                    predicted_step_ns=found,
+                    gain_ns=was - found.value,
+                )
+            )
+    chosen = conclude(base, taken)
+    return Prediction(msgspec.structs.replace(chosen.result, ladder=tuple(rungs)), chosen.before, chosen.after)
+
+
+def _candidates(base: Base) -> list[Choice]:
+    """Every intervention; `no-sync` for each blocking call that the trace has."""
+    runtime = base.trace.runtime_calls
+    blocking = call_kinds.synchronises(runtime)
+    rows = base.graph.calls.row[base.graph.waits.call]
+    names = sorted({runtime.name(row) for row in rows[blocking[rows]].tolist()})
+    choices = []
+    for intervention in all_interventions():
+        if intervention.argument_required:
+            choices += [Choice(intervention, name) for name in names]
+        else:
+            choices.append(Choice(intervention))
+    return choices
+
+
+def _best_of(base: Base, taken: Sequence[Choice], steps: Sequence[tuple[Choice, ...]]) -> tuple[int, tuple[Choice, ...]]:
+    """The shortest step that adding one of the given sets brings, and which; the first of equals."""
+    tried = []
+    for added in steps:
+        choices = _in_order((*taken, *added))
+        tried.append((outcome(base, choices, [Stance.EXPECTED] * len(choices)).steps.median_ns, added))
+    return min(tried, key=lambda one: one[0]) if tried else (2**62, ())
+
+
+def _in_order(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    order = [one.id for one in all_interventions()]
+    return tuple(sorted(choices, key=lambda choice: order.index(choice.intervention.id)))

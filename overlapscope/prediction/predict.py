@@ -1,0 +1,321 @@
+"""A recording and some interventions -> what a step would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from overlapscope.analysis.host import line_text, line_ids_around, ops_around
+from overlapscope.analysis.results import Buckets, Overlap
+from overlapscope.analysis.timeline import build as build_timeline
+from overlapscope.analysis.timeline import lengths, measured
+from overlapscope.errors import UsageError
+from overlapscope.intervals import I64
+from overlapscope.prediction.after import predicted_ops, predicted_trace
+from overlapscope.prediction.build import build
+from overlapscope.prediction.calibration import Calibration
+from overlapscope.prediction.fidelity import judge
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Hardware, Stance, find_hardware
+from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Request
+from overlapscope.prediction.periods import StepTimes, step_times
+from overlapscope.prediction.replay import Deadlock, Replay, replay
+from overlapscope.prediction.result import (
+    Assumption,
+    Change,
+    Constant,
+    Estimate,
+    Fidelity,
+    Figure,
+    Percentage,
+    WhatIf,
+)
+from overlapscope.trace import Kind, Trace
+from overlapscope.words import did_you_mean
+
+_PLACES = 5
+_ALWAYS = ("kernel_gap_ns", "launch_latency_ns", "return_ns")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The result, and the timelines before and after."""
+
+    result: WhatIf
+    before: Trace
+    after: Trace | None
+    """The recording as it would have been; None where nothing can be predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An intervention that was asked for."""
+
+    intervention: Intervention
+    argument: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As it was asked for: `no-sync cudaStreamSynchronize`."""
+        return f"{self.intervention.id} {self.argument}" if self.argument else self.intervention.id
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """A recording made ready for predictions: its graph, and the replay of that with nothing changed."""
+
+    trace: Trace
+    device: int
+    main_stream: int
+    hardware: Hardware
+    graph: Graph
+    replayed: Replay | None
+    """None where the graph cannot be replayed."""
+    measured: StepTimes
+    steps: StepTimes
+    fidelity: Fidelity
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What interventions made of a recording, taken one way."""
+
+    applied: tuple[Applied, ...]
+    graph: Graph
+    replayed: Replay
+    steps: StepTimes
+
+
+def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
+    """The interventions that texts ask for, in the order in which they are applied.
+
+    Raises UsageError for one that does not exist, or lacks what it has to be told.
+    """
+    known = {one.id: one for one in all_interventions()}
+    choices = []
+    for text in interventions:
+        name, _, argument = text.strip().partition(" ")
+        if name not in known:
+            raise UsageError(
+                f"there is no intervention {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}."
+            )
+        found = known[name]
+        argument = argument.strip()
+        if found.argument_required and not argument:
+            raise UsageError(f"{name} has to be told its {found.argument}, as in '{name} cudaStreamSynchronize'.")
+        if argument and found.argument is None:
+            raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
+        choices.append(Choice(found, argument or None))
+    order = list(known)
+    return tuple(sorted(dict.fromkeys(choices), key=lambda choice: order.index(choice.intervention.id)))
+
+
+def prepare(trace: Trace, device: int | None, calibration: Calibration | None) -> Base:
+    """Build and replay a recording's graph.
+
+    Raises KeyError where it has no such device, UsageError where it has no GPU activity at all.
+    """
+    if not len(trace.gpu_ops):
+        raise UsageError(f"{trace.source}: there is no GPU activity to predict from.")
+    if device is not None and device not in trace.devices:
+        raise KeyError(f"device {device}")
+    chosen = _busiest(trace) if device is None else device
+    hardware = find_hardware(trace, calibration)
+    graph = build(trace, hardware.known)
+    stream = build_timeline(trace, chosen).main_stream
+    recorded = step_times(graph, chosen, stream, graph.items.start_ns, graph.items.end_ns)
+    try:
+        replayed = replay(graph)
+    except Deadlock:
+        nothing = Fidelity(
+            valid=False,
+            reasons=("Its launches, ops and waits contradict each other: each waits for another.",),
+            step_error_pct=None,
+            start_error_ns=0,
+            launch_latency_ns=hardware.known.launch_latency_ns or 0,
+            unexplained_ns=0,
+        )
+        return Base(trace, chosen, stream, hardware, graph, None, recorded, recorded, nothing)
+    steps = step_times(graph, chosen, stream, replayed.start_ns, replayed.end_ns)
+    fidelity = judge(graph, replayed, recorded, steps, chosen)
+    return Base(trace, chosen, stream, hardware, graph, replayed, recorded, steps, fidelity)
+
+
+def _busiest(trace: Trace) -> int:
+    """The device with the most time in ops; the lowest of equals."""
+    ops = trace.gpu_ops
+    return max(trace.devices, key=lambda one: (int((ops.end_ns - ops.start_ns)[ops.device == one].sum()), -one))
+
+
+def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance]) -> Outcome:
+    """Apply each choice, each at its stance, and replay what comes out."""
+    graph, applied = base.graph, []
+    for choice, stance in zip(choices, stances, strict=True):
+        done = choice.intervention.apply(graph, Request(base.hardware, stance, choice.argument))
+        applied.append(done)
+        graph = done.graph
+    replayed = replay(graph)
+    steps = step_times(graph, base.device, base.main_stream, replayed.start_ns, replayed.end_ns)
+    return Outcome(tuple(applied), graph, replayed, steps)
+
+
+def predict(
+    trace: Trace,
+    interventions: Sequence[str] = (),
+    *,
+    device: int | None = None,
+    calibration: Calibration | None = None,
+) -> Prediction:
+    """What a step would take with the interventions: `pin`, `side-stream`, `no-sync cudaStreamSynchronize`...
+
+    `device` defaults to the busiest. Constants of the hardware come from the calibration, where one of the trace's GPU
+    is given, else from the trace, else from the table of an H200 that is shipped.
+
+    Raises UsageError for an intervention that does not exist, lacks what it has to be told, or a trace without GPU
+    activity; KeyError, with what was asked for, where there is no such device.
+    """
+    return conclude(prepare(trace, device, calibration), parse(interventions))
+
+
+def conclude(base: Base, choices: Sequence[Choice]) -> Prediction:
+    """Predict from a recording that has been made ready."""
+    if not base.fidelity.valid:
+        return Prediction(_result(base), base.trace, None)
+    taken = {stance: outcome(base, choices, [stance] * len(choices)) for stance in Stance}
+    expected = taken[Stance.EXPECTED]
+    times = [taken[stance].steps.median_ns for stance in Stance]
+    step = Estimate(value=times[Stance.EXPECTED], low=min(times), high=max(times))
+    was = base.steps.median_ns
+    before = _figures(base.trace, base.device, base.measured)
+    after = {
+        stance: _figures(replace(base.trace, gpu_ops=predicted_ops(one.graph, one.replayed)), base.device, one.steps)
+        for stance, one in taken.items()
+    }
+    result = _result(
+        base,
+        predicted_step_ns=step,
+        gain_ns=Estimate(value=was - step.value, low=was - step.high, high=was - step.low),
+        gain_pct=100 * (was - step.value) / was if was else None,
+        buckets={
+            name: Figure(
+                measured=getattr(before[0], name),
+                predicted=_estimate([getattr(after[stance][0], name) for stance in Stance]),
+            )
+            for name in Buckets.__struct_fields__
+        },
+        hidden_copy_pct=_percentage("hidden_copy_pct", before[1], [after[stance][1] for stance in Stance]),
+        efficiency_pct=_percentage("efficiency_pct", before[1], [after[stance][1] for stance in Stance]),
+        interventions=tuple(
+            _change(base.trace, choice, done) for choice, done in zip(choices, expected.applied, strict=True)
+        ),
+        assumptions=_assumptions(base, choices, step.value),
+        constants=_constants(base, choices, expected),
+    )
+    return Prediction(result, base.trace, predicted_trace(expected.graph, expected.replayed))
+
+
+def _result(base: Base, **predicted: object) -> WhatIf:
+    nothing: dict[str, object] = {
+        "predicted_step_ns": None,
+        "gain_ns": None,
+        "gain_pct": None,
+        "buckets": {},
+        "hidden_copy_pct": None,
+        "efficiency_pct": None,
+        "interventions": (),
+        "assumptions": (),
+        "constants": (),
+    }
+    facts: dict[str, object] = {
+        "source": base.trace.source,
+        "rank": base.trace.rank,
+        "device": base.device,
+        "device_name": base.trace.device_names.get(base.device),
+        "steps": 0 if base.measured.whole else len(base.measured.known),
+        "baseline_step_ns": base.measured.median_ns,
+        "replayed_step_ns": base.steps.median_ns,
+        "replay": base.fidelity,
+    }
+    return WhatIf(**(facts | nothing | predicted))  # type: ignore[arg-type]
+
+
+def _figures(trace: Trace, device: int, steps: StepTimes) -> tuple[Buckets, Overlap]:
+    """Those of the step of median length: of two in the middle, the shorter."""
+    middle = int(np.argsort(steps.known, kind="stable")[(len(steps.known) - 1) // 2])
+    window = steps.start_ns[middle : middle + 1], steps.end_ns[middle : middle + 1]
+    ns = {name: int(values[0]) for name, values in lengths(build_timeline(trace, device), *window).items()}
+    buckets, _, overlap = measured(ns)
+    return buckets, overlap
+
+
+def _estimate(by_stance: list[int]) -> Estimate:
+    return Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
+
+
+def _percentage(name: str, before: Overlap, after: list[Overlap]) -> Percentage:
+    values = [getattr(one, name) for one in after]
+    known = [value for value in values if value is not None]
+    return Percentage(
+        measured=getattr(before, name),
+        predicted=values[Stance.EXPECTED],
+        low=min(known, default=None),
+        high=max(known, default=None),
+    )
+
+
+def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
+    return Change(
+        intervention=choice.intervention.id,
+        argument=choice.argument,
+        title=choice.intervention.title,
+        touched=done.touched,
+        what=done.what,
+        advice=choice.intervention.advice,
+        where=_places(trace, done.graph.calls.row[done.calls]),
+    )
+
+
+def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
+    """Python lines, or else ops, around the given runtime calls, the most frequent first."""
+    calls = trace.runtime_calls
+    thread, at = calls.thread[rows], calls.start_ns[rows]
+    lines = [line_text(trace, name) for name in line_ids_around(trace, thread, at).tolist()]
+    ops = ops_around(trace, thread, at)
+    counts: dict[str, int] = {}
+    for line, op in zip(lines, ops, strict=True):
+        place = line or op
+        if place:
+            counts[place] = counts.get(place, 0) + 1
+    return tuple(sorted(counts, key=lambda place: (-counts[place], place))[:_PLACES])
+
+
+def _assumptions(base: Base, choices: Sequence[Choice], value: int) -> tuple[Assumption, ...]:
+    """What each choice takes for granted, and how much longer the step is where that does not hold."""
+    found = []
+    for number, choice in enumerate(choices):
+        for assumption in choice.intervention.assumptions:
+            cost = None
+            if assumption.costed:
+                stances = [Stance.EXPECTED] * len(choices)
+                stances[number] = Stance.WORST
+                cost = max(0, outcome(base, choices, stances).steps.median_ns - value)
+            found.append(
+                Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=False)
+            )
+    return tuple(found)
+
+
+def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tuple[Constant, ...]:
+    """The constants that the prediction rests on: those that its interventions read, and those of every replay."""
+    fields = dict.fromkeys([*_ALWAYS, *(field for choice in choices for field in choice.intervention.uses)])
+    found = [constant for field in fields if (constant := base.hardware.constant(field)) is not None]
+    items = expected.graph.items
+    for done in expected.applied:
+        for kind in (Kind.H2D, Kind.D2H):
+            sizes = items.bytes[done.copies[items.kind[done.copies] == kind]]
+            if len(sizes):
+                found.append(base.hardware.copy_constant(kind, int(np.median(sizes))))
+    return tuple(dict.fromkeys(found))
