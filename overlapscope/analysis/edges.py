@@ -27,7 +27,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool
-from overlapscope.trace import I8, Sync, Trace
+from overlapscope.trace import I8, Kind, Sync, Trace
 
 EXACT, HIGH, LOW = 2, 1, 0
 
@@ -84,19 +84,13 @@ class _Waits:
 def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     """All event-wait edges that hold ops of the device, by held op."""
     ops = trace.gpu_ops
-    # Streams of several devices share numbers; here a stream is told by both.
-    lane = ops.device.astype(np.int64) << 32 | (ops.stream.astype(np.int64) & 0xFFFFFFFF)
-    launched = np.flatnonzero(ops.launch >= 0)
-    at = trace.runtime_calls.start_ns[ops.launch[launched]]
-    in_order = launched[np.lexsort((ops.start_ns[launched], at))]
-    by_lane = {int(one): in_order[lane[in_order] == one] for one in distinct(lane[in_order])}
+    lane, in_order, by_lane = _lanes(trace)
     waits = _find_waits(trace, lane, in_order)
     if not len(waits.at_ns) or len(by_lane) < 2:
         nothing = np.empty(0, np.int64)
         return Edges(nothing, nothing, nothing, nothing.astype(np.int8), nothing, nothing, nothing)
 
-    launch_ns = np.zeros(len(ops), np.int64)
-    launch_ns[launched] = at
+    launch_ns = _launch_ns(trace)
     held = np.full(len(waits.at_ns), -1, np.int64)
     for one, rows in by_lane.items():
         mine = np.flatnonzero(waits.lane == one)
@@ -145,6 +139,47 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
         wait=waits.call[found],
         record=record[found],
     )
+
+
+def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
+    """Waits of a stream for an event of its own: they hold nothing back, but say which copies and kernels need which.
+
+    The last op before the event was recorded, and the first behind the wait that is of another sort (upload, download,
+    all else): rows of `Trace.gpu_ops`. Only where the trace states on which stream and by which call the event was
+    recorded.
+    """
+    lane, in_order, by_lane = _lanes(trace)
+    waits = _find_waits(trace, lane, in_order)
+    launch_ns, kind = _launch_ns(trace), trace.gpu_ops.kind
+    sort = np.where(trace.gpu_ops.is_copy, kind, -1)
+    others = {(one, of): rows[sort[rows] != of] for one, rows in by_lane.items() for of in (-1, Kind.H2D, Kind.D2H)}
+    source, held = [], []
+    for row in np.flatnonzero(waits.stated & (waits.lane == waits.source_lane)).tolist():
+        rows = by_lane.get(int(waits.lane[row]), in_order[:0])
+        before = int(np.searchsorted(launch_ns[rows], waits.recorded_ns[row])) - 1
+        if before < 0:
+            continue
+        possible = others[int(waits.lane[row]), int(sort[rows[before]])]
+        behind = int(np.searchsorted(launch_ns[possible], waits.at_ns[row]))
+        if behind < len(possible):
+            source.append(int(rows[before]))
+            held.append(int(possible[behind]))
+    return np.array(source, np.int64), np.array(held, np.int64)
+
+
+def _lanes(trace: Trace) -> tuple[I64, I64, dict[int, I64]]:
+    """The stream of each op, told from streams of other devices; the launched ops in launch order; and those by stream."""
+    ops = trace.gpu_ops
+    lane = ops.device.astype(np.int64) << 32 | (ops.stream.astype(np.int64) & 0xFFFFFFFF)
+    launched = np.flatnonzero(ops.launch >= 0)
+    in_order = launched[np.lexsort((ops.start_ns[launched], trace.runtime_calls.start_ns[ops.launch[launched]]))]
+    return lane, in_order, {int(one): in_order[lane[in_order] == one] for one in distinct(lane[in_order])}
+
+
+def _launch_ns(trace: Trace) -> I64:
+    """When each op was launched; 0 where that is not known."""
+    ops = trace.gpu_ops
+    return np.where(ops.launch >= 0, np.append(trace.runtime_calls.start_ns, 0)[ops.launch], 0)
 
 
 def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:

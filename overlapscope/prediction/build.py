@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges
+from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.intervals import covered, union
@@ -37,12 +37,14 @@ def build(trace: Trace, constants: Constants) -> Graph:
     items, orders, unexplained = _with_lags(items, calls, orders, constants)
     calls, waits = find_waits(trace, calls, items, constants)
     lanes = distinct(items.lane)
+    source, held = own_stream_waits(trace)
     return Graph(
         trace=trace,
         items=replace(items, lane=np.searchsorted(lanes, items.lane)),
         calls=calls,
         orders=orders,
         waits=waits,
+        notes=(item_of_op[source], item_of_op[held]),
         threads=threads,
         item_of_op=item_of_op,
         streams=tuple((int(lane) >> 32, int(np.int32(int(lane) & 0xFFFFFFFF))) for lane in lanes.tolist()),

@@ -163,6 +163,9 @@ class Graph:
     calls: Calls
     orders: Orders
     waits: Waits
+    notes: tuple[I64, I64]
+    """Pairs of items of one lane, the second of which was told to wait for the first: the recording's own word on what
+    needs what, where being on one lane says nothing."""
     threads: tuple[int, ...]
     """Operating-system id of each thread number."""
     item_of_op: I64

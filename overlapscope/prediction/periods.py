@@ -9,7 +9,7 @@ import numpy as np
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.intervals import I64
 from overlapscope.prediction.graph import Graph
-from overlapscope.trace import Trace
+from overlapscope.trace import Kind, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,3 +72,19 @@ def _first_judged(trace: Trace) -> int:
     rows = np.flatnonzero(is_step(trace.annotations))
     judged = judged_steps(trace)
     return int(np.searchsorted(rows, judged[0])) if len(judged) else 0
+
+
+def engine_ns(graph: Graph, device: int, start_ns: I64, end_ns: I64) -> int:
+    """How long the busier copy engine works for a step (median): steps that follow each other cannot be shorter.
+
+    A recording of few steps may not show it, where copies are left over that run behind its last kernel. 0 without
+    steps.
+    """
+    items, number = graph.items, step_of_items(graph)
+    longest = 0
+    for kind in (Kind.H2D, Kind.D2H):
+        mine = items.on_engine & (items.kind == kind) & (items.device == device) & (number >= _first_judged(graph.trace))
+        if mine.any():
+            each = np.bincount(number[mine], weights=(end_ns - start_ns)[mine])
+            longest = max(longest, int(np.median(each[each > 0])))
+    return longest

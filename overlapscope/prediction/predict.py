@@ -21,7 +21,8 @@ from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance, find_hardware
 from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Request
-from overlapscope.prediction.periods import StepTimes, step_times
+from overlapscope.prediction.noise import spread
+from overlapscope.prediction.periods import StepTimes, engine_ns, step_times
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
     Assumption,
@@ -87,6 +88,8 @@ class Outcome:
     graph: Graph
     replayed: Replay
     steps: StepTimes
+    step_ns: int
+    """What a step takes when many follow each other."""
 
 
 def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
@@ -150,16 +153,23 @@ def _busiest(trace: Trace) -> int:
     return max(trace.devices, key=lambda one: (int((ops.end_ns - ops.start_ns)[ops.device == one].sum()), -one))
 
 
-def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance]) -> Outcome:
-    """Apply each choice, each at its stance, and replay what comes out."""
+def outcome(
+    base: Base, choices: Sequence[Choice], stances: Sequence[Stance], run: Stance = Stance.EXPECTED
+) -> Outcome:
+    """Apply each choice, each at its stance, and replay what comes out, as in a run that is lucky or not."""
     graph, applied = base.graph, []
     for choice, stance in zip(choices, stances, strict=True):
         done = choice.intervention.apply(graph, Request(base.hardware, stance, choice.argument))
         applied.append(done)
         graph = done.graph
+    if any(done.touched for done in applied):
+        graph = spread(graph, run)
     replayed = replay(graph)
     steps = step_times(graph, base.device, base.main_stream, replayed.start_ns, replayed.end_ns)
-    return Outcome(tuple(applied), graph, replayed, steps)
+    step_ns = steps.median_ns
+    if choices and not steps.whole:
+        step_ns = max(step_ns, engine_ns(graph, base.device, replayed.start_ns, replayed.end_ns))
+    return Outcome(tuple(applied), graph, replayed, steps, step_ns)
 
 
 def predict(
@@ -184,9 +194,9 @@ def conclude(base: Base, choices: Sequence[Choice]) -> Prediction:
     """Predict from a recording that has been made ready."""
     if not base.fidelity.valid:
         return Prediction(_result(base), base.trace, None)
-    taken = {stance: outcome(base, choices, [stance] * len(choices)) for stance in Stance}
+    taken = {stance: outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
     expected = taken[Stance.EXPECTED]
-    times = [taken[stance].steps.median_ns for stance in Stance]
+    times = [taken[stance].step_ns for stance in Stance]
     step = Estimate(value=times[Stance.EXPECTED], low=min(times), high=max(times))
     was = base.steps.median_ns
     before = _figures(base.trace, base.device, base.measured)
@@ -301,7 +311,7 @@ def _assumptions(base: Base, choices: Sequence[Choice], value: int) -> tuple[Ass
             if assumption.costed:
                 stances = [Stance.EXPECTED] * len(choices)
                 stances[number] = Stance.WORST
-                cost = max(0, outcome(base, choices, stances).steps.median_ns - value)
+                cost = max(0, outcome(base, choices, stances).step_ns - value)
             found.append(
                 Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=False)
             )

@@ -17,33 +17,41 @@ NOTHING = np.empty(0, np.int64)
 def move(graph: Graph, rows: I64, stance: Stance) -> Graph:
     """The graph with the given copies on lanes of their own, one for each of their lanes and directions.
 
-    A kernel is taken to need the uploads that came before it on the lane, and a download the kernels before it. At
-    worst, everything waits for everything as before; at best, no kernel needs an upload that it is not shown to.
+    Where the recording notes events between them (`Graph.notes`), these say what needs what. Elsewhere a kernel is taken
+    to need the uploads that came before it on the lane, and a download the kernels before it. At worst, everything waits
+    for everything as before; at best, no kernel needs an upload that it is not shown to.
     """
     items = graph.items
     lane, streams = items.lane.copy(), list(graph.streams)
     first, then = [], []
     moved = np.zeros(len(items), np.bool_)
     moved[rows] = True
-    for source in np.unique(lane[rows]).tolist():
-        line = np.flatnonzero((items.lane == source) & ~items.gone)
-        copies = line[moved[line]]
+    lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in np.unique(lane[rows]).tolist()]
+    for line in lines:
         for kind in (Kind.H2D, Kind.D2H):
-            mine = copies[items.kind[copies] == kind]
+            mine = line[moved[line] & (items.kind[line] == kind)]
             if len(mine):
                 lane[mine] = len(streams)
-                streams.append((streams[source][0], _free_stream(streams)))
-        before, after = _neighbours(line, moved[line] & True, items.is_copy[line])
-        upload = items.kind[copies] == Kind.H2D
+                streams.append((streams[int(items.lane[mine[0]])][0], _free_stream(streams)))
+    noted_first, noted_then = graph.notes
+    tied = (lane[noted_first] != lane[noted_then]) & (moved[noted_first] | moved[noted_then])
+    first.append(noted_first[tied])
+    then.append(noted_then[tied])
+    noted = np.zeros(len(items), np.bool_)
+    noted[noted_first[tied]] = noted[noted_then[tied]] = True
+    for line in lines:
+        copies = line[moved[line]]
+        before, after = _neighbours(line, moved[line], items.is_copy[line])
+        upload, told = items.kind[copies] == Kind.H2D, _told(graph, line, copies, noted)
         if stance == Stance.WORST:
-            first += [before, copies]
+            first += [np.where(told, -1, before), np.where(told, -1, copies)]
             then += [copies, after]
         else:
-            first += [np.where(upload, -1, before)]
-            then += [copies]
+            first.append(np.where(upload | told, -1, before))
+            then.append(copies)
             if stance == Stance.EXPECTED:
-                first += [np.where(upload, copies, -1)]
-                then += [after]
+                first.append(np.where(upload & ~told, copies, -1))
+                then.append(after)
     pairs = np.concatenate(first), np.concatenate(then)
     real = (pairs[0] >= 0) & (pairs[1] >= 0)
     orders = Orders.of(pairs[0][real], pairs[1][real], graph.constants.handover_ns or 0, Why.DATA)
@@ -53,6 +61,20 @@ def move(graph: Graph, rows: I64, stance: Stance) -> Graph:
         orders=graph.orders.joined(orders),
         streams=tuple(streams),
     )
+
+
+def _told(graph: Graph, line: I64, copies: I64, noted: Bool) -> Bool:
+    """Whether the recording's own notes say what needs each of a lane's copies, and what it needs.
+
+    An event behind several copies of one direction speaks for all of them.
+    """
+    told = noted[copies].copy()
+    place = np.searchsorted(line, copies)
+    kind = graph.items.kind[copies]
+    joined = (np.diff(place) == 1) & (kind[1:] == kind[:-1])
+    for number in np.flatnonzero(joined)[::-1].tolist():
+        told[number] |= told[number + 1]
+    return told
 
 
 def _neighbours(line: I64, moved: Bool, copy: Bool) -> tuple[I64, I64]:

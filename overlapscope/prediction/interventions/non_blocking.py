@@ -8,9 +8,10 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
-from overlapscope.trace import I64, Bool, Memory
+from overlapscope.trace import I64, Bool, Kind, Memory
 from overlapscope.words import plural
 
 _NEXT_NS = 20_000
@@ -28,6 +29,10 @@ def _apply(graph: Graph, request: Request) -> Applied:
     # cudaMemcpy and the like wait by contract; from pinned memory, cudaMemcpyAsync does not.
     pinned = copied[items.host_memory[copied] == Memory.PINNED]
     blocking = items.call[pinned][call_kinds.copies_blocking(runtime)[calls.row][items.call[pinned]]]
+    if request.stance == Stance.WORST:
+        # The host reads what was copied to it: those waits stay.
+        down = graph.waits.call[items.kind[graph.waits.item] == Kind.D2H]
+        own, blocking = own[~np.isin(own, down)], blocking[~np.isin(blocking, down)]
     wait_of_own = np.isin(graph.waits.call, own)
     wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
     length, before = calls.length_ns.copy(), calls.before_ns.copy()
@@ -77,7 +82,7 @@ INTERVENTION = Intervention(
         Assumption(
             "The host neither reads what was copied to it nor overwrites what is being copied from it before it next "
             "waits for the GPU anyway.",
-            False,
+            True,
         ),
     ),
     advice="tensor.to(device, non_blocking=True), target.copy_(source, non_blocking=True), with the host's side pinned; "
