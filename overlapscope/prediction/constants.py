@@ -48,6 +48,8 @@ class Constants(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the call of an asynchronous copy from or to pinned memory."""
     event_call_ns: int | None = None
     """Length of an event's record or wait call."""
+    query_call_ns: int | None = None
+    """Length of a call that does next to nothing, `cudaStreamIsCapturing`: how fast the host's code runs."""
     graph_call_ns: int | None = None
     """Length of the launch call of a graph of one kernel..."""
     graph_node_call_ns: float | None = None

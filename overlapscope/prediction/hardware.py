@@ -39,6 +39,8 @@ class Hardware:
     origins: dict[str, Origin]
     sized: dict[Kind, tuple[tuple[SizedTime, Origin], ...]]
     """Durations of pinned copies by direction, by size, ascending."""
+    calibrated: Constants
+    """Those of a calibration of this model of GPU; empty where there is none."""
 
     def copy_ns(self, kind: Kind, size: I64, stance: Stance = Stance.EXPECTED) -> F64:
         """How long pinned copies of these sizes in bytes take, nothing beside them."""
@@ -50,6 +52,11 @@ class Hardware:
         # Straight lines between sizes: latency and a rate. Beyond the largest, its rate.
         found: F64 = np.where(wanted > sizes[-1], times[-1] * wanted / sizes[-1], np.interp(wanted, sizes, times))
         return found
+
+    def host_ns(self, field: str) -> float | None:
+        """A constant of the host, where it is this machine's: measured by its calibration, or the table's own GPU."""
+        value = getattr(self.calibrated, field)
+        return None if value is None else float(value)
 
     def copy_constant(self, kind: Kind, size: int) -> Constant:
         """The duration of a copy, for a report."""
@@ -89,7 +96,10 @@ def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
         Kind.H2D: _curve([(origin, constants.h2d) for origin, constants in sources]),
         Kind.D2H: _curve([(origin, constants.d2h) for origin, constants in sources]),
     }
-    return Hardware(Constants(**chosen), origins, sized)
+    table = shipped()
+    same = table.gpu in trace.device_names.values()
+    calibrated = calibration.constants if calibration is not None else table.constants if same else Constants()
+    return Hardware(Constants(**chosen), origins, sized, calibrated)
 
 
 def _curve(sources: list[tuple[Origin, tuple[SizedTime, ...]]]) -> tuple[tuple[SizedTime, Origin], ...]:

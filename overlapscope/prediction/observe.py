@@ -37,8 +37,10 @@ slow each other."""
 _ENGINE = np.array([{Kind.COMM: Kind.COMPUTE}.get(kind, kind) for kind in Kind])
 """What runs each kind of op: kernels of both kinds share the SMs."""
 
+QUERY = call_kinds.whole_name(r"(cuda|hip)StreamIsCapturing")
+"""What PyTorch asks at every copy; it reads one field."""
 _GRAPH_LAUNCH = call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch")
-_KERNEL_LAUNCH = call_kinds.whole_name(r"(cuda|cu|hip|hipExt|hipModule)Launch(Cooperative)?Kernel(Ex|ExC)?")
+KERNEL_LAUNCH = call_kinds.whole_name(r"(cuda|cu|hip|hipExt|hipModule)Launch(Cooperative)?Kernel(Ex|ExC)?")
 
 
 def observe(trace: Trace) -> Constants:
@@ -63,6 +65,7 @@ def observe(trace: Trace) -> Constants:
         launch_call_ns=_median(seen.call_length[seen.first & seen.kernel & seen.room]),
         copy_call_ns=_median(seen.call_length[seen.first & seen.pinned & seen.room]),
         event_call_ns=_median(_lengths(trace, seen.event_calls)),
+        query_call_ns=_median(_lengths(trace, np.flatnonzero(call_kinds.named(trace.runtime_calls, QUERY)))),
         graph_call_ns=graph_call,
         graph_node_call_ns=graph_node,
         graph_latency_ns=graph_latency,
@@ -110,7 +113,7 @@ class _Seen:
         self.kind = ops.kind[self.row]
         self.compute: Bool = self.kind == Kind.COMPUTE
         self.graph: Bool = call_kinds.named(calls, _GRAPH_LAUNCH)[self.launch]
-        self.kernel: Bool = self.compute & call_kinds.named(calls, _KERNEL_LAUNCH)[self.launch]
+        self.kernel: Bool = self.compute & call_kinds.named(calls, KERNEL_LAUNCH)[self.launch]
         """Kernels launched one by one."""
         on_host = ops.host_memory[self.row] == Memory.PINNED
         self.pinned: Bool = ops.is_copy[self.row] & on_host & call_kinds.copies_async(calls)[self.launch]

@@ -9,6 +9,7 @@ import numpy as np
 from overlapscope.analysis.host import on_thread, pinning
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import NOTHING, without_host_time
+from overlapscope.prediction.interventions._relief import with_warm_caches, without_giving_back
 from overlapscope.prediction.interventions._words import copies as copies_text
 from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
@@ -38,6 +39,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         calls=replace(calls, length_ns=call_ns),
         waits=graph.waits.take(~own),
     )
+    changed = without_giving_back(with_warm_caches(changed, mine, request), mine, request)
     ops, spared = pinning(graph.trace), 0
     rows_of = [its]
     for number, thread in enumerate(graph.threads):

@@ -1,0 +1,135 @@
+"""What the host is spared where copies are no longer staged through pageable memory, beside the copies themselves.
+
+Two things follow a staged copy that no call shows. The driver's copy through host memory drives everything else out of
+the caches, so that the host's next code runs slower for a while: calls that do next to nothing then take twice as long
+(cudaStreamIsCapturing, 0.54 us instead of 0.25 on an H200's host), and so does the code between them. And memory that a
+download made for itself is given back to the system page by page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.host import pinning
+from overlapscope.intervals import I64, Bool
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions.intervention import Request
+from overlapscope.prediction.observe import FEWEST, KERNEL_LAUNCH, QUERY
+from overlapscope.prediction.periods import step_of_items
+from overlapscope.trace import Kind
+
+_EVICTS_BYTES = 1 << 20
+"""A staged copy of this size leaves little in a core's own caches (1 to 2 MiB on current servers)."""
+_COLD_NS = {Stance.BEST: 300_000, Stance.EXPECTED: 100_000, Stance.WORST: 0}
+"""How much of the host's work behind a staged copy runs slower for it."""
+_WARM_AFTER_NS = 2_000_000
+_FRESH_BYTES = 32 << 20
+"""From this size on malloc takes memory from the system and gives it back at once (glibc, M_MMAP_THRESHOLD_MAX)."""
+_RETURN_NS_PER_BYTE = 0.021
+"""Giving memory back: 64 ms for 2.95 GB in pages of 4 KiB (traces/laboratory/offload_store/cpu)."""
+_MAKES = ("aten::empty", "aten::empty_strided", "aten::empty_like")
+_USUAL_NS = 100_000
+"""Work of the host shorter than this gives nothing of that size back."""
+
+
+def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
+    """The graph with the host's work behind the given copies, and behind `pin_memory()`, as fast as it is elsewhere."""
+    items, calls = graph.items, graph.calls
+    big = staged[(items.bytes[staged] >= _EVICTS_BYTES) & (items.call[staged] >= 0)]
+    evicts = np.zeros(len(calls), np.bool_)
+    evicts[items.call[big]] = True
+    evicts[_before_pinning(graph)] = True
+    ratio = _slowness(graph, np.flatnonzero(evicts), request)
+    cold = _COLD_NS[request.stance]
+    if ratio <= 1 or not cold:
+        return graph
+    before, length = calls.before_ns.copy(), calls.length_ns.copy()
+    waits = np.zeros(len(calls), np.bool_)
+    waits[graph.waits.call] = True
+    for thread in np.unique(calls.thread[evicts]).tolist():
+        mine = np.flatnonzero(calls.thread == thread)
+        left = 0.0
+        for call in mine.tolist():
+            slow = min(left, before[call])
+            before[call] -= round(slow * (1 - 1 / ratio))
+            left -= slow
+            if not waits[call] and not evicts[call]:
+                slow = min(left, length[call])
+                length[call] -= round(slow * (1 - 1 / ratio))
+                left -= slow
+            if evicts[call]:
+                left = cold
+    return replace(graph, calls=replace(calls, before_ns=before, length_ns=length))
+
+
+def _before_pinning(graph: Graph) -> I64:
+    """The last call of its thread before each `pin_memory()`."""
+    ops, calls = pinning(graph.trace), graph.calls
+    found = [graph.waits.call[:0]]
+    for number, thread in enumerate(graph.threads):
+        mine = np.flatnonzero(calls.thread == number)
+        place = np.searchsorted(calls.start_ns[mine], ops.start_ns[ops.thread == thread]) - 1
+        found.append(mine[np.unique(place[place >= 0])])
+    return np.concatenate(found)
+
+
+def _slowness(graph: Graph, evicting: I64, request: Request) -> float:
+    """How much longer calls take behind those that leave the caches cold than they do elsewhere; 1 if not known."""
+    runtime = graph.trace.runtime_calls
+    for pattern, field in ((QUERY, "query_call_ns"), (KERNEL_LAUNCH, "launch_call_ns")):
+        rows = np.flatnonzero(call_kinds.named(runtime, pattern))
+        ended = np.sort(graph.calls.end_ns[evicting])
+        last = np.searchsorted(ended, runtime.start_ns[rows], side="right") - 1
+        since = np.where(last >= 0, runtime.start_ns[rows] - np.append(ended, 0)[last], 2**62)
+        length = runtime.end_ns[rows] - runtime.start_ns[rows]
+        cold, warm = length[since < _WARM_AFTER_NS], length[since >= _WARM_AFTER_NS]
+        usual = float(np.median(warm)) if len(warm) >= FEWEST else request.hardware.host_ns(field)
+        if len(cold) >= FEWEST and usual:
+            ratio = max(1.0, float(np.median(cold)) / usual)
+            return ratio**2 if request.stance == Stance.BEST else ratio
+    return 1.0
+
+
+def without_giving_back(graph: Graph, staged: I64, request: Request) -> Graph:
+    """The graph without the time in which memory that downloads made for themselves goes back to the system.
+
+    It is taken from the longest stretches of work between calls of the same step.
+    """
+    items, calls, trace = graph.items, graph.calls, graph.trace
+    fresh = staged[(items.kind[staged] == Kind.D2H) & (items.bytes[staged] >= _FRESH_BYTES) & (items.call[staged] >= 0)]
+    if request.stance == Stance.WORST or not len(fresh) or not len(trace.cpu_ops):
+        return graph
+    made = fresh[_into_new_memory(graph, items.call[fresh])]
+    step = step_of_items(graph)
+    before = calls.before_ns.copy()
+    for number in np.unique(step[made]).tolist():
+        left = round(_RETURN_NS_PER_BYTE * float(items.bytes[made[step[made] == number]].sum()))
+        # Up to the next step's first calls: what is made in a step is given back before the next makes its own.
+        launched = items.call[(step == number) & (items.call >= 0)]
+        here = np.arange(int(launched.min()), min(int(launched.max()) + 3, len(calls)))
+        for call in here[np.argsort(-before[here], kind="stable")].tolist():
+            taken = max(0, min(left, int(before[call]) - _USUAL_NS))
+            before[call] -= taken
+            left -= taken
+    return replace(graph, calls=replace(calls, before_ns=before))
+
+
+
+def _into_new_memory(graph: Graph, call: I64) -> Bool:
+    """Whether the op of each copy's call, or the op right before it on the thread, made the memory copied to."""
+    ops, runtime = graph.trace.cpu_ops, graph.trace.runtime_calls
+    rows = graph.calls.row[call]
+    makes = ops.named(lambda name: name in _MAKES)
+    new = np.zeros(len(call), np.bool_)
+    for thread in np.unique(runtime.thread[rows]).tolist():
+        mine = np.flatnonzero(runtime.thread[rows] == thread)
+        made = ops.start_ns[makes & (ops.thread == thread)]
+        copied = np.sort(runtime.start_ns[rows[mine]])
+        previous = np.concatenate([[-(2**62)], copied])[np.searchsorted(copied, runtime.start_ns[rows[mine]])]
+        last = np.append(made, -(2**62))[np.searchsorted(made, runtime.start_ns[rows[mine]]) - 1]
+        new[mine] = last > previous
+    return new
