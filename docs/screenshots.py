@@ -20,12 +20,13 @@ WIDTH, HEIGHT = 1280, 860
 
 
 def main() -> None:
-    """Writes `overview.png`, `timeline.png` and `ranks.png`."""
+    """Writes `overview.png`, `timeline.png`, `whatif.png` and `ranks.png`."""
     with sync_playwright() as playwright, serve(TRACES) as served:
         browser = playwright.chromium.launch(executable_path=chromium.find(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         overview(page, served)
         timeline(page, served)
+        whatif(page, served)
         ranks(page)
         browser.close()
 
@@ -45,6 +46,15 @@ def timeline(page: Page, served: Served) -> None:
     expect(page.locator("#timeline[data-exact=true]")).to_be_visible()
     page.wait_for_timeout(300)
     page.screenshot(path=HERE / "timeline.png")
+
+
+def whatif(page: Page, served: Served) -> None:
+    """A pipeline on one stream, and what it would be on three."""
+    page.set_viewport_size({"width": WIDTH, "height": 1640})
+    visit(page, served, "whatif", trace=TRACE.replace("two_streams", "one_stream"), change="side-stream")
+    expect(page.locator("#whatif-timeline-after[data-exact=true]")).to_be_visible()
+    page.screenshot(path=HERE / "whatif.png")
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
 
 def ranks(page: Page) -> None:

@@ -6,6 +6,7 @@ trace = ov.load("trace.json.gz")
 report = ov.analyze(trace)
 report.devices[0].overlap.efficiency_pct
 ov.diff(before, after).verdict
+ov.whatif(trace, ["pin", "side-stream"]).predicted_step_ns
 ov.check(report, {"forbid": ["pageable-copy"]}).outcome
 
 with ov.record("trace.json.gz") as rec:  # ov.step() marks steps from anywhere
@@ -19,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from overlapscope import hta
-    from overlapscope.api import analyze, check, diff, load
+    from overlapscope.api import analyze, check, diff, load, whatif
     from overlapscope.recorder.current import step
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
 
-__all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "step"]
+__all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "step", "whatif"]
 __version__ = "0.1.0"
 
 
@@ -34,6 +35,7 @@ _PLACES = {
     "load": ("overlapscope.api", "load"),
     "record": ("overlapscope.recorder.recording", "Recording"),
     "step": ("overlapscope.recorder.current", "step"),
+    "whatif": ("overlapscope.api", "whatif"),
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.analysis import analyze_trace
@@ -14,8 +14,10 @@ from overlapscope.trace import Trace
 if TYPE_CHECKING:
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.compare.difference import Diff
+    from overlapscope.prediction.calibration import Calibration
+    from overlapscope.prediction.result import WhatIf
 
-__all__ = ["analyze", "check", "diff", "load"]
+__all__ = ["analyze", "check", "diff", "load", "whatif"]
 
 Job = Report | Trace | Iterable[Trace] | str | os.PathLike[str]
 """A report; or the traces of one job, or the file, directory or pattern that holds them, to make one of."""
@@ -78,6 +80,31 @@ def check(
     elif baseline is not None:
         past = baselines.of(_report(baseline), ranges=told.compared_ranges)
     return checking.check(_report(job), told, baseline=past)
+
+
+def whatif(
+    trace: Trace,
+    interventions: Sequence[str] = (),
+    *,
+    device: int | None = None,
+    calibration: Calibration | str | os.PathLike[str] | None = None,
+) -> WhatIf:
+    """What a step of a recording would take, in nanoseconds, had the program been changed (`docs/whatif-report.md`).
+
+    `interventions` are written as on the command line: `["pin", "side-stream", "no-sync cudaStreamSynchronize"]`.
+    `calibration` is what `overlapscope scenarios calibrate` measured on the GPU, or the file that holds it; without it
+    the constants come from the trace and the shipped table. Where the replay does not explain the recording,
+    `replay.valid` is False and `predicted_step_ns` None.
+
+    Raises UsageError for an intervention that does not exist or lacks its argument, a trace without GPU activity and a
+    file that holds no calibration, KeyError where there is no such device.
+    """
+    from overlapscope.prediction import predict
+    from overlapscope.prediction.calibration import read
+
+    if isinstance(calibration, str | os.PathLike):
+        calibration = read(calibration)
+    return predict(trace, interventions, device=device, calibration=calibration).result
 
 
 def _report(job: Job) -> Report:

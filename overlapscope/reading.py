@@ -1,4 +1,4 @@
-"""From what a user names to a Report or a Baseline: traces, directories of ranks, patterns, or files written by us."""
+"""From what a user names to what it holds: traces, directories of ranks, patterns, or files written by us."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlapscope.errors import UnreadableTrace
+from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.sources import LIMIT_BYTES, expand, load
 
 if TYPE_CHECKING:
     from overlapscope.budgets.baseline import Baseline
+    from overlapscope.prediction.calibration import Calibration
     from overlapscope.ranks.result import RanksReport
     from overlapscope.report import Report
+    from overlapscope.trace import Trace
 
 _BEGINS_LIKE_A_REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:')
 _BEGINS_LIKE_A_BASELINE = re.compile(rb'\s*\{\s*"devices"\s*:')
 _BEGINS_LIKE_RANKS = re.compile(rb'\s*\{\s*"schema_version"\s*:[^\[\]]*?"world_size"\s*:')
 _HEAD_BYTES = 256
+
+CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
+"""Where `overlapscope scenarios calibrate` leaves its result, from the working directory."""
 
 
 def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None, cache: bool = True) -> Report:
@@ -57,6 +62,26 @@ def read_baseline(
     if _begins_like(_BEGINS_LIKE_A_BASELINE, Path(path)):
         return baseline_file.from_json(_bytes(Path(path)), str(path))
     return baseline.of(read_report([path], limit_bytes=limit_bytes, cache=cache), ranges=ranges)
+
+
+def read_calibration(path: Path | None, trace: Trace, *, device: int | None = None) -> Calibration | None:
+    """The calibration in a file; without one that of the working directory's laboratory, if it is of the GPU that the
+    trace is of. None where there is none: the trace and the shipped table have to do then.
+
+    Raises UsageError where the file cannot be read, or is of another GPU.
+    """
+    from overlapscope.prediction import calibration
+
+    ordinals = trace.devices if device is None else (device,)
+    gpus = {trace.device_names.get(ordinal) for ordinal in ordinals}
+    if path is None:
+        found = calibration.read(CALIBRATION) if CALIBRATION.is_file() else None
+        return found if found is not None and gpus == {found.gpu} else None
+    found = calibration.read(path)
+    if None not in gpus and gpus != {found.gpu}:
+        ran_on = ", ".join(sorted(filter(None, gpus)))
+        raise UsageError(f"{path}: is of {found.gpu}, and {trace.source} was recorded on {ran_on}; name another file.")
+    return found
 
 
 def is_ranks_report(path: Path) -> bool:

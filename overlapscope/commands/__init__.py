@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "run a script, record it, and say whether data moves while the GPU computes",
     "analyze": "say whether data moves while the GPU computes, and if not why",
     "diff": "say what changed between two recordings, and whether it is more than noise",
+    "whatif": "say what a step would take with copies pinned, on side streams, in a graph...",
     "ranks": "say how the ranks of a job differ, and who makes whom wait",
     "check": "hold traces to budgets, for CI: fail where overlap was lost",
     "baseline": "write or show what relative budgets compare with",
@@ -30,7 +31,7 @@ COMMANDS = {
     "cache": "say what is kept of large traces read before, or remove it",
     "rules": "list the rules that findings come from",
     "explain": "explain one rule, with an example",
-    "schema": "print the JSON schema of a report, diff, check, baseline or ranks",
+    "schema": "print the JSON schema of a report, diff, whatif, check, baseline or ranks",
     "hta": "run an analysis of HolisticTraceAnalysis on traces",
     "samples": "print where the sample traces are",
     "scenarios": "run experiments whose outcome is known, and compare",
@@ -44,8 +45,8 @@ _DESCRIPTION = """Does data move while the GPU computes? If not, why, and what w
 
 overlapscope reads traces of torch.profiler (export_chrome_trace)."""
 
-_EPILOG = """Exit codes: 0 done, 1 a budget of `check` failed, 2 the input, the configuration or
-the usage is wrong, 3 `check` could not judge, 130 interrupted.
+_EPILOG = """Exit codes: 0 done, 1 a budget of `check` failed or `whatif` can predict nothing, 2 the
+input, the configuration or the usage is wrong, 3 `check` could not judge, 130 interrupted.
 `overlapscope COMMAND --help` explains a command."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from overlapscope.errors import UsageError
@@ -32,10 +33,15 @@ def write(data: bytes, output: Path | None, *, force: bool = False) -> None:
     """Write to the file, and say so on stderr; or to stdout."""
     if output is None:
         _to_stdout(data)
-        return
+    else:
+        write_file([data], output, force=force)
+
+
+def write_file(blocks: Iterable[bytes], output: Path, *, force: bool = False) -> None:
+    """Write to the file, block by block, and say so on stderr."""
     try:
         with open(output, "wb" if force else "xb") as file:
-            file.write(data)
+            file.writelines(blocks)
     except FileExistsError:
         raise UsageError(f"{output}: exists, will not overwrite it without --force.") from None
     except OSError as error:

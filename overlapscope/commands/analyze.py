@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
+from overlapscope.commands._names import check_known
 from overlapscope.commands._output import add_output_arguments, check_output, write
 from overlapscope.commands._reading import add_reading_arguments
 from overlapscope.errors import UsageError
-from overlapscope.words import clean, did_you_mean
+from overlapscope.words import clean
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 FORMATS = ("terminal", "json", "markdown", "html")
 _FILE_WIDTH = 100
 """Width of a terminal report that is written to a file."""
-_NAMES_LISTED = 20
 
 
 class Command:
@@ -127,12 +127,7 @@ def _check_name(traces: list[Trace], step: str | None, range: str | None) -> Non
         for trace in traces:
             rows = trace.annotations.take(is_step(trace.annotations) == (what == "step"))
             known.update(dict.fromkeys(rows.name(row) for row in _first_rows(rows.name_id.tolist())))
-        if asked not in known:
-            names = [clean(name, 80) for name in known]
-            listed = ", ".join(names[:_NAMES_LISTED]) or "none"
-            more = f" and {len(names) - _NAMES_LISTED} more" if len(names) > _NAMES_LISTED else ""
-            hint = did_you_mean(asked, known)
-            raise UsageError(f"{_sources(traces)}: there is no {what} {asked!r}{hint}; {what}s: {listed}{more}.")
+        check_known(_sources(traces), what, asked, known)
 
 
 def _first_rows(name_ids: list[int]) -> list[int]:

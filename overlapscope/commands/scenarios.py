@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 DIRECTORY = Path("overlapscope-laboratory")
+CALIBRATION = DIRECTORY / "calibration.json"
 
 
 class Command:
@@ -61,6 +62,10 @@ class Command:
             "results", nargs="?", type=Path, metavar="DIR", help="default: your own, else those shipped"
         )
         report.add_argument("--output", type=Path, metavar="DIR", help="where to write report.md and report.html")
+        calibrate = action("calibrate", "measure what predictions need to know of this GPU", " Takes some seconds.")
+        calibrate.add_argument(
+            "--output", type=Path, default=CALIBRATION, metavar="FILE", help=f"default: {CALIBRATION}"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         match args.action:
@@ -68,8 +73,10 @@ class Command:
                 return _list()
             case "run":
                 return _run(args)
-            case _:
+            case "report":
                 return _report(args)
+            case _:
+                return _calibrate(args)
 
 
 def _count(text: str) -> int:
@@ -214,3 +221,22 @@ def _results_directory(asked: Path | None) -> tuple[Path, bool]:
     if (DIRECTORY / FILE).is_file():
         return DIRECTORY, False
     return sample_traces() / "laboratory", True
+
+
+# -- calibrate ------------------------------------------------------------------------------------
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from overlapscope.prediction import calibration
+    from overlapscope.recorder._torch import require_torch
+    from overlapscope.views.laboratory.calibration import summary
+
+    require_torch()
+    calibration.check_writable(args.output)
+    from overlapscope.laboratory.calibrate import calibrate
+
+    found = calibrate()
+    calibration.write(found, args.output)
+    write(f"{summary(found)}\n".encode(), None)
+    print(f"Wrote {os.fsencode(args.output).decode(errors='backslashreplace')}", file=sys.stderr)
+    return DONE

@@ -12,14 +12,14 @@ from overlapscope.commands._output import add_output_arguments, check_output, wr
 
 class Command:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
-    `check` and `ranks` print with `--format json`, or of a baseline.
+    `whatif`, `check` and `ranks` print with `--format json`, or of a baseline.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "of",
             nargs="?",
-            choices=("report", "diff", "check", "baseline", "ranks"),
+            choices=("report", "diff", "whatif", "check", "baseline", "ranks"),
             default="report",
             help="default: report",
         )
@@ -38,6 +38,7 @@ def _schema(of: str) -> dict[str, Any]:
     module = {
         "report": "overlapscope.report",
         "diff": "overlapscope.compare.diff",
+        "whatif": "overlapscope.views.whatif.json",
         "check": "overlapscope.budgets.verdicts",
         "baseline": "overlapscope.budgets.baseline_file",
         "ranks": "overlapscope.ranks.result",

@@ -13,6 +13,7 @@ from overlapscope import lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.strip import measure
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
+from overlapscope.dashboard.predictions import Predictions
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
@@ -41,7 +42,7 @@ Reduced = tuple[ReducedRank, ...] | Unreadable
 """What the page Ranks needs of a trace: one for each device, or why there is none."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Opened:
     """A loaded trace with everything that is shown of it."""
 
@@ -81,6 +82,8 @@ class Library:
         """`limit_bytes` and `cache` as of `load`.
 
         Raises UnreadableTrace where a source is missing or a directory holds no trace."""
+        self.predictions = Predictions()
+        """Of the traces that are loaded."""
         self._limit_bytes = limit_bytes
         self._cache = cache
         self._sources = tuple(sources)

@@ -1,7 +1,8 @@
 """What the timeline's canvas asks for: binary views and the details of single ops.
 
-Every route is `GET /api/timeline/NAME?trace=ID&...`. A parameter that makes no sense is answered with 400, what does
-not exist with 404, both with `{"error": sentence}`.
+Every route is `GET /api/timeline/NAME?trace=ID&...`; with `predicted=["pin",...]&device=N` it answers from the timeline
+that is predicted for these interventions. A parameter that makes no sense is answered with 400, what does not exist
+with 404, what is still being computed with 503, all with `{"error": sentence}`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import flask
 import msgspec
 
 from overlapscope import lanes
-from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.predictions import Asked
+from overlapscope.errors import OverlapscopeError
 from overlapscope.lanes import Lanes
 
 MOST_COLUMNS = 8_192
@@ -23,6 +26,8 @@ MOST_LANES = 1_000
 _FARTHEST_NS = 1 << 53
 """A browser's numbers are exact up to here."""
 _LONGEST_TEXT = 500
+_PREDICTED_S = 20.0
+"""So long a prediction is waited for that was forgotten since its page was shown."""
 _SMALLEST_PACKED = 1_000
 
 _Answer = dict[str, Any] | bytes | None
@@ -60,7 +65,24 @@ def _lanes(library: Library) -> Lanes:
     if opened is None:
         known = library.entry(id) is not None
         raise _Wrong("This trace is not in memory; load the page again." if known else "There is no such trace.", 404)
-    return opened.lanes
+    asked = flask.request.args.get("predicted")
+    return opened.lanes if asked is None else _predicted(library, opened, asked)
+
+
+def _predicted(library: Library, opened: Opened, interventions: str) -> Lanes:
+    try:
+        asked = Asked(_number("device"), tuple(msgspec.json.decode(interventions, type=list[str])))
+    except msgspec.DecodeError:
+        raise _Wrong("predicted is a JSON list of interventions.") from None
+    try:
+        found = library.predictions.get(opened, asked, wait_s=_PREDICTED_S)
+    except OverlapscopeError as error:
+        raise _Wrong(str(error)) from None
+    if found is None:
+        raise _Wrong("This is still being predicted; try again in a moment.", 503)
+    if found.lanes is None:
+        raise _Wrong("Nothing is predicted for this trace, as its replay differs from it.", 404)
+    return found.lanes
 
 
 def _response(answer: _Answer, status: int = 200) -> flask.Response:

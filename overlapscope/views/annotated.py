@@ -26,6 +26,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.intervals import I64, Intervals, cut, intersect, subtract
 from overlapscope.sources.files import SourceFile
 from overlapscope.trace import Trace
+from overlapscope.views.chrome_trace import metadata_event, microseconds
 from overlapscope.words import clean
 
 CATEGORY = "overlapscope"
@@ -154,7 +155,7 @@ def _device(trace: Trace, device: DeviceAnalysis, pid: int) -> Iterator[bytes]:
 
 
 def _metadata(what: str, pid: int, tid: int, **args: str | int) -> bytes:
-    return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}).encode()
+    return metadata_event(what, pid, tid, **args).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +171,13 @@ class _Track:
         told = {"ns": end_ns - start_ns} | {key: value for key, value in args.items() if value is not None}
         return (
             f'{{"ph":"X","cat":"{CATEGORY}","name":{_quoted(name)},"pid":{self.pid},"tid":{self.tid},'
-            f'"ts":{_microseconds(start_ns - self.base_ns)},"dur":{_microseconds(end_ns - start_ns)},'
+            f'"ts":{microseconds(start_ns - self.base_ns)},"dur":{microseconds(end_ns - start_ns)},'
             f'"args":{json.dumps(told)}}}'
         ).encode()
 
 
 def _quoted(text: str) -> str:
     return json.dumps(clean(text))
-
-
-def _microseconds(ns: int) -> str:
-    """Exact, with three decimals."""
-    return f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03d}"
 
 
 def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.dashboard_process import Served
 
-PAGES = ("overview", "timeline", "copies", "idle", "steps", "compare", "ranks", "hta", "laboratory")
+PAGES = ("overview", "timeline", "copies", "idle", "steps", "whatif", "compare", "ranks", "hta", "laboratory")
 
 
 def url(served: Served, name: str = "overview", **query: str | int) -> str:

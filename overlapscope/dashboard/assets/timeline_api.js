@@ -6,7 +6,7 @@
   /* Draws a timeline into an element, which it empties; returns a handle.
 
      model      answer of /api/timeline/model
-     source     overlapscope.serverSource(base, trace) or overlapscope.staticSource(tiles, model.categories, worst)
+     source     overlapscope.serverSource(base, trace, of) or overlapscope.staticSource(tiles, model.categories, worst)
      palette    {category or "background", "panel", "text", "muted", "grid", "accent": "#rrggbb"}
      offset     the instant that counts as zero; every time given or told is relative to it (0)
      view       {start, end} to begin with (the whole trace)

@@ -7,10 +7,10 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
 
-  /* `base` is the path the app lives under, with a slash at its end. */
-  lib.serverSource = (base, trace) => {
+  /* `base` is the path the app lives under, with a slash at its end; `of` says what else every question is about. */
+  lib.serverSource = (base, trace, of = {}) => {
     const get = async (route, parameters) => {
-      const query = new URLSearchParams({ trace, ...parameters });
+      const query = new URLSearchParams({ trace, ...of, ...parameters });
       const answer = await fetch(`${base}api/timeline/${route}?${query}`, { priority: "high" }).catch(() => {
         throw new Error("The server does not answer. Is it still running?");
       });

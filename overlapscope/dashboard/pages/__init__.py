@@ -33,6 +33,7 @@ PAGES = {
         PageKind("copies", "Copies"),
         PageKind("idle", "Idle & stalls"),
         PageKind("steps", "Steps"),
+        PageKind("whatif", "What if"),
         PageKind("compare", "Compare"),
         PageKind("ranks", "Ranks", needs_trace=False),
         PageKind("hta", "HTA"),

@@ -284,7 +284,7 @@ def register(app: dash.Dash, library: Library) -> None:
         return Place(base=base, page="compare", trace=before, other=after).href()
 
     app.clientside_callback(
-        ClientsideFunction("overlapscope_compare", "mount"),
+        ClientsideFunction("overlapscope_linked", "mount"),
         Output("compare-mounted", "children"),
         Input("compare-timelines", "data"),
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from overlapscope.analysis.host import on_thread, pinning
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.interventions._changes import NOTHING, without_host_time
+from overlapscope.prediction.interventions._changes import without_host_time
 from overlapscope.prediction.interventions._relief import with_warm_caches, without_giving_back
 from overlapscope.prediction.interventions._words import copies as copies_text
 from overlapscope.prediction.interventions._words import duration
@@ -17,42 +17,47 @@ from overlapscope.trace import Kind, Memory
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
-    items, calls, known = graph.items, graph.calls, graph.constants
-    mine = np.flatnonzero(items.is_copy & (items.host_memory == Memory.PAGEABLE) & ~items.gone)
+    items, known = graph.items, graph.constants
+    ops = pinning(graph.trace)
+    staged = np.flatnonzero(items.is_copy & (items.host_memory == Memory.PAGEABLE) & ~items.gone)
+    mine = staged
+    if len(ops):
+        # Where the host pins on the way, it moves the same bytes through its memory a second time meanwhile.
+        mine = np.flatnonzero(items.is_copy & np.isin(items.host_memory, (Memory.PAGEABLE, Memory.PINNED)) & ~items.gone)
     length, memory = items.duration_ns.copy(), items.host_memory.copy()
     for kind in (Kind.H2D, Kind.D2H):
         rows = mine[items.kind[mine] == kind]
-        length[rows] = request.hardware.copy_ns(kind, items.bytes[rows], request.stance)
-    memory[mine] = Memory.PINNED
+        length[rows] = np.minimum(length[rows], request.hardware.copy_ns(kind, items.bytes[rows], request.stance))
+    memory[staged] = Memory.PINNED
     lag, after, engine = items.launch_lag_ns.copy(), items.after_call.copy(), items.engine_lag_ns.copy()
-    launched = mine[items.call[mine] >= 0]
-    lag[launched], after[launched], engine[mine] = known.copy_latency_ns or 0, False, known.kernel_gap_ns or 0
-    call_ns = calls.length_ns.copy()
-    its = items.call[launched]
-    call_ns[its] = np.minimum(call_ns[its], known.copy_call_ns or 0)
-    own = np.isin(graph.waits.item, mine) & (items.call[graph.waits.item] == graph.waits.call)
+    launched = staged[items.call[staged] >= 0]
+    lag[launched], after[launched], engine[staged] = known.copy_latency_ns or 0, False, known.kernel_gap_ns or 0
+    call_ns = graph.calls.length_ns.copy()
+    called = items.call[mine[items.call[mine] >= 0]]
+    call_ns[called] = np.minimum(call_ns[called], known.copy_call_ns or 0)
+    own = np.isin(graph.waits.item, staged) & (items.call[graph.waits.item] == graph.waits.call)
     changed = replace(
         graph,
         items=replace(
             items, duration_ns=length, host_memory=memory, launch_lag_ns=lag, after_call=after, engine_lag_ns=engine
         ),
-        calls=replace(calls, length_ns=call_ns),
+        calls=replace(graph.calls, length_ns=call_ns),
         waits=graph.waits.take(~own),
     )
-    changed = without_giving_back(with_warm_caches(changed, mine, request), mine, request)
-    ops, spared = pinning(graph.trace), 0
-    rows_of = [its]
+    spared, touched = 0, [items.call[launched]]
     for number, thread in enumerate(graph.threads):
         changed, where, went = without_host_time(changed, number, on_thread(ops, thread))
-        rows_of.append(where)
+        touched.append(where)
         spared += went
-    what = f"{copies_text(graph, mine)} take {duration(length[mine].sum())} instead of " + duration(
-        (items.end_ns - items.start_ns)[mine].sum()
+    changed = without_giving_back(with_warm_caches(changed, staged, request), staged, request)
+    what = f"{copies_text(graph, staged)} take {duration(length[staged].sum())} instead of " + duration(
+        (items.end_ns - items.start_ns)[staged].sum()
     )
     if spared:
-        what += f", and pin_memory() takes {duration(spared)} less of the host's time"
-    touched = len(mine) + sum(len(rows) for rows in rows_of[1:])
-    return Applied(changed, np.concatenate([*rows_of, NOTHING]), touched, f"{what}.", mine)
+        what = f"{what}, and " if len(staged) else ""
+        what += f"pin_memory() no longer takes {duration(spared)} of the host's time"
+    changes = len(staged) + sum(len(rows) for rows in touched[1:])
+    return Applied(changed, np.concatenate(touched), changes, f"{what}.", mine)
 
 
 INTERVENTION = Intervention(
