@@ -1,0 +1,68 @@
+/* The switches of the page What if: as the address says at first, and the address as they are from then on. */
+(() => {
+  "use strict";
+  const clientside = (window.dash_clientside = window.dash_clientside || {});
+  const REST_MS = 150; // several switches moved at once are one question
+  let latest = 0;
+
+  /* `kinds`: [{id, options, required}] of the interventions, `options` null for one without an argument. What is
+     changed is a list of "id" or "id argument", as the command takes them. */
+  const withArgument = ({ kinds }) => kinds.filter(({ options }) => options);
+  const argumentOf = (change, { id }) => change.slice(id.length + 1);
+
+  const changesOf = (page, given) => {
+    const { kinds } = page;
+    const values = new Map(withArgument(page).map(({ id }, number) => [id, given[kinds.length + number] || []]));
+    return kinds.flatMap(({ id, required }, number) => {
+      if (!given[number]) return [];
+      const chosen = values.get(id) || [];
+      return chosen.length ? chosen.map((one) => `${id} ${one}`) : required ? [] : [id];
+    });
+  };
+
+  /* Without an entry of its own: one does not go back through what was tried. */
+  const keep = (page, changes) => {
+    const url = new URL(window.location.href);
+    if (!url.pathname.endsWith("/whatif") || (url.searchParams.get("trace") || page.trace) !== page.trace) return;
+    url.searchParams.set("trace", page.trace);
+    url.searchParams.delete("change");
+    for (const change of changes) url.searchParams.append("change", change);
+    url.search = url.search.replaceAll("%2F", "/");
+    window.history.replaceState(window.history.state, "", url);
+  };
+
+  clientside.overlapscope_whatif = {
+    /* What the address says is changed. */
+    read: (page) => (page ? new URLSearchParams(window.location.search).getAll("change") : []),
+
+    /* The switches, then the arguments, for what is changed. */
+    fill: (changes, page) => {
+      const { kinds } = page;
+      const mine = ({ id }) => (changes || []).filter((change) => change === id || change.startsWith(`${id} `));
+      return [
+        ...kinds.map((kind) => mine(kind).length > 0 && !(kind.required && !kind.options.length)),
+        ...withArgument(page).map((kind) => {
+          const known = mine(kind).map((change) => argumentOf(change, kind)).filter((one) => kind.options.includes(one));
+          return known.length || !kind.required ? known : kind.options.slice(0, 1);
+        }),
+      ];
+    },
+
+    /* What is asked for, once the switches rest. */
+    ask: async (...given) => {
+      const page = given.pop();
+      const mine = ++latest;
+      await new Promise((resolve) => setTimeout(resolve, REST_MS));
+      if (mine !== latest || !page) return clientside.no_update;
+      const changes = changesOf(page, given);
+      keep(page, changes);
+      return { trace: page.trace, device: page.device, changes };
+    },
+
+    /* What the rung that was clicked consists of. */
+    rung: (clicks, rungs) => {
+      const { triggered_id: id, triggered } = clientside.callback_context;
+      return id && triggered[0].value ? rungs[id.index] : clientside.no_update;
+    },
+  };
+})();

@@ -1,0 +1,330 @@
+"""What if: what a step would take, had the program been changed, and the timeline it would have had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash
+import dash_mantine_components as dmc
+import msgspec
+from dash import ALL, ClientsideFunction, Input, Output, State, dcc, html
+from dash.development.base_component import Component
+
+from overlapscope.analysis.results import Device
+from overlapscope.dashboard import parts, whatif_panels
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.place import Place
+from overlapscope.dashboard.predictions import Asked, Predicted
+from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.whatif_panels import RUNG
+from overlapscope.errors import OverlapscopeError, UnreadableTrace
+from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions.intervention import Intervention
+from overlapscope.prediction.result import WhatIf
+from overlapscope.words import clean
+
+_LEAD = (
+    "What a step would take with a change, before anyone makes it: the recording is replayed with the change, and both "
+    "timelines stand one above the other."
+)
+_CLOCK_MS = 600
+_WAIT_S = 0.3
+"""So long a question waits for its prediction; most are there by then."""
+_MOST_OPTIONS = 100
+_NAMED: Any = {"aria-label": "changes"}
+_MOST_CHANGES = 50
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """What a browser asks for."""
+
+    trace: str
+    device: int
+    changes: tuple[str, ...] | None = None
+    """None: whichever gain most."""
+
+
+# -- the switches ---------------------------------------------------------------------------------
+
+
+def layout(shown: Shown) -> Component:
+    """The switches; what they change is shown by the callbacks."""
+    device = shown.section.device
+    if device is None or not shown.section.usable:
+        return parts.unusable(shown)
+    kinds = all_interventions()
+    options = {one.id: _options(one.argument, device) for one in kinds if one.argument}
+    config = {
+        "trace": shown.opened.id,
+        "device": device.device,
+        "kinds": [{"id": one.id, "options": options.get(one.id), "required": one.argument_required} for one in kinds],
+    }
+    best = shown.library.predictions.known(shown.opened, Asked(device.device, None))
+    searched = best.result if isinstance(best, Predicted) else None
+    # Beside the button, so that nothing moves when it appears.
+    working = html.Div(id="whatif-working", role="status")
+    button = dmc.Button("Find the best", id="whatif-best", variant="light", size="xs")
+    switches = html.Fieldset(
+        dmc.SimpleGrid(
+            [_choice(one, options.get(one.id, [])) for one in kinds], cols={"base": 1, "sm": 2, "lg": 3}, spacing="sm"
+        ),
+        id="whatif-choices",
+        className="whatif-choices",
+        **_NAMED,
+    )
+    return parts.page(
+        "What if",
+        parts.panel(
+            "Changes",
+            switches,
+            html.Div(whatif_panels.ladder(shown, searched), id="whatif-ladder"),
+            beside=dmc.Group([working, button], gap="sm", wrap="nowrap"),
+            note="Switch on what you would change. Each says what it stands for when pointed at.",
+        ),
+        html.Div(
+            dmc.Stack(
+                [
+                    html.Div(id="whatif-answer"),
+                    html.Div(_timelines(), id="whatif-drawn", hidden=True),
+                    html.Div(id="whatif-details"),
+                ],
+                gap="md",
+            ),
+            id="whatif-shown",
+        ),
+        dcc.Store(id="whatif-page", data=config),
+        dcc.Store(id="whatif-fill"),
+        dcc.Store(id="whatif-asked"),
+        dcc.Store(id="whatif-known"),
+        dcc.Store(id="whatif-rungs", data=_rungs(searched)),
+        dcc.Interval(id="whatif-clock", interval=_CLOCK_MS, disabled=True),
+        dcc.Interval(id="whatif-best-clock", interval=_CLOCK_MS, disabled=True),
+        lead=_LEAD,
+    )
+
+
+def _options(argument: str, device: Device) -> list[str]:
+    """What may be chosen for an argument in this trace, what took most time first."""
+    stalls = device.host_stalls
+    if argument == "CALL":
+        # A call is named by itself, or by the op that makes it.
+        named = [(one.call, one.host_wait_ns) for one in stalls]
+        named += [(one.op, one.host_wait_ns) for one in stalls if one.op is not None]
+    else:
+        named = [(one.name, one.span_ns) for one in device.ranges]
+    total: dict[str, int] = {}
+    for name, ns in named:
+        total[name] = total.get(name, 0) + ns
+    return [name for name in sorted(total, key=lambda name: -total[name]) if name.strip()][:_MOST_OPTIONS]
+
+
+def _choice(kind: Intervention, options: list[str]) -> Component:
+    """A switch, and beside it the choice of what it is about."""
+    name = html.Span([kind.title, html.Span(kind.id, className="whatif-id")])
+    impossible = kind.argument_required and not options
+    switch = dmc.Switch(
+        id=_switch(kind), label=name, checked=False, disabled=impossible, size="sm", className="whatif-switch"
+    )
+    explained = dmc.Tooltip(
+        label=kind.meaning,
+        multiline=True,
+        w=340,
+        withArrow=True,
+        openDelay=200,
+        events={"hover": True, "focus": True, "touch": True},
+        children=html.Div(switch),
+    )
+    if not kind.argument:
+        return html.Div(explained)
+    choose = dmc.MultiSelect(
+        id=_argument(kind),
+        data=[{"value": one, "label": clean(one, 80)} for one in options],
+        value=[],
+        placeholder="no blocking call here" if not options else "choose" if kind.argument_required else "each step",
+        disabled=not options,
+        display="none" if not options and not kind.argument_required else None,
+        searchable=True,
+        clearable=True,
+        hidePickedOptions=True,
+        nothingFoundMessage="nothing else here",
+        size="xs",
+        mt=4,
+        **{"aria-label": f"{kind.title}: {kind.argument.lower()}"},
+    )
+    return html.Div([explained, choose])
+
+
+def _switch(kind: Intervention) -> str:
+    return f"whatif-{kind.id}"
+
+
+def _argument(kind: Intervention) -> str:
+    return f"whatif-{kind.id}-argument"
+
+
+def _rungs(found: WhatIf | None) -> list[tuple[str, ...]]:
+    return [one.interventions for one in found.ladder] if found is not None else []
+
+
+def _timelines() -> Component:
+    return parts.panel(
+        "Timelines",
+        dcc.Store(id="whatif-timelines"),
+        html.Div(id="whatif-mounted", hidden=True),
+        *(
+            html.Div([dmc.Text(f"{name}: {what}", size="sm", fw=600, mt="sm", mb=4), _mount(name)])
+            for name, what in (("before", "as recorded"), ("after", "as predicted"))
+        ),
+        note="On the same scale, aligned at the beginning of the same step; zooming or moving one does the same to the "
+        "other.",
+    )
+
+
+def _mount(name: str) -> Component:
+    return html.Div(id=f"whatif-timeline-{name}", className="compare-timeline")
+
+
+# -- callbacks ------------------------------------------------------------------------------------
+
+
+def register(app: dash.Dash, library: Library) -> None:
+    """From the address to the switches, from them to what is asked for, and from its prediction to what is shown."""
+    _register_switches(app)
+
+    # A prediction of a large trace takes longer than the clock does from one tick to the next, and a tick would have
+    # the answer to the one before thrown away: so the clock asks only whether it is there.
+    @app.callback(
+        Output("whatif-known", "data"),
+        Output("whatif-working", "children"),
+        Output("whatif-shown", "className"),
+        Output("whatif-clock", "disabled"),
+        Input("whatif-asked", "data"),
+        Input("whatif-clock", "n_intervals"),
+        prevent_initial_call=True,
+    )
+    def look(data: Any, ticks: int | None) -> Any:
+        question = _question(data)
+        if question is None:
+            return dash.no_update, None, "", True
+        try:
+            there = _find(library, question) is not None
+        except OverlapscopeError:
+            there = True
+        if not there:
+            return dash.no_update, _working(), "whatif-stale", False
+        return data, None, "", True
+
+    @app.callback(
+        Output("whatif-answer", "children"),
+        Output("whatif-details", "children"),
+        Output("whatif-timelines", "data"),
+        Output("whatif-drawn", "hidden"),
+        Output("whatif-choices", "disabled"),
+        Output("whatif-best", "disabled"),
+        Input("whatif-known", "data"),
+        State("scheme-shown", "data"),
+        prevent_initial_call=True,
+    )
+    def show(data: Any, scheme: str | None) -> Any:
+        question = _question(data)
+        if question is None:
+            return (dash.no_update,) * 6
+        try:
+            found = _find(library, question)
+        except OverlapscopeError as error:
+            return _failed(error), None, None, True, False, False
+        opened = library.opened(question.trace)
+        if found is None or opened is None:
+            return (dash.no_update,) * 6
+        place = Place(app.config.requests_pathname_prefix, "whatif", question.trace, question.device)
+        shown = Shown(place, library, opened, None, scheme == "dark")
+        drawn = whatif_panels.timelines(shown, found, question.changes or ())
+        return (
+            whatif_panels.answer(shown, found.result),
+            whatif_panels.details(shown, found.result),
+            drawn,
+            drawn is None,
+            not found.result.replay.valid,
+            not found.result.replay.valid,
+        )
+
+    @app.callback(
+        Output("whatif-ladder", "children"),
+        Output("whatif-rungs", "data"),
+        Output("whatif-fill", "data", allow_duplicate=True),
+        Output("whatif-best", "loading"),
+        Output("whatif-best-clock", "disabled"),
+        Input("whatif-best", "n_clicks"),
+        Input("whatif-best-clock", "n_intervals"),
+        State("whatif-page", "data"),
+        State("scheme-shown", "data"),
+        prevent_initial_call=True,
+    )
+    def find_best(clicks: int | None, ticks: int | None, page: dict[str, Any], scheme: str | None) -> Any:
+        question = _Question(page["trace"], page["device"])
+        if not clicks:
+            return (*(dash.no_update,) * 3, False, True)
+        try:
+            found = _find(library, question)
+        except OverlapscopeError as error:
+            return _failed(error), [], dash.no_update, False, True
+        opened = library.opened(question.trace)
+        if found is None or opened is None:
+            return (*(dash.no_update,) * 3, True, False)
+        place = Place(app.config.requests_pathname_prefix, "whatif", question.trace, question.device)
+        ladder = whatif_panels.ladder(Shown(place, library, opened, None, scheme == "dark"), found.result)
+        return ladder, _rungs(found.result), found.interventions, False, True
+
+
+def _register_switches(app: dash.Dash) -> None:
+    kinds = all_interventions()
+    moved = [(_switch(one), "checked") for one in kinds] + [(_argument(one), "value") for one in kinds if one.argument]
+
+    def client(name: str, *arguments: Any, **more: Any) -> None:
+        app.clientside_callback(ClientsideFunction("overlapscope_whatif", name), *arguments, **more)
+
+    client("read", Output("whatif-fill", "data"), Input("whatif-page", "data"))
+    client("fill", [Output(*one) for one in moved], Input("whatif-fill", "data"), State("whatif-page", "data"))
+    client("ask", Output("whatif-asked", "data"), [Input(*one) for one in moved], State("whatif-page", "data"))
+    client(
+        "rung",
+        Output("whatif-fill", "data", allow_duplicate=True),
+        Input({"type": RUNG, "index": ALL}, "n_clicks"),
+        State("whatif-rungs", "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        ClientsideFunction("overlapscope_linked", "mount"),
+        Output("whatif-mounted", "children"),
+        Input("whatif-timelines", "data"),
+    )
+
+
+def _question(data: Any) -> _Question | None:
+    """What a browser asked for; None where that makes no sense."""
+    try:
+        question = msgspec.convert(data, _Question)
+    except msgspec.ValidationError:
+        return None
+    return question if len(question.changes or ()) <= _MOST_CHANGES else None
+
+
+def _find(library: Library, question: _Question) -> Predicted | None:
+    """The prediction, or None while it or its trace is on its way. Raises OverlapscopeError where it cannot be had."""
+    opened = library.opened(question.trace)
+    if opened is None:
+        if library.entry(question.trace) is None:
+            raise UnreadableTrace(f"{clean(question.trace, 100)}: there is no such trace here.")
+        if (failure := library.failure(question.trace)) is not None:
+            raise failure.with_traceback(None)
+        library.request(question.trace)
+        return None
+    return library.predictions.get(opened, Asked(question.device, question.changes), wait_s=_WAIT_S)
+
+
+def _working() -> Component:
+    return dmc.Group([dmc.Loader(size="xs"), dmc.Text("Predicting", size="sm")], gap="xs")
+
+
+def _failed(error: OverlapscopeError) -> Component:
+    return dmc.Alert(clean(str(error), 2000), title="There is no prediction", color="yellow", id="whatif-error")

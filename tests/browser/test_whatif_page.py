@@ -1,0 +1,81 @@
+"""The page What if: switches, what they gain, and the timeline before above the one after."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import Page, expect
+
+from overlapscope.prediction import predict
+from overlapscope.sources import load
+from overlapscope.views.whatif.words import headline
+from tests.browser.conftest import TRACES
+from tests.browser.helpers import settle, visit
+from tests.dashboard_process import Served
+
+TRACE = "laboratory/offload_pipeline/one_stream"
+SYNCS = "known_causes/item_every_step_stacks"
+SIDES = ("before", "after")
+
+
+def changes(page: Page) -> list[str]:
+    """What the address says is switched on."""
+    return parse_qs(urlsplit(page.url).query).get("change", [])
+
+
+def pictures(page: Page) -> list[str]:
+    """Both timelines, once each shows its view exactly."""
+    for name in SIDES:
+        expect(page.locator(f"#whatif-timeline-{name}")).to_have_attribute("data-exact", "true")
+    canvases = [page.locator(f"#whatif-timeline-{name} canvas").first for name in SIDES]
+    return [str(canvas.evaluate("canvas => canvas.toDataURL()")) for canvas in canvases]
+
+
+def test_a_switch_shows_what_it_gains_and_the_timeline_it_leads_to(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "whatif", trace=TRACE)
+    expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
+    before = pictures(page)
+    page.locator("#whatif-timeline-after").get_by_role("button", name="zoom in").click()
+    zoomed = pictures(page)
+    assert before[0] != zoomed[0] and before[1] != zoomed[1]
+
+    page.locator("#whatif-side-stream").check(force=True)
+    result = predict(load(TRACES / f"{TRACE}.trace.json.gz"), ["side-stream"]).result
+    expect(page.locator("#whatif-sentence")).to_have_text(headline(result).text)
+    expect(page.locator("#whatif-standing")).to_have_text("faster")
+    expect(page.locator("#whatif-changes")).to_contain_text(result.interventions[0].what)
+    expect(page.locator("#whatif-changes")).to_contain_text("torch.cuda.stream")
+    expect(page.locator("#whatif-figures")).to_contain_text("exposed copy")
+    expect(page.locator("#whatif-assumptions")).to_contain_text("upload")
+    settle(page)
+    after = pictures(page)
+    assert after[0] == zoomed[0], "the view stays where it was zoomed to"
+    assert after[1] != zoomed[1]
+    for width in (800, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_an_address_brings_its_switches_along_and_a_rung_those_of_the_best(page: Page, dashboard: Served) -> None:
+    asked = "no-sync aten::_local_scalar_dense"
+    visit(page, dashboard, "whatif", trace=SYNCS, change=asked)
+    expect(page.locator("#whatif-no-sync")).to_be_checked()
+    expect(page.locator("#whatif-changes")).to_contain_text("aten::_local_scalar_dense")
+    # A new page is made for the other colours.
+    page.locator("#scheme-toggle").click()
+    settle(page)
+    expect(page.locator("#whatif-changes")).to_contain_text("aten::_local_scalar_dense")
+    assert changes(page) == [asked]
+    page.locator("#whatif-best").click()
+    rung = page.locator("#whatif-rungs-table tr").last
+    expect(rung).to_be_visible()
+    settle(page)
+    best, sentence = changes(page), page.locator("#whatif-sentence").inner_text()
+    assert best and best != [asked]
+    for change in best:
+        page.locator(f"#whatif-{change.split()[0]}").uncheck(force=True)
+    expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
+    assert changes(page) == []
+    rung.get_by_role("button", name="use").click()
+    expect(page.locator("#whatif-sentence")).to_have_text(sentence)
+    assert changes(page) == best
