@@ -168,7 +168,7 @@ def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
 
 
 def _lanes(trace: Trace) -> tuple[I64, I64, dict[int, I64]]:
-    """The stream of each op, told from streams of other devices; the launched ops in launch order; and those by stream."""
+    """The stream of each op, told from streams of other devices; launched ops in launch order; and those by stream."""
     ops = trace.gpu_ops
     lane = ops.device.astype(np.int64) << 32 | (ops.stream.astype(np.int64) & 0xFFFFFFFF)
     launched = np.flatnonzero(ops.launch >= 0)

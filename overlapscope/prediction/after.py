@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from overlapscope.prediction.replay import Replay
 from overlapscope.trace import Collectives, GpuOps, HostEvents, Kind, Memory, Table, Trace
 
 T = TypeVar("T", bound=Table)
+H = TypeVar("H", bound=HostEvents)
 
 
 def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
@@ -24,23 +25,44 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     """
     trace = graph.trace
     clock = _Clock(graph, replayed)
-    calls, place = _sorted(replace(trace.runtime_calls, **clock.host(trace.runtime_calls)))
+    calls, place = _sorted(clock.host(trace.runtime_calls))
     ops = predicted_ops(graph, replayed)
     ops = replace(ops, launch=np.where(ops.launch >= 0, np.append(place, 0)[ops.launch], -1))
-    return replace(
+    names, ops = _renamed(trace.names, ops, graph)
+    moved = replace(
         trace,
         gpu_ops=ops,
         runtime_calls=calls,
-        cpu_ops=_sorted(replace(trace.cpu_ops, **clock.host(trace.cpu_ops)))[0],
-        annotations=_sorted(replace(trace.annotations, **clock.host(trace.annotations)))[0],
-        python_frames=_sorted(replace(trace.python_frames, **clock.host(trace.python_frames)))[0],
-        overheads=_sorted(replace(trace.overheads, **clock.host(trace.overheads)))[0],
+        cpu_ops=_sorted(clock.host(trace.cpu_ops))[0],
+        annotations=_sorted(clock.host(trace.annotations))[0],
+        python_frames=_sorted(clock.host(trace.python_frames))[0],
+        overheads=_sorted(clock.host(trace.overheads))[0],
         syncs=trace.syncs.take(np.zeros(len(trace.syncs), np.bool_)),
         device_annotations=trace.device_annotations.take(np.zeros(len(trace.device_annotations), np.bool_)),
         collectives=_collectives(graph, replayed),
         start_ns=clock.instant(trace.start_ns),
         end_ns=clock.instant(trace.end_ns),
     )
+    # All tables share one table of names.
+    tables = {f.name: replace(getattr(moved, f.name), names=names) for f in fields(moved) if _is_table(moved, f.name)}
+    return replace(moved, names=names, **tables)
+
+
+def _is_table(trace: Trace, name: str) -> bool:
+    return isinstance(getattr(trace, name), Table)
+
+
+def _renamed(names: tuple[str, ...], ops: GpuOps, graph: Graph) -> tuple[tuple[str, ...], GpuOps]:
+    """The table of names, with those of copies that have come to be pinned, and the ops with these."""
+    if len(ops) == 0:
+        return names, ops
+    known = {name: number for number, name in enumerate(names)}
+    name_id = ops.name_id.copy()
+    pinned = ops.is_copy & (ops.host_memory == Memory.PINNED)
+    for number in distinct(name_id[pinned]).tolist():
+        name = names[number].replace("Pageable", "Pinned")
+        name_id[pinned & (name_id == number)] = known.setdefault(name, len(known))
+    return tuple(known), replace(ops, name_id=name_id)
 
 
 def _sorted(table: T) -> tuple[T, I64]:
@@ -73,7 +95,6 @@ def _gpu_ops(graph: Graph, replayed: Replay) -> GpuOps:
     call = items.call[item]
     rows = np.append(graph.calls.row, 0)[call]
     launch = np.where(call >= 0, rows, -1)
-    correlation = np.where(call >= 0, np.append(graph.trace.runtime_calls.correlation, 0)[rows], ops.correlation)
     moved = replace(
         ops,
         start_ns=start,
@@ -82,11 +103,19 @@ def _gpu_ops(graph: Graph, replayed: Replay) -> GpuOps:
         source_kind=source.astype(np.int8),
         target_kind=target.astype(np.int8),
         launch=launch,
-        correlation=correlation,
+        correlation=_correlations(graph),
         bytes=np.where(single & (ops.bytes >= 0), items.bytes[item], ops.bytes),
         stated_gb_per_s=np.full(len(ops), -1.0),
     )
     return moved.take(kept)
+
+
+def _correlations(graph: Graph) -> I64:
+    """Of each op: that of the call that launches it now."""
+    calls, ops = graph.trace.runtime_calls, graph.trace.gpu_ops
+    call = graph.items.call[graph.item_of_op]
+    of_call = np.append(calls.correlation, 0)[np.append(graph.calls.row, 0)[call]]
+    return np.where(call >= 0, of_call, ops.correlation)
 
 
 def _collectives(graph: Graph, replayed: Replay) -> Collectives:
@@ -94,13 +123,19 @@ def _collectives(graph: Graph, replayed: Replay) -> Collectives:
     notes, ops = graph.trace.collectives, graph.trace.gpu_ops
     if not len(notes):
         return notes
-    order = np.lexsort((ops.start_ns, ops.device))
-    key = ops.device[order].astype(np.int64) << 50 | (ops.start_ns[order] - ops.start_ns.min())
-    found = np.searchsorted(key, notes.device.astype(np.int64) << 50 | (notes.start_ns - ops.start_ns.min()))
-    row = np.append(order, 0)[np.minimum(found, len(order))]
+    # A collective stands where its kernel does in the source's list of events.
+    order = np.argsort(ops.place, kind="stable")
+    row = np.append(order, 0)[np.searchsorted(ops.place[order], notes.place)]
     item = graph.item_of_op[row]
     shift = replayed.start_ns[item] - graph.items.start_ns[item]
-    return _sorted(replace(notes, start_ns=notes.start_ns + shift, end_ns=notes.end_ns + shift))[0]
+    return _sorted(
+        replace(
+            notes,
+            start_ns=notes.start_ns + shift,
+            end_ns=notes.end_ns + shift,
+            correlation=_correlations(graph)[row],
+        )
+    )[0]
 
 
 class _Clock:
@@ -118,15 +153,15 @@ class _Clock:
         # Threads without calls go with the one that makes most.
         self._main = max(self._knots.values(), key=lambda knots: len(knots[0]), default=None)
 
-    def host(self, table: HostEvents) -> dict[str, I64]:
-        """New starts and ends of host events."""
+    def host(self, table: H) -> H:
+        """Host events at their new times."""
         start, end = table.start_ns.copy(), table.end_ns.copy()
         for one in distinct(table.thread).tolist():
             mine = table.thread == one
             knots = self._knots.get(one, self._main)
             if knots is not None:
                 start[mine], end[mine] = self._moved(knots, start[mine]), self._moved(knots, end[mine])
-        return {"start_ns": start, "end_ns": np.maximum(start, end)}
+        return replace(table, start_ns=start, end_ns=np.maximum(start, end))
 
     def instant(self, at_ns: int) -> int:
         """One instant of the recording; -1 stays what it is."""

@@ -181,26 +181,18 @@ def _with_lags(items: Items, calls: Calls, orders: Orders, known: Constants) -> 
 
     latency = np.where(items.is_copy, known.copy_latency_ns or 0, known.launch_latency_ns or 0)
     latency = np.where(items.is_copy & (items.host_memory == Memory.PAGEABLE), _staging(items, called, queued), latency)
-    typical = np.stack(
-        [
-            called + np.where(after_call, 0, latency),
-            queued + (known.kernel_gap_ns or 0),
-            engine + (known.kernel_gap_ns or 0),
-            held + (known.handover_ns or 0),
-        ]
+    usual = (
+        np.where(after_call, 0, latency),
+        np.full(len(items), known.kernel_gap_ns or 0),
+        np.full(len(items), known.kernel_gap_ns or 0),
+        np.full(len(items), known.handover_ns or 0),
     )
-    last = np.argmax(typical, axis=0)
+    since = (called, queued, engine, held)
+    last = np.argmax(np.stack([at + lag for at, lag in zip(since, usual, strict=True)]), axis=0)
     begins = start - unexplained
     lags = [
-        np.where(last == number, begins - at, np.minimum(begins - at, usual))
-        for number, (at, usual) in enumerate(
-            (
-                (called, np.where(after_call, 0, latency)),
-                (queued, known.kernel_gap_ns or 0),
-                (engine, known.kernel_gap_ns or 0),
-                (held, known.handover_ns or 0),
-            )
-        )
+        np.where(last == number, begins - at, np.minimum(begins - at, lag))
+        for number, (at, lag) in enumerate(zip(since, usual, strict=True))
     ]
     gaps = begins[orders.then] - items.end_ns[orders.first]
     binding = (last[orders.then] == 3) & (items.end_ns[orders.first] == held[orders.then])

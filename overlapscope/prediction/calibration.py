@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from pathlib import Path
@@ -53,7 +54,8 @@ def write(calibration: Calibration, path: Path) -> None:
         unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n")
         unfinished.replace(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
         raise UsageError(f"{path}: cannot be written ({error.strerror or error}); choose another file.") from None
 
 

@@ -13,8 +13,8 @@ A call begins when the one before it on its thread has ended and the host work b
 thread handed over to it, when that thread's last call has ended. It ends after its own length, and not before the items
 it waits for have.
 
-Daydream (Zhu et al., USENIX ATC 2020) predicts from such a graph at the level of kernels and launches; engines, blocking
-calls and the intervals are this package's own.
+Daydream (Zhu et al., USENIX ATC 2020) predicts from such a graph at the level of kernels and launches; engines,
+blocking calls and the intervals are this package's own.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Items(Rows):
     def on_engine(self) -> Bool:
         """Which take a copy engine for themselves. Copies from or to pageable memory do not: the driver moves them in
         pieces, and others run in between."""
-        return self.is_copy & (self.host_memory != Memory.PAGEABLE) & ~self.gone
+        exclusive: Bool = self.is_copy & (self.host_memory != Memory.PAGEABLE) & ~self.gone
+        return exclusive
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,9 +141,7 @@ class Orders(Rows):
     def of(cls, first: I64, then: I64, lag_ns: int, why: Why) -> Orders:
         """Orders of one kind, all with the same lag."""
         many = len(first)
-        return cls(
-            first, then, np.full(many, lag_ns, np.int64), np.full(many, why, np.int8), np.full(many, 2, np.int8)
-        )
+        return cls(first, then, np.full(many, lag_ns, np.int64), np.full(many, why, np.int8), np.full(many, 2, np.int8))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,6 +31,27 @@ class Stance(IntEnum):
     """Everything needs what came before it; the hardware is at its slowest."""
 
 
+_WORDS = {
+    "h2d_two_way": "H2D rate beside D2H copies, of the rate alone",
+    "d2h_two_way": "D2H rate beside H2D copies, of the rate alone",
+    "launch_latency_ns": "launch call to its kernel, the stream being empty",
+    "copy_latency_ns": "copy call to its copy, the stream being empty",
+    "kernel_gap_ns": "end of a kernel to the next in the queue",
+    "handover_ns": "end of an op to one that an event held back",
+    "return_ns": "end of an op to the return of the call that waits for it",
+    "sync_call_ns": "synchronize call with nothing to wait for",
+    "launch_call_ns": "kernel launch call",
+    "copy_call_ns": "pinned copy call",
+    "event_call_ns": "event record or wait call",
+    "query_call_ns": "call that does nothing",
+    "graph_call_ns": "graph launch call, one kernel",
+    "graph_node_call_ns": "graph launch call, each kernel more",
+    "graph_latency_ns": "graph launch call to its first kernel",
+    "graph_gap_ns": "end of a kernel to the next inside a graph",
+}
+"""Constants as a report calls them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Hardware:
     """The constants of one GPU, each from the best source that has it."""
@@ -73,9 +94,11 @@ class Hardware:
         value = getattr(self.known, field)
         if value is None:
             return None
-        name = field.removesuffix("_ns").replace("_", " ")
         return Constant(
-            name=name, value=float(value), unit="ns" if field.endswith("_ns") else "x", origin=self.origins[field]
+            name=_WORDS[field],
+            value=float(value),
+            unit="ns" if field.endswith("_ns") else "x",
+            origin=self.origins[field],
         )
 
 

@@ -12,7 +12,7 @@ from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Calls, Items, Waits
-from overlapscope.trace import I64, Bool, Kind, Memory, Sync, Trace
+from overlapscope.trace import I64, Bool, Memory, Sync, Trace
 
 _EARLIEST = -(2**61)
 _FREES = call_kinds.whole_name(
@@ -23,7 +23,7 @@ _DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchron
 _RETURN_NS = 500
 """A call that waits for an item returns at least this long after its end: the host has to notice."""
 _SKEW_NS = 2_000
-"""By so much the clocks of host and device may disagree before an end behind a call's return rules out that it waited."""
+"""An op that ends up to so long behind a call's return may still be what it waited for: clocks disagree a little."""
 _QUEUE_DEPTH = 256
 """So many launches must be pending for a long launch call to mean that the queue was full. CUDA's holds 1024."""
 _LONG_CALL_NS = 50_000

@@ -12,7 +12,7 @@ from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.predict import Base, Choice, Prediction, conclude, outcome, prepare
-from overlapscope.prediction.result import Rung
+from overlapscope.prediction.result import Estimate, Rung
 from overlapscope.trace import Trace
 
 LEAST_GAIN = 0.01
@@ -31,7 +31,9 @@ def best(trace: Trace, *, device: int | None = None, calibration: Calibration | 
     was = base.steps.median_ns
     left = [choice for choice in _candidates(base) if outcome(base, [choice], [Stance.EXPECTED]).applied[0].touched]
     taken: tuple[Choice, ...] = ()
-    now, rungs = was, []
+    now = was
+    unchanged = Estimate(value=was, low=was, high=was)
+    rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
     while left:
         steps = [(one,) for one in left]
         gained = _best_of(base, taken, steps)
@@ -71,7 +73,9 @@ def _candidates(base: Base) -> list[Choice]:
     return choices
 
 
-def _best_of(base: Base, taken: Sequence[Choice], steps: Sequence[tuple[Choice, ...]]) -> tuple[int, tuple[Choice, ...]]:
+def _best_of(
+    base: Base, taken: Sequence[Choice], steps: Sequence[tuple[Choice, ...]]
+) -> tuple[int, tuple[Choice, ...]]:
     """The shortest step that adding one of the given sets brings, and which; the first of equals."""
     tried = []
     for added in steps:

@@ -126,8 +126,8 @@ class _Seen:
         judged = max(timeline.judged_from_ns for timeline in self.timelines)
         done = np.append(judged, np.maximum(self.reach, judged))[:-1]
         self.idle: Bool = (done <= self.called) & ~contains(busy, self.called)
-        """The devices had nothing to do when the op's launch was called, so that nothing could hold it. Before the first
-        op, and in the lead-in, what they did is not known."""
+        """The devices had nothing to do when the op's launch was called, so that nothing could hold it. Before the
+        first op, and in the lead-in, what they did is not known."""
         self.before: I64 = np.full(len(self.row), -1, np.int64)
         """The op launched before it on its stream; -1 for none."""
         self.room: Bool = np.ones(len(self.row), np.bool_)

@@ -57,6 +57,11 @@ def step_times(graph: Graph, device: int, stream: int, start_ns: I64, end_ns: I6
     number = step_of_items(graph)
     first_judged = _first_judged(trace)
     on_main = mine & np.isin(items.lane, lanes) & (number >= first_judged)
+    if not on_main.any():
+        # All of it was moved away: then what did run there bounds the steps.
+        was_there = np.zeros(len(items), np.bool_)
+        was_there[graph.item_of_op[graph.trace.gpu_ops.stream == stream]] = True
+        on_main = mine & was_there & (number >= first_judged)
     # Work that was queued before the recording makes the steps that it delays look longer.
     led_in = end_ns[mine & (items.call < 0)].max(initial=-(2**62))
     steps = np.unique(number[on_main])
@@ -74,17 +79,17 @@ def _first_judged(trace: Trace) -> int:
     return int(np.searchsorted(rows, judged[0])) if len(judged) else 0
 
 
-def engine_ns(graph: Graph, device: int, start_ns: I64, end_ns: I64) -> int:
+def engine_ns(graph: Graph, device: int, steps: StepTimes, start_ns: I64, end_ns: I64) -> int:
     """How long the busier copy engine works for a step (median): steps that follow each other cannot be shorter.
 
     A recording of few steps may not show it, where copies are left over that run behind its last kernel. 0 without
     steps.
     """
-    items, number = graph.items, step_of_items(graph)
+    items, number, judged = graph.items, step_of_items(graph), _first_judged(graph.trace)
     longest = 0
     for kind in (Kind.H2D, Kind.D2H):
-        mine = items.on_engine & (items.kind == kind) & (items.device == device) & (number >= _first_judged(graph.trace))
+        mine = items.on_engine & (items.kind == kind) & (items.device == device) & (number >= judged)
         if mine.any():
-            each = np.bincount(number[mine], weights=(end_ns - start_ns)[mine])
-            longest = max(longest, int(np.median(each[each > 0])))
+            each = np.bincount(number[mine] - judged, (end_ns - start_ns)[mine], len(steps.known))
+            longest = max(longest, int(np.median(each)))
     return longest

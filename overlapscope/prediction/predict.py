@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from overlapscope.analysis.host import line_text, line_ids_around, ops_around
+from overlapscope.analysis.host import line_ids_around, line_text, ops_around
 from overlapscope.analysis.results import Buckets, Overlap
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.timeline import lengths, measured
@@ -153,9 +153,7 @@ def _busiest(trace: Trace) -> int:
     return max(trace.devices, key=lambda one: (int((ops.end_ns - ops.start_ns)[ops.device == one].sum()), -one))
 
 
-def outcome(
-    base: Base, choices: Sequence[Choice], stances: Sequence[Stance], run: Stance = Stance.EXPECTED
-) -> Outcome:
+def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance], run: Stance = Stance.EXPECTED) -> Outcome:
     """Apply each choice, each at its stance, and replay what comes out, as in a run that is lucky or not."""
     graph, applied = base.graph, []
     for choice, stance in zip(choices, stances, strict=True):
@@ -168,7 +166,7 @@ def outcome(
     steps = step_times(graph, base.device, base.main_stream, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
     if choices and not steps.whole:
-        step_ns = max(step_ns, engine_ns(graph, base.device, replayed.start_ns, replayed.end_ns))
+        step_ns = max(step_ns, engine_ns(graph, base.device, steps, replayed.start_ns, replayed.end_ns))
     return Outcome(tuple(applied), graph, replayed, steps, step_ns)
 
 
@@ -221,7 +219,7 @@ def conclude(base: Base, choices: Sequence[Choice]) -> Prediction:
         interventions=tuple(
             _change(base.trace, choice, done) for choice, done in zip(choices, expected.applied, strict=True)
         ),
-        assumptions=_assumptions(base, choices, step.value),
+        assumptions=_assumptions(base, choices, expected),
         constants=_constants(base, choices, expected),
     )
     return Prediction(result, base.trace, predicted_trace(expected.graph, expected.replayed))
@@ -282,7 +280,7 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
         argument=choice.argument,
         title=choice.intervention.title,
         touched=done.touched,
-        what=done.what,
+        what=done.what if done.touched else "There is nothing here for it to change.",
         advice=choice.intervention.advice,
         where=_places(trace, done.graph.calls.row[done.calls]),
     )
@@ -302,18 +300,18 @@ def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
     return tuple(sorted(counts, key=lambda place: (-counts[place], place))[:_PLACES])
 
 
-def _assumptions(base: Base, choices: Sequence[Choice], value: int) -> tuple[Assumption, ...]:
+def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tuple[Assumption, ...]:
     """What each choice takes for granted, and how much longer the step is where that does not hold."""
     found = []
-    for number, choice in enumerate(choices):
-        for assumption in choice.intervention.assumptions:
+    for number, (choice, done) in enumerate(zip(choices, expected.applied, strict=True)):
+        for assumption in choice.intervention.assumptions if done.touched else ():
             cost = None
             if assumption.costed:
                 stances = [Stance.EXPECTED] * len(choices)
                 stances[number] = Stance.WORST
-                cost = max(0, outcome(base, choices, stances).step_ns - value)
+                cost = max(0, outcome(base, choices, stances).step_ns - expected.step_ns)
             found.append(
-                Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=False)
+                Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=done.shown)
             )
     return tuple(found)
 

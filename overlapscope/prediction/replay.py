@@ -1,10 +1,10 @@
 """Discrete-event simulation of a dependency graph.
 
 Threads and lanes advance as far as what they wait for is known; that needs no clock, since an item's start is the
-largest of what precedes it. Only copy engines need one: two lanes may want one engine, and copies in opposite directions
-slow each other while both run. So whenever nothing else can advance, the earliest of the engines' next events happens:
-a copy takes a free engine, or one ends. That is exact: whatever has not yet been computed depends on a copy that has not
-ended, and so lies behind the earliest event.
+largest of what precedes it. Only copy engines need one: two lanes may want one engine, and copies in opposite
+directions slow each other while both run. So whenever nothing else can advance, the earliest of the engines' next
+events happens: a copy takes a free engine, or one ends. That is exact: whatever has not yet been computed depends on a
+copy that has not ended, and so lies behind the earliest event.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from overlapscope import __version__
 SCHEMA_VERSION = 1
 
 Origin = Literal["calibration", "trace", "table"]
-"""Where a hardware constant comes from: the laboratory's calibration of this GPU, the trace itself, the shipped table."""
+"""Where a constant of the hardware comes from: a calibration of this GPU, the trace itself, the shipped table."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
-    """How well the dependency graph explains the recording: its replay with nothing changed, beside what was measured."""
+    """How well the dependency graph explains the recording: its unchanged replay, beside what was measured."""
 
     valid: bool
     """Only then is anything predicted."""
@@ -143,8 +143,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     gain_pct: float | None
     """The value's share of the replayed step."""
     buckets: dict[str, Figure]
-    """`compute_ns`, `exposed_comm_ns`, `exposed_copy_ns`, `exposed_other_ns`, `idle_ns` of the step; empty where nothing
-    is predicted."""
+    """`compute_ns`, `exposed_comm_ns`, `exposed_copy_ns`, `exposed_other_ns`, `idle_ns` of the step; empty where
+    nothing is predicted."""
     hidden_copy_pct: Percentage | None
     efficiency_pct: Percentage | None
     interventions: tuple[Change, ...]

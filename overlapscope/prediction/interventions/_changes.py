@@ -14,12 +14,14 @@ from overlapscope.trace import Kind
 NOTHING = np.empty(0, np.int64)
 
 
-def move(graph: Graph, rows: I64, stance: Stance) -> Graph:
+def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, bool]:
     """The graph with the given copies on lanes of their own, one for each of their lanes and directions.
 
-    Where the recording notes events between them (`Graph.notes`), these say what needs what. Elsewhere a kernel is taken
-    to need the uploads that came before it on the lane, and a download the kernels before it. At worst, everything waits
-    for everything as before; at best, no kernel needs an upload that it is not shown to.
+    Where the recording notes events between them (`Graph.notes`), these say what needs what. Elsewhere a kernel is
+    taken to need the uploads that came before it on the lane, and a download the kernels before it. At worst,
+    everything waits for everything as before; at best, no kernel needs an upload that it is not shown to.
+
+    Also whether notes speak for all of them.
     """
     items = graph.items
     lane, streams = items.lane.copy(), list(graph.streams)
@@ -39,10 +41,12 @@ def move(graph: Graph, rows: I64, stance: Stance) -> Graph:
     then.append(noted_then[tied])
     noted = np.zeros(len(items), np.bool_)
     noted[noted_first[tied]] = noted[noted_then[tied]] = True
+    shown = bool(len(rows))
     for line in lines:
         copies = line[moved[line]]
         before, after = _neighbours(line, moved[line], items.is_copy[line])
         upload, told = items.kind[copies] == Kind.H2D, _told(graph, line, copies, noted)
+        shown &= bool(told.all())
         if stance == Stance.WORST:
             first += [np.where(told, -1, before), np.where(told, -1, copies)]
             then += [copies, after]
@@ -55,12 +59,13 @@ def move(graph: Graph, rows: I64, stance: Stance) -> Graph:
     pairs = np.concatenate(first), np.concatenate(then)
     real = (pairs[0] >= 0) & (pairs[1] >= 0)
     orders = Orders.of(pairs[0][real], pairs[1][real], graph.constants.handover_ns or 0, Why.DATA)
-    return replace(
+    changed = replace(
         graph,
         items=replace(items, lane=lane, moved=items.moved | moved),
         orders=graph.orders.joined(orders),
         streams=tuple(streams),
     )
+    return changed, shown
 
 
 def _told(graph: Graph, line: I64, copies: I64, noted: Bool) -> Bool:
@@ -88,7 +93,7 @@ def _neighbours(line: I64, moved: Bool, copy: Bool) -> tuple[I64, I64]:
 
 
 def _free_stream(streams: list[tuple[int, int]]) -> int:
-    return max(max(stream for _, stream in streams), 0) + 1
+    return max(*(stream for _, stream in streams), 0) + 1
 
 
 def without_waits(graph: Graph, which: Bool) -> Graph:

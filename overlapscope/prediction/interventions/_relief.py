@@ -118,7 +118,6 @@ def without_giving_back(graph: Graph, staged: I64, request: Request) -> Graph:
     return replace(graph, calls=replace(calls, before_ns=before))
 
 
-
 def _into_new_memory(graph: Graph, call: I64) -> Bool:
     """Whether the op of each copy's call, or the op right before it on the thread, made the memory copied to."""
     ops, runtime = graph.trace.cpu_ops, graph.trace.runtime_calls

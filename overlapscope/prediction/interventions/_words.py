@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlapscope.intervals import I64
 from overlapscope.prediction.graph import Graph
-from overlapscope.words import plural, size, unit_for
+from overlapscope.words import size, unit_for
 
 
 def duration(ns: float) -> str:
@@ -15,5 +15,9 @@ def duration(ns: float) -> str:
 def copies(graph: Graph, rows: I64) -> str:
     """How many copies, and how much they move: `96 copies of 4.9 GB in all`."""
     moved = int(graph.items.bytes[rows].sum())
-    many = plural(len(rows), "copy").replace("copys", "copies")
-    return f"{many} of {size(moved)} in all" if len(rows) else "no copies"
+    return f"{number_of(len(rows), 'copy', 'copies')} of {size(moved)} in all"
+
+
+def number_of(many: int, one: str, more: str) -> str:
+    """`1 copy`, `1,200 copies`."""
+    return f"{many:,} {one if many == 1 else more}"

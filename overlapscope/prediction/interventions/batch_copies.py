@@ -8,10 +8,11 @@ import numpy as np
 
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions._changes import NOTHING
 from overlapscope.prediction.interventions._words import copies as copies_text
+from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace import I64, Kind, Memory
-from overlapscope.words import plural
 
 SMALL_BYTES = 1 << 20
 """Copies up to this size are joined: beyond, latency is a small part of a copy (7 us of 22 at 1 MiB on an H200)."""
@@ -50,9 +51,10 @@ def _apply(graph: Graph, request: Request) -> Applied:
         calls=replace(graph.calls, before_ns=before, length_ns=call_ns),
         waits=graph.waits.take(stays_waiting),
     )
-    rows = np.concatenate([*runs, items.call[:0]])
-    what = f"{copies_text(graph, rows)} become {plural(len(runs), 'copy').replace('copys', 'copies')}."
-    return Applied(changed, np.concatenate([*joined, items.call[:0]]), len(rows), what, np.array([run[0] for run in runs], np.int64))
+    rows = np.concatenate([*runs, NOTHING])
+    what = f"{copies_text(graph, rows)} become {number_of(len(runs), 'copy', 'copies')}."
+    firsts = np.array([run[0] for run in runs], np.int64)
+    return Applied(changed, np.concatenate([*joined, NOTHING]), len(rows), what, firsts)
 
 
 def _runs(graph: Graph) -> list[I64]:
@@ -86,9 +88,11 @@ def _calls_of(graph: Graph, run: I64) -> I64:
 INTERVENTION = Intervention(
     id="batch-copies",
     title="many small copies as one",
-    meaning=f"Copies of at most {SMALL_BYTES >> 20} MiB that are issued one after another, in one direction on one stream, "
-    "become one copy of all their bytes, and their calls one call.",
-    assumptions=(Assumption("The pieces lie in one buffer on the host, or are written there in the first place.", True),),
+    meaning=f"Copies of at most {SMALL_BYTES >> 20} MiB that are issued one after another, in one direction on one "
+    "stream, become one copy of all their bytes, and their calls one call.",
+    assumptions=(
+        Assumption("The pieces lie in one buffer on the host, or are written there in the first place.", True),
+    ),
     advice="Keep the pieces as views of one pinned buffer, copy that once with non_blocking=True, and take views of "
     "the result on the device (torch.split, narrow).",
     apply=_apply,

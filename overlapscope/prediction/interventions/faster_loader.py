@@ -21,7 +21,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         where.append(rows)
         spared += went
     calls = np.concatenate(where)
-    what = f"{plural(len(notes), 'batch').replace('batchs', 'batches')} are there when asked for: {duration(spared)} of waiting go."
+    what = f"{plural(len(notes), 'batch')} are there when asked for: {duration(spared)} of waiting go."
     return Applied(changed, calls, len(notes) if spared else 0, what, NOTHING)
 
 
@@ -30,7 +30,7 @@ INTERVENTION = Intervention(
     title="data is there when it is asked for",
     meaning="The time inside a DataLoader's next goes.",
     assumptions=(Assumption("The loader's workers keep ahead of the steps, and do not slow the main thread.", False),),
-    advice="More workers (DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...)), cheaper decoding, "
-    "or data prepared beforehand.",
+    advice="More workers (DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...)), cheaper "
+    "decoding, or data prepared beforehand.",
     apply=_apply,
 )

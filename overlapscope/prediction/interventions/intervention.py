@@ -31,6 +31,8 @@ class Applied:
     """A sentence."""
     copies: I64
     """Rows of `Graph.items`: copies whose duration it took from the hardware's constants."""
+    shown: bool = False
+    """The recording itself tells what it takes for granted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from overlapscope.trace import I64, Bool, Kind, Memory
 from overlapscope.words import plural
 
 _NEXT_NS = 20_000
-"""A synchronize this soon after a copy's call, by the same op, is the copy's own (aten/src/ATen/native/cuda/Copy.cu)."""
+"""A synchronize this soon after a copy's call, by the same op, is the copy's own (ATen/native/cuda/Copy.cu)."""
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
@@ -85,8 +85,8 @@ INTERVENTION = Intervention(
             True,
         ),
     ),
-    advice="tensor.to(device, non_blocking=True), target.copy_(source, non_blocking=True), with the host's side pinned; "
-    "read what was copied to the host only after an event behind the copy.",
+    advice="tensor.to(device, non_blocking=True), target.copy_(source, non_blocking=True), with the host's side "
+    "pinned; read what was copied to the host only after an event behind the copy.",
     apply=_apply,
     uses=("copy_call_ns",),
 )

@@ -23,7 +23,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
     mine = staged
     if len(ops):
         # Where the host pins on the way, it moves the same bytes through its memory a second time meanwhile.
-        mine = np.flatnonzero(items.is_copy & np.isin(items.host_memory, (Memory.PAGEABLE, Memory.PINNED)) & ~items.gone)
+        mine = np.flatnonzero(
+            items.is_copy & np.isin(items.host_memory, (Memory.PAGEABLE, Memory.PINNED)) & ~items.gone
+        )
     length, memory = items.duration_ns.copy(), items.host_memory.copy()
     for kind in (Kind.H2D, Kind.D2H):
         rows = mine[items.kind[mine] == kind]
@@ -66,7 +68,9 @@ INTERVENTION = Intervention(
     meaning="Copies from and to pageable memory take as long as copies of their size from and to pinned memory, and "
     "their calls return at once. A synchronize behind the call stays: that is non-blocking's. What pin_memory() does "
     "while steps run goes, since memory is pinned once, before.",
-    assumptions=(Assumption("The host's buffers are allocated and pinned once, and filled without another copy.", False),),
+    assumptions=(
+        Assumption("The host's buffers are allocated and pinned once, and filled without another copy.", False),
+    ),
     advice="Allocate the host's side pinned, once: torch.empty(..., pin_memory=True), DataLoader(pin_memory=True), or "
     "tensor.pin_memory() outside the loop; download with pinned.copy_(tensor) instead of tensor.cpu().",
     apply=_apply,

@@ -15,13 +15,15 @@ from overlapscope.prediction.interventions.intervention import Applied, Assumpti
 from overlapscope.prediction.periods import step_of_items
 from overlapscope.trace import Kind
 
+_NEVER = 2**62
+
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     mine, step = _inputs(graph)
     if not len(mine):
         return Applied(graph, mine, 0, "There are no input copies at the start of steps.", mine)
-    changed = move(graph, mine, Stance.BEST)
+    changed, _ = move(graph, mine, Stance.BEST)
     # What is copied in a step is the next one's: that one's first kernel waits for it.
     first_kernel = _first_kernels(graph)
     then = np.array([first_kernel.get(int(number) + 1, -1) for number in step], np.int64)
@@ -36,7 +38,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         data = data.joined(Orders.of(reads[read], mine[read], graph.constants.handover_ns or 0, Why.DATA))
     changed = replace(kept, orders=kept.orders.joined(data))
     called = items.call[mine]
-    what = f"{copies(graph, mine)}, which the first kernels of steps wait for, are issued a step earlier on a stream of their own."
+    what = f"{copies(graph, mine)}, for which steps wait, run a step earlier on a stream of their own."
     return Applied(changed, called[called >= 0], len(mine), what, mine[:0])
 
 
@@ -46,9 +48,9 @@ def _inputs(graph: Graph) -> tuple[I64, I64]:
     step = step_of_items(graph)
     at = np.where(items.call >= 0, np.append(graph.calls.start_ns, 0)[items.call], 0)
     kernel = ~items.is_copy & ~items.gone & (step >= 0)
-    first = np.full(int(step.max(initial=-1)) + 2, 2**62)
+    first = np.full(int(step.max(initial=-1)) + 2, _NEVER)
     np.minimum.at(first, step[kernel], at[kernel])
-    upload = (items.kind == Kind.H2D) & ~items.gone & (step >= 0) & (at < first[step])
+    upload = (items.kind == Kind.H2D) & ~items.gone & (step >= 0) & (at < first[step]) & (first[step] < _NEVER)
     rows = np.flatnonzero(upload)
     return rows, step[rows]
 

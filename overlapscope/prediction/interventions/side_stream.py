@@ -16,9 +16,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
     computes = distinct(items.lane[~items.is_copy & ~items.gone])
     mine = np.flatnonzero(items.is_copy & ~items.gone & np.isin(items.lane, computes))
     called = items.call[mine]
-    changed = move(graph, mine, request.stance) if len(mine) else graph
+    changed, shown = move(graph, mine, request.stance)
     what = f"{copies(graph, mine)} leave the streams of kernels for streams of their own, one for each direction."
-    return Applied(changed, called[called >= 0], len(mine), what, mine[:0])
+    return Applied(changed, called[called >= 0], len(mine), what, mine[:0], shown)
 
 
 INTERVENTION = Intervention(
@@ -27,7 +27,9 @@ INTERVENTION = Intervention(
     meaning="Copies on streams that also run kernels move to streams of their own, one for each direction. Events keep "
     "the order that data needs: the next kernel waits for an upload before it, a download for the kernel before it.",
     assumptions=(
-        Assumption("A kernel needs the uploads issued before it on its stream, and a download the kernels before it.", False),
+        Assumption(
+            "A kernel needs the uploads issued before it on its stream, and a download the kernels before it.", False
+        ),
         Assumption(
             "Nothing else ties them: an upload need not wait for kernels or downloads before it, nor a kernel for a "
             "download, because buffers take turns.",

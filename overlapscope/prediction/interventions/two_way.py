@@ -15,12 +15,14 @@ from overlapscope.trace import Kind
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     there = items.is_copy & ~items.gone
-    both = np.intersect1d(distinct(items.lane[there & (items.kind == Kind.H2D)]), items.lane[there & (items.kind == Kind.D2H)])
+    both = np.intersect1d(
+        distinct(items.lane[there & (items.kind == Kind.H2D)]), items.lane[there & (items.kind == Kind.D2H)]
+    )
     mine = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, both))
     called = items.call[mine]
-    changed = move(graph, mine, request.stance) if len(mine) else graph
+    changed, shown = move(graph, mine, request.stance)
     what = f"{copies(graph, mine)} to the host leave the streams that also carry copies to the GPU."
-    return Applied(changed, called[called >= 0], len(mine), what, mine[:0])
+    return Applied(changed, called[called >= 0], len(mine), what, mine[:0], shown)
 
 
 INTERVENTION = Intervention(
