@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "diagnoses.md"
 EXPERIMENTS = ROOT / "docs" / "experiments.md"
 LABORATORY = ROOT / "traces" / "laboratory"
+FURTHER = ROOT / "traces" / "further"
+"""Recordings that predictions are held against; nothing is stated of their causes."""
 
 HEAD = """# Diagnosis against truth
 
@@ -107,7 +109,7 @@ def _recordings() -> str:
         "|---|---:|---|---|---:|---|---|",
     ]
     agreed = expected = 0
-    paths = [path for path in (ROOT / "traces").rglob("*.json.gz") if LABORATORY not in path.parents]
+    paths = [path for path in (ROOT / "traces").rglob("*.json.gz") if not {LABORATORY, FURTHER} & {*path.parents}]
     for path in sorted(paths, key=lambda p: (len(p.parts), str(p))):
         name = path.relative_to(ROOT / "traces").as_posix().removesuffix(".json.gz")
         devices = analyze_trace(load(path, progress=False)).result.devices

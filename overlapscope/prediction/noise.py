@@ -13,7 +13,7 @@ import numpy as np
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 
-KERNELS, COPIES, HOST = 0.01, 0.03, 0.15
+KERNELS, COPIES, HOST = 0.01, 0.03, 0.2
 
 
 def spread(graph: Graph, stance: Stance) -> Graph:

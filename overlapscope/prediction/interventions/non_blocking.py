@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.host import around
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._words import duration
@@ -63,14 +64,13 @@ def _behind_copy(graph: Graph, launches: Bool, syncs: Bool) -> I64:
 
 
 def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:
-    """Whether both calls lie inside the same op."""
-    from overlapscope.analysis.host import around
-
+    """Whether both calls lie inside the same `copy_`: others that copy and wait, as `item()` does, read a value."""
     calls, ops = graph.calls, graph.trace.cpu_ops
     thread = graph.trace.runtime_calls.thread[calls.row[copy]]
     inside = around(ops, thread, calls.start_ns[copy])
     ends: Bool = np.append(ops.end_ns, 0)[inside] >= calls.end_ns[sync]
-    return (inside >= 0) & ends
+    is_copy = np.append(ops.named(lambda name: name == "aten::copy_"), False)[inside]
+    return is_copy & ends
 
 
 INTERVENTION = Intervention(
