@@ -26,6 +26,8 @@ AFTER_CALL_NS = 50_000
 46 us, for the first launches of a recording."""
 QUEUE_NS = 20_000
 """Likewise after the item before it on its lane, or on its engine. Seen: 1 to 12 us."""
+_LOOK = 256
+"""How many items before one are looked at for what let it begin."""
 _STAGING_NS = 60_000
 """From a pageable copy's call to its start. Seen: 60 to 160 us, for copies of 4 MB and more."""
 _UNKNOWN = -(2**61)
@@ -236,21 +238,22 @@ def _seen_orders(items: Items, late: I64) -> Orders:
     That is the one that ended right before, if any; else, for kernels, the first to end of those that ran then: a
     kernel that fills the GPU lets another begin when its last blocks are under way.
     """
+    kernel = ~items.is_copy
+    by_end = np.argsort(items.end_ns, kind="stable")
+    ends, starts = items.end_ns[by_end], items.start_ns
     first = []
-    longest = items.duration_ns.max(initial=0)
     for item in late.tolist():
-        at = items.start_ns[item]
-        near = slice(*np.searchsorted(items.start_ns, (at - HANDOVER_NS - longest, at)).astype(int).tolist())
-        ends = items.end_ns[near]
-        others = (items.lane[near] != items.lane[item]) & (items.device[near] == items.device[item])
-        before = np.flatnonzero(others & (ends <= at) & (ends >= at - HANDOVER_NS))
-        beside = np.flatnonzero(others & (ends > at) & ~items.is_copy[near])
+        at = int(starts[item])
+        low, high = np.searchsorted(ends, (at - HANDOVER_NS, at + 1)).tolist()
+        before = by_end[max(low, high - _LOOK) : high]
+        before = before[(items.lane[before] != items.lane[item]) & (items.device[before] == items.device[item])]
         if len(before):
-            first.append(near.start + int(before[np.argmax(ends[before])]))
-        elif len(beside) and not items.is_copy[item]:
-            first.append(near.start + int(beside[np.argmin(ends[beside])]))
-        else:
-            first.append(-1)
+            first.append(int(before[-1]))
+            continue
+        beside = np.arange(max(0, item - _LOOK), item)
+        beside = beside[kernel[beside] & (items.lane[beside] != items.lane[item]) & (items.end_ns[beside] > at)]
+        beside = beside[(items.device[beside] == items.device[item]) & (starts[beside] < at)]
+        first.append(int(beside[np.argmin(items.end_ns[beside])]) if len(beside) and kernel[item] else -1)
     found = np.array(first, np.int64)
     orders = Orders.of(found[found >= 0], late[found >= 0], 0, Why.SEEN)
     return replace(orders, confidence=np.full(len(orders), LOW, np.int8))
