@@ -74,7 +74,7 @@ class Base:
     hardware: Hardware
     graph: Graph
     replayed: Replay | None
-    """None where the graph cannot be replayed."""
+    """None where the graph cannot be replayed; `fidelity` then is not valid."""
     measured: StepTimes
     steps: StepTimes
     fidelity: Fidelity
