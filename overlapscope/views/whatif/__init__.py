@@ -1,0 +1,1 @@
+"""A prediction for people: the same sentences and tables in a terminal and as markdown."""

@@ -1,0 +1,113 @@
+"""A prediction in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from overlapscope.prediction.result import Change, Estimate, WhatIf
+from overlapscope.words import Unit, clean, percent, unit_for
+
+Level = Literal["good", "poor", "muted"]
+
+_NAME_LIMIT = 200
+_WORTH_PCT = 1.0
+"""What changes less is neither good nor bad."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The answer in one sentence, and the palette's name of its colour."""
+
+    text: str
+    level: Level
+
+
+def unit(result: WhatIf) -> Unit:
+    """The unit of time in which the longer of the two steps reads well."""
+    predicted = result.predicted_step_ns
+    return unit_for(max(result.baseline_step_ns, result.replayed_step_ns, predicted.value if predicted else 0))
+
+
+def headline(result: WhatIf) -> Headline:
+    """What the changes bring; where nothing is predicted, that."""
+    period = "A step" if result.steps else "The whole window"
+    of, predicted, gain = unit(result), result.predicted_step_ns, result.gain_ns
+    if predicted is None or gain is None:
+        return Headline("Nothing is predicted: the replay does not explain this recording.", "muted")
+    if not result.interventions and not result.ladder:
+        was, again = of.text(result.baseline_step_ns), of.text(result.replayed_step_ns)
+        replayed = "as it does replayed" if was == again else f"{again} replayed"
+        return Headline(f"{period} takes {was}, {replayed}: what changes would bring can be predicted.", "muted")
+    if not result.interventions:
+        return Headline(f"{period} takes {of.text(result.replayed_step_ns)}, and no change makes it shorter.", "muted")
+    if not changes_anything(result):
+        return Headline(f"{period} would take as long as now: there is nothing here that this would change.", "muted")
+    value, was = of.number(predicted.value), of.text(result.replayed_step_ns)
+    between = _between(predicted, of)
+    if was == f"{value} {of.name}":
+        return Headline(f"{period} would take as long as now, {was}{f' ({between})' if between else ''}.", "muted")
+    more = "less" if gain.value > 0 else "more"
+    share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
+    told = f"{share}; {between}" if between else share
+    level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
+    return Headline(f"{period} would take {value} {of.name} instead of {was} ({told}).", level)
+
+
+def changes_anything(result: WhatIf) -> bool:
+    """Whether the recording has something that the interventions concern."""
+    return any(change.touched for change in result.interventions)
+
+
+def _between(estimate: Estimate, of: Unit) -> str:
+    told = interval(estimate, of)
+    return f"between {told.replace(' to ', ' and ')} {of.name}" if told else ""
+
+
+def interval(estimate: Estimate, of: Unit) -> str:
+    """`30.1 to 65.0`; empty where both ends are the same."""
+    low, high = of.number(estimate.low), of.number(estimate.high)
+    return "" if low == high else f"{low} to {high}"
+
+
+def subject(result: WhatIf) -> str:
+    """The recording that it is about, and what a step's figures are."""
+    named = [PurePath(result.source).name, *([f"rank {result.rank}"] if result.rank is not None else [])]
+    named += [result.device_name or "a GPU without a name", f"device {result.device}"]
+    what = f"median of {result.steps:,} steps" if result.steps > 1 else "one step"
+    what = what if result.steps else "without steps: the whole window"
+    return f"{', '.join(clean(one, _NAME_LIMIT) for one in named)}; {what}"
+
+
+def option(change: Change) -> str:
+    """An intervention as it is asked for: `no-sync cudaStreamSynchronize`."""
+    return clean(f"{change.intervention} {change.argument}" if change.argument else change.intervention, _NAME_LIMIT)
+
+
+def done(change: Change) -> str:
+    """What it changed."""
+    return change.what if change.touched else "This recording has nothing of the kind."
+
+
+def replay(result: WhatIf) -> Iterator[str]:
+    """How well the recording is explained, a sentence each."""
+    of, told = unit(result), result.replay
+    took = "a step" if result.steps else "the window"
+    off = f": {percent(told.step_error_pct)} off" if told.step_error_pct is not None else ""
+    yield (
+        f"With nothing changed, the replay takes {of.text(result.replayed_step_ns)} for {took}, "
+        f"where {of.text(result.baseline_step_ns)} were measured{off}."
+    )
+    yield (
+        f"GPU ops begin at most {_time(told.start_error_ns)} from where they did in their step, "
+        f"which is judged by a launch's latency of {_time(told.launch_latency_ns)}."
+    )
+    if told.unexplained_ns:
+        yield f"{_time(told.unexplained_ns)} of waiting follow from nothing that was recorded, and are left out."
+    yield from (clean(reason, 1000) for reason in told.reasons)
+
+
+def _time(ns: int) -> str:
+    return unit_for(ns).text(ns)
