@@ -1,0 +1,227 @@
+"""Measures a GPU: a program of a few seconds that does one thing at a time, recorded, and what its trace shows.
+
+The constants come out of a recording, as every prediction goes from one: what the profiler adds to a call is in them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from overlapscope.errors import UsageError
+from overlapscope.laboratory import machine
+from overlapscope.prediction.calibration import Calibration
+from overlapscope.prediction.observe import observe
+from overlapscope.recorder.recording import Recording
+from overlapscope.sources import load
+
+COPY_BYTES = tuple(1 << power for power in range(10, 29, 2))
+"""1 KiB to 256 MiB."""
+
+GRAPH_KERNELS = (1, 10, 100, 1000)
+
+_PASSES = 3
+"""How often everything is done: what disturbs one of them does not decide."""
+_COPIES = 8
+"""Of each size and direction alone, half of them one by one and half in a queue."""
+_BOTH_WAYS = 12
+"""Of each size and direction that is copied both ways at once."""
+_BOTH_WAYS_FROM = 1 << 20
+_LAUNCHES = 60
+_CHAIN = 100
+"""Kernels in a queue, far fewer than it holds."""
+_HANDOVERS = 40
+_HANDED_BYTES = 1 << 20
+_PAUSES_S = (0.0, 50e-6, 1e-3)
+"""How long the host does something else before a launch on an idle stream."""
+_HOLD_MS = 25.0
+"""How long the device is kept busy while a queue is filled."""
+
+
+def calibrate() -> Calibration:
+    """Measure the first GPU that PyTorch sees. Raises UsageError where there is none."""
+    if not torch.cuda.is_available():
+        raise UsageError(
+            "there is no CUDA device that PyTorch can use; calibrate on a machine with the GPU in question. Without a "
+            "calibration, constants come from the trace itself and from the H200's that is shipped."
+        )
+    try:
+        found = machine.describe()
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "calibration.json.gz"
+            record(path)
+            constants = observe(load(path, progress=False))
+    except RuntimeError as error:  # Of torch; running out of memory is one.
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UsageError(f"this GPU cannot be measured ({first}); end what else uses it, and try again.") from error
+    return Calibration(
+        gpu=found.gpus[0],
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        torch=found.torch,
+        cuda=found.cuda,
+        driver=found.driver,
+        constants=constants,
+    )
+
+
+def record(path: Path) -> None:
+    """Record the program into a trace file."""
+    with torch.no_grad():
+        program = _Program()
+        program.run()  # What is slow for the first time only stays out of the recording.
+        torch.cuda.synchronize()
+        with Recording(path):
+            for _ in range(_PASSES):
+                program.run()
+            torch.cuda.synchronize()
+
+
+class _Program:
+    """Everything that is measured, one after another."""
+
+    def __init__(self) -> None:
+        largest = COPY_BYTES[-1]
+        self._host = [torch.empty(largest, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        self._gpu = [torch.empty(largest, dtype=torch.uint8, device="cuda") for _ in range(2)]
+        self._streams = [torch.cuda.Stream() for _ in range(2)]
+        self._small = torch.zeros(1 << 10, device="cuda")
+        self._other = torch.zeros(1 << 10, device="cuda")
+        self._matrix = torch.randn(2048, 2048, device="cuda")
+        self._product = torch.empty_like(self._matrix)
+        self._multiply()
+        self._graphs = [self._captured(kernels) for kernels in GRAPH_KERNELS]
+        self._multiplications = max(1, round(_HOLD_MS / self._multiplication_ms()))
+
+    def run(self) -> None:
+        for size in COPY_BYTES:
+            for direction in (self._upload, self._download):
+                self._copies(direction, size)
+            if size >= _BOTH_WAYS_FROM:
+                self._both_ways(size)
+        self._launches()
+        self._chain()
+        self._handovers()
+        self._synchronizes()
+        self._replays()
+
+    def _multiply(self) -> None:
+        torch.mm(self._matrix, self._matrix, out=self._product)
+
+    def _multiplication_ms(self) -> float:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        for _ in range(20):
+            self._multiply()
+        begin.record()
+        for _ in range(10):
+            self._multiply()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 10
+
+    def _hold(self) -> None:
+        """Keep the current stream busy for as long as it takes to fill queues behind that."""
+        for _ in range(self._multiplications):
+            self._multiply()
+
+    def _captured(self, kernels: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(kernels):
+                self._small.add_(1.0)
+        return graph
+
+    # -- copies -----------------------------------------------------------------------------------
+
+    def _upload(self, size: int) -> None:
+        self._gpu[0][:size].copy_(self._host[0][:size], non_blocking=True)
+
+    def _download(self, size: int) -> None:
+        self._host[1][:size].copy_(self._gpu[1][:size], non_blocking=True)
+
+    def _copies(self, copy: Callable[[int], None], size: int) -> None:
+        """One direction alone."""
+        stream = torch.cuda.current_stream()
+        for number in range(_COPIES):
+            copy(size)
+            if number < _COPIES // 2:
+                stream.synchronize()
+        stream.synchronize()
+
+    def _both_ways(self, size: int) -> None:
+        """Both directions at once, each on its own stream, from one moment on."""
+        current = torch.cuda.current_stream()
+        self._hold()
+        for stream in self._streams:
+            stream.wait_stream(current)
+        for _ in range(_BOTH_WAYS):
+            for stream, copy in zip(self._streams, (self._upload, self._download), strict=True):
+                with torch.cuda.stream(stream):
+                    copy(size)
+        torch.cuda.synchronize()
+
+    # -- launches ---------------------------------------------------------------------------------
+
+    def _launches(self) -> None:
+        """Kernels on an idle device: launched one behind the other by a host that is slower than they are, and after
+        the host waited."""
+        stream = torch.cuda.current_stream()
+        for _ in range(2 * _LAUNCHES):
+            self._small.add_(1.0)
+        stream.synchronize()
+        for number in range(_LAUNCHES):
+            _pause(_PAUSES_S[number % len(_PAUSES_S)])
+            self._small.add_(1.0)
+            stream.synchronize()
+
+    def _chain(self) -> None:
+        """Kernels that were all queued before the first of them began."""
+        self._hold()
+        for _ in range(_CHAIN):
+            self._small.add_(1.0)
+        torch.cuda.synchronize()
+
+    def _handovers(self) -> None:
+        """Copies and kernels on two streams, each of which waits for the other's last by an event."""
+        copies, kernels = self._streams
+        copies.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(copies):
+            self._hold()
+        for number in range(_HANDOVERS):
+            kernels.wait_stream(copies)
+            with torch.cuda.stream(kernels):
+                self._multiply()
+            copies.wait_stream(kernels)
+            with torch.cuda.stream(copies):
+                (self._upload if number % 2 else self._download)(_HANDED_BYTES)
+        torch.cuda.synchronize()
+
+    def _synchronizes(self) -> None:
+        """Synchronizes that wait for a kernel, and that find nothing to wait for."""
+        stream, event = torch.cuda.current_stream(), torch.cuda.Event()
+        for _ in range(_LAUNCHES // 3):
+            for synchronize in (stream.synchronize, torch.cuda.synchronize, event.synchronize):
+                self._multiply()
+                event.record()
+                synchronize()
+                synchronize()
+
+    def _replays(self) -> None:
+        """Graphs of different length, on an idle device."""
+        stream = torch.cuda.current_stream()
+        for graph in self._graphs:
+            for number in range(6):
+                _pause(_PAUSES_S[number % len(_PAUSES_S)])
+                graph.replay()
+                stream.synchronize()
+
+
+def _pause(seconds: float) -> None:
+    """Let the host do something else; `time.sleep` would take longer than asked."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
