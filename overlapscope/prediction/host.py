@@ -159,7 +159,7 @@ def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
     at = calls.start_ns[items.call[launched]]
     order = np.argsort(at, kind="stable")
     launched, at = launched[order], at[order]
-    target = _stated_streams(trace, calls)
+    target, paired = _stated_streams(trace, calls), _paired_events(trace, calls)
     by_lane = {int(lane): np.flatnonzero(items.lane[launched] == lane) for lane in distinct(items.lane[launched])}
     found_call, found_item = [], []
     ends = items.end_ns[launched]
@@ -169,7 +169,10 @@ def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
         if not before:
             continue
         lane = int(target[call])
-        if whole[call] or lane in by_lane:
+        recorded = int(np.searchsorted(at, paired.get(call, -1))) - 1
+        if recorded >= 0 and ends[recorded] <= over + _SKEW_NS:
+            waited = [int(launched[recorded])]
+        elif whole[call] or lane in by_lane:
             waited = []
             for one in by_lane if whole[call] else (lane,):
                 last = int(np.searchsorted(by_lane[one], before)) - 1
@@ -203,6 +206,50 @@ def _stated_streams(trace: Trace, calls: Calls) -> I64:
     rows = match[joined]
     target[joined] = syncs.device[rows].astype(np.int64) << 32 | (syncs.stream[rows].astype(np.int64) & 0xFFFFFFFF)
     return target
+
+
+def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
+    """For synchronizes of an event: when that was recorded, where the order of the calls leaves no doubt.
+
+    A synchronize names its event, the call that records one does not. Where a thread waits for as many different events
+    as it has recorded since it last waited for any, they are taken to be these, in order.
+    """
+    runtime, syncs = trace.runtime_calls, trace.syncs
+    event_of = {
+        correlation: event
+        for correlation, event, kind in zip(
+            syncs.correlation.tolist(), syncs.event.tolist(), syncs.kind.tolist(), strict=True
+        )
+        if kind == Sync.EVENT and event >= 0 and correlation > 0
+    }
+    correlation = runtime.correlation[calls.row]
+    synced = {int(row): number for number, row in enumerate(calls.row) if int(correlation[number]) in event_of}
+    if not synced:
+        return {}
+    records = call_kinds.records_event(runtime)
+    found: dict[int, int] = {}
+    for thread in distinct(runtime.thread[list(synced)]).tolist():
+        recorded: list[int] = []
+        batch: list[int] = []
+        mine = np.flatnonzero(runtime.thread == thread)
+        for row in mine[records[mine] | np.isin(mine, list(synced))].tolist():
+            if row in synced:
+                batch.append(synced[row])
+                continue
+            if batch:
+                found |= _in_pairs(batch, recorded, correlation, event_of)
+                batch, recorded = [], []
+            recorded.append(int(runtime.start_ns[row]))
+        found |= _in_pairs(batch, recorded, correlation, event_of)
+    return found
+
+
+def _in_pairs(batch: list[int], recorded: list[int], correlation: I64, event_of: dict[int, int]) -> dict[int, int]:
+    """When the event of each synchronize was recorded; empty where there are more or fewer events than records."""
+    events = list(dict.fromkeys(event_of[int(correlation[call])] for call in batch))
+    if len(events) != len(recorded):
+        return {}
+    return {call: recorded[events.index(event_of[int(correlation[call])])] for call in batch}
 
 
 def _queue_full(calls: Calls, items: Items) -> tuple[I64, I64]:

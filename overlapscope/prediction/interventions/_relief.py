@@ -24,7 +24,7 @@ from overlapscope.trace import Kind
 
 _EVICTS_BYTES = 1 << 20
 """A staged copy of this size leaves little in a core's own caches (1 to 2 MiB on current servers)."""
-_COLD_NS = {Stance.BEST: 300_000, Stance.EXPECTED: 100_000, Stance.WORST: 0}
+_COLD_NS = {Stance.BEST: 1_000_000, Stance.EXPECTED: 200_000, Stance.WORST: 0}
 """How much of the host's work behind a staged copy runs slower for it."""
 _WARM_AFTER_NS = 2_000_000
 _FRESH_BYTES = 32 << 20

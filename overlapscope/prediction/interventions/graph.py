@@ -37,9 +37,11 @@ def _apply(graph: Graph, request: Request) -> Applied:
             spared += int(calls.end_ns[run].max() - calls.start_ns[first])
             before[rest] = length[rest] = 0
             nodes = len(launched)
-            length[first] = round((known.graph_call_ns or 0) + (nodes - 1) * (known.graph_node_call_ns or 0.0))
+            # The first kernel begins when the call has handed over all of them.
+            further = round((nodes - 1) * (known.graph_node_call_ns or 0.0))
+            length[first] = (known.graph_call_ns or 0) + further
             call_of[launched] = first
-            lag[launched], after[launched] = known.graph_latency_ns or 0, False
+            lag[launched], after[launched] = (known.graph_latency_ns or 0) + further, False
             # The first of each lane follows what came before the graph.
             later = np.delete(launched, np.unique(items.lane[launched], return_index=True)[1])
             queue[later] = np.minimum(queue[later], known.graph_gap_ns or 0)
