@@ -31,7 +31,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         "loop, avoid sizes that change every step (pad them, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), and stay clear of the memory limit, where the "
         "allocator frees and asks again. The first steps of a run always allocate: record after warm-up.",
-        cost_ns=mine.time_ns,
+        bound_ns=mine.time_ns,
         where=first(places),
         example=mine.example,
     )

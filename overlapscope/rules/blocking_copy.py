@@ -27,7 +27,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         "the same stream, and of streams that wait for it, see the data. After a download synchronize an "
         "event or the stream before the host reads the buffer, as late as possible. If the memory is not "
         "pinned yet, pin it once.",
-        cost_ns=mine.time_ns,
+        bound_ns=mine.time_ns,
         where=first(places),
         example=mine.example,
     )
@@ -63,4 +63,5 @@ for _ in range(10):
 torch.cuda.synchronize()
 """,
     check=_check,
+    fixes=(("non-blocking",),),
 )

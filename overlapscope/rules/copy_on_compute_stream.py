@@ -43,7 +43,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         "compute stream wait for the copy (current_stream().wait_stream(copy_stream), or an event), and let "
         "the copy stream wait before it overwrites a buffer that is still in use (two buffers that take "
         "turns).",
-        cost_ns=mine.time_ns,
+        bound_ns=mine.time_ns,
         where=first(places),
         example=mine.example,
     )
@@ -90,4 +90,5 @@ for number in range(len(batches)):
     weight @ weight + data.sum()
 """,
     check=_check,
+    fixes=(("side-stream",), ("side-stream", "prefetch")),
 )

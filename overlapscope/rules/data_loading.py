@@ -33,7 +33,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             "between epochs (persistent_workers=True), and make samples cheaper: decode once, transform on the GPU."
         )
         + " Fetch the next batch before the host waits for this step's result.",
-        cost_ns=mine.time_ns,
+        bound_ns=mine.time_ns,
         where=first(places),
         example=mine.example,
     )
@@ -66,4 +66,5 @@ if __name__ == "__main__":
         batch.cuda(non_blocking=True) @ weight
 """,
     check=_check,
+    fixes=(("faster-loader",),),
 )

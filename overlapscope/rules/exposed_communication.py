@@ -42,7 +42,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         "prefetches with forward_prefetch or set_modules_to_forward_prefetch; call collectives with "
         "async_op=True and wait() just before use. Accumulate gradients under no_sync() to communicate less "
         "often. Where one rank is late, balance its work first.",
-        cost_ns=cost,
+        bound_ns=cost,
         example=Window(start_ns=int(start[worst]), end_ns=int(end[worst])),
     )
 

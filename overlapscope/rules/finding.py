@@ -11,6 +11,9 @@ from overlapscope.analysis.results import Window
 
 Severity = Literal["error", "warning", "info"]
 
+Fixes = tuple[tuple[str, ...], ...]
+"""What the advice amounts to, each a set of interventions (`overlapscope whatif`) that are taken together."""
+
 FLOOR = 0.01
 """A rule fires where what it finds costs at least this share of the judged span."""
 
@@ -43,7 +46,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     advice: str
     """What to change."""
     cost_ns: int
-    """Upper bound on what the fix saves over the scope; 0 for good news."""
+    """What the fix saves over the scope: as replayed, where the recording can be, else `bound_ns`; 0 for good news."""
+    bound_ns: int
+    """Upper bound on what the fix saves of the time that the rule answers for, as measured; 0 for good news."""
+    cost_from: Literal["replay", "bound"]
     where: Where | None
     example: Window | None
     """The longest single case, to look at in a timeline."""
@@ -56,8 +62,10 @@ class Draft:
     title: str
     detail: str
     advice: str
-    cost_ns: int
+    bound_ns: int
     where: Where | None = None
     example: Window | None = None
     severity: Severity | None = None
     """Where it differs from the rule's own."""
+    fixes: Fixes | None = None
+    """Where they differ from the rule's own."""

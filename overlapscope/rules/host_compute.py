@@ -25,7 +25,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         advice="Move the work out of the launching thread (a DataLoader worker, a thread for logging or "
         "checkpoints), do it less often, do it on the GPU, or do it right after launching a long stretch of "
         "GPU work, so that it runs beside that.",
-        cost_ns=mine.time_ns,
+        bound_ns=mine.time_ns,
         where=first(places),
         example=mine.example,
     )

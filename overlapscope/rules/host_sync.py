@@ -31,7 +31,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         "branches on GPU values. Where order between streams is what is meant, use event.wait() or "
         "wait_stream() instead of synchronize(): those make the stream wait, not the host. Where a value "
         "must be read, copy it to pinned memory with non_blocking=True and read it one step later.",
-        cost_ns=mine.time_ns,
+        bound_ns=mine.time_ns,
         where=first(places),
         example=mine.example,
     )
@@ -69,4 +69,5 @@ for _ in range(100):
 losses = torch.stack(losses).tolist()
 """,
     check=_check,
+    fixes=(("no-sync {call}",),),
 )

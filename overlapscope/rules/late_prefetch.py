@@ -71,7 +71,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             title=f"{reason.title} {duration(mine.time_ns)} ({share(mine.time_ns, found.judged_ns)} of the span)",
             detail=f"{counted(len(mine.copies), 'copy')} {reason.seen} (cause {reason.cause}).{doubt}{spread(places)}",
             advice=reason.advice,
-            cost_ns=mine.time_ns,
+            bound_ns=mine.time_ns,
             where=first(places),
             example=mine.example,
         )
@@ -120,4 +120,5 @@ for step in range(10):
     used[slot].record()
 """,
     check=_check,
+    fixes=(("prefetch",), ("side-stream",)),
 )

@@ -41,7 +41,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         "torch.compile(mode='reduce-overhead') or torch.cuda.graph replays a whole step with one launch; "
         "fused or foreach optimizers (fused=True), larger batches and channels-last or lower precision only "
         "help where kernels become fewer or the host runs less Python.",
-        cost_ns=mine.time_ns,
+        bound_ns=mine.time_ns,
         where=first(places),
         example=mine.example,
     )
@@ -74,4 +74,5 @@ with torch.cuda.graph(graph):
 graph.replay()
 """,
     check=_check,
+    fixes=(("graph",),),
 )

@@ -57,7 +57,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         "no compute can hide (cause no-compute), so no other finding but slow-link counts it too.",
         advice="Use one stream for uploads and another for downloads, joined with compute by events: while "
         "layer n is computed, layer n + 1 is uploaded and layer n - 1 is downloaded.",
-        cost_ns=cost,
+        bound_ns=cost,
         where=first(rest.places(analysis.trace)),
         example=rest.example,
     )
@@ -106,4 +106,5 @@ for layer in layers:
 torch.cuda.synchronize()
 """,
     check=_check,
+    fixes=(("two-way",), ("side-stream",)),
 )

@@ -54,7 +54,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         f"({share(beyond, found.judged_ns)} of the span) to gain; one thing at a time would have taken "
         f"{duration(overlap.serial_ns)}.",
         advice=advice,
-        cost_ns=0,
+        bound_ns=0,
     )
 
 

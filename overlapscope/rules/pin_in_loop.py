@@ -34,7 +34,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         "fill it in place (buffer.copy_(source)) and copy from it; or let DataLoader(pin_memory=True) pin "
         "in a thread of its own. Where the memory is used only once, the plain pageable copy is faster than "
         "pinning it first.",
-        cost_ns=mine.time_ns,
+        bound_ns=mine.time_ns,
         where=first(places),
         example=mine.example,
     )
@@ -69,4 +69,5 @@ for _ in range(10):
     done.record()
 """,
     check=_check,
+    fixes=(("pin",),),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.rules._claims import Claims
-from overlapscope.rules.finding import Draft, Severity
+from overlapscope.rules.finding import Draft, Fixes, Severity
 
 Check = Callable[[TraceAnalysis, DeviceAnalysis, Claims], Iterable[Draft]]
 """What a rule makes of one device, given what time it answers for."""
@@ -31,3 +31,5 @@ class Rule:
     right: str
     """The same program without it."""
     check: Check
+    fixes: Fixes = ()
+    """What stands for the advice in a replay; `{call}` is the call at the finding's place."""

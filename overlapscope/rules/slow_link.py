@@ -73,7 +73,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             "on the same PCIe switch, a host buffer on the other NUMA node (bind the process with numactl, "
             "or pin after binding), data loading that saturates host memory, strided or tiny-page sources. "
             "nvidia-smi topo -m shows the topology.",
-            cost_ns=cost,
+            bound_ns=cost,
             example=Window(start_ns=int(ops.start_ns[worst]), end_ns=int(ops.end_ns[worst])),
         )
 

@@ -53,7 +53,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             "current when they are launched, and backward ops to the stream of their forward op, so put the "
             "forward pass under torch.cuda.stream() as well. Otherwise drop the stream; its waits only "
             "order work that was in order anyway.",
-            cost_ns=0,
+            bound_ns=0,
         )
 
 

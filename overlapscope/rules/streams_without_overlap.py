@@ -59,7 +59,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             advice="Let a stream wait only for the results it needs: record the event right behind the op "
             "that makes them, not at the end of the stream, and fork both streams before either begins. If "
             "each piece really needs the one before, use a single stream.",
-            cost_ns=possible,
+            bound_ns=possible,
             example=example,
         )
     else:
@@ -83,7 +83,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
                 else "For small kernels the launches are the limit: capture both streams in one CUDA graph, or "
                 "batch the work into larger kernels."
             ),
-            cost_ns=0,
+            bound_ns=0,
             example=example,
         )
 

@@ -33,7 +33,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         "it), copy that once with non_blocking=True, and take views on the device with split() or narrow(). "
         "Values that do not change can stay on the device; values that can be computed there (torch.arange, "
         "masks) need no copy.",
-        cost_ns=mine.time_ns,
+        bound_ns=mine.time_ns,
         where=first(places),
         example=mine.example,
     )
@@ -61,4 +61,5 @@ samples = torch.randn(200, 1000, pin_memory=True)
 on_gpu = samples.to("cuda", non_blocking=True).unbind()
 """,
     check=_check,
+    fixes=(("batch-copies",),),
 )

@@ -7,14 +7,18 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around
-from overlapscope.prediction.graph import Graph
+from overlapscope.analysis.host import around, on_thread
+from overlapscope.analysis.late_launch import loading
+from overlapscope.intervals import covered
+from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace import I64, Bool, Kind, Memory
 from overlapscope.words import plural
 
+_READS_NS = 1_000_000
+"""Work of the host between two calls that is longer than Python takes to get from one op to the next."""
 _NEXT_NS = 20_000
 """A synchronize this soon after a copy's call, by the same op, is the copy's own (ATen/native/cuda/Copy.cu)."""
 
@@ -45,9 +49,39 @@ def _apply(graph: Graph, request: Request) -> Applied:
         calls=replace(calls, length_ns=length, before_ns=before),
         waits=graph.waits.take(~(wait_of_own | wait_of_copy)),
     )
+    if request.stance == Stance.EXPECTED:
+        dropped = graph.waits.take(wait_of_own | wait_of_copy)
+        changed = replace(changed, waits=changed.waits.joined(_read_by_host(graph, dropped)))
     touched = np.union1d(own, blocking)
     what = f"{plural(len(touched), 'wait')} behind copies, {duration(waited)} in all, no longer happen."
     return Applied(changed, touched, len(touched), what, copied[:0])
+
+
+def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
+    """The waits that are due all the same: for a download, before the host next works for long by itself.
+
+    Such work, of whichever thread, is taken to need the data, as kernels are taken to need uploads, unless it is a
+    DataLoader's.
+    """
+    items, calls = graph.items, graph.calls
+    since = calls.start_ns - calls.before_ns
+    works = calls.before_ns.copy()
+    notes = loading(graph.trace)
+    for number, thread in enumerate(graph.threads):
+        mine = np.flatnonzero(calls.thread == number)
+        works[mine] -= covered(on_thread(notes, thread), since[mine], calls.start_ns[mine])
+    long = np.flatnonzero(works >= _READS_NS)
+    long = long[np.argsort(since[long], kind="stable")]
+    downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
+    reader = np.searchsorted(since[long], calls.end_ns[downloads.call])
+    found = reader < len(long)
+    # The call before the work returns when the data is there.
+    by_thread = np.lexsort((calls.start_ns, calls.thread))
+    previous = np.full(len(calls), -1, np.int64)
+    previous[by_thread[1:]] = by_thread[:-1]
+    before = np.where(calls.handed_by >= 0, calls.handed_by, previous)[long[reader[found]]]
+    waits = Waits(before, downloads.item[found], np.full(int(found.sum()), graph.constants.return_ns or 0, np.int64))
+    return waits.take(before >= 0)
 
 
 def _behind_copy(graph: Graph, launches: Bool, syncs: Bool) -> I64:
@@ -80,8 +114,8 @@ INTERVENTION = Intervention(
     "where the host's memory is pinned. From or to pageable memory the copy's call itself still blocks.",
     assumptions=(
         Assumption(
-            "The host neither reads what was copied to it nor overwrites what is being copied from it before it next "
-            "waits for the GPU anyway.",
+            "The host needs what was copied to it only where it next works by itself for a millisecond or more, and "
+            "overwrites nothing that is still being copied from it.",
             True,
         ),
     ),
