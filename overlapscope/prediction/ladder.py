@@ -12,6 +12,7 @@ from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.predict import Base, Choice, Prediction, conclude, outcome, prepare
+from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
 from overlapscope.trace import Trace
 
@@ -80,7 +81,10 @@ def _best_of(
     tried = []
     for added in steps:
         choices = _in_order((*taken, *added))
-        tried.append((outcome(base, choices, [Stance.EXPECTED] * len(choices)).step_ns, added))
+        try:
+            tried.append((outcome(base, choices, [Stance.EXPECTED] * len(choices)).step_ns, added))
+        except Deadlock:
+            continue
     return min(tried, key=lambda one: one[0]) if tried else (2**62, ())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from overlapscope.analysis.host import line_ids_around, line_text, ops_around
@@ -160,12 +161,13 @@ def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance], ru
         done = choice.intervention.apply(graph, Request(base.hardware, stance, choice.argument))
         applied.append(done)
         graph = done.graph
-    if any(done.touched for done in applied):
+    changed = any(done.touched for done in applied)
+    if changed:
         graph = spread(graph, run)
     replayed = replay(graph)
     steps = step_times(graph, base.device, base.main_stream, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
-    if choices and not steps.whole:
+    if changed and not steps.whole:
         step_ns = max(step_ns, engine_ns(graph, base.device, steps, replayed.start_ns, replayed.end_ns))
     return Outcome(tuple(applied), graph, replayed, steps, step_ns)
 
@@ -192,6 +194,15 @@ def conclude(base: Base, choices: Sequence[Choice]) -> Prediction:
     """Predict from a recording that has been made ready."""
     if not base.fidelity.valid:
         return Prediction(_result(base), base.trace, None)
+    try:
+        return _concluded(base, choices)
+    except Deadlock:
+        reason = "With these changes, launches, ops and waits wait for each other in a circle."
+        contradicted = msgspec.structs.replace(base.fidelity, valid=False, reasons=(reason,))
+        return Prediction(_result(replace(base, fidelity=contradicted)), base.trace, None)
+
+
+def _concluded(base: Base, choices: Sequence[Choice]) -> Prediction:
     taken = {stance: outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
     expected = taken[Stance.EXPECTED]
     times = [taken[stance].step_ns for stance in Stance]

@@ -91,8 +91,8 @@ class _Engine:
         self.at = max(now, ready_at, self.free + self.lag[self.item])
 
     def advance(self, to: float) -> None:
-        """Work until then."""
-        if self.item >= 0:
+        """Work until then, if it has begun by then."""
+        if self.item >= 0 and to > self.at:
             self.work -= (to - self.at) * (self.beside if self.other.item >= 0 else 1.0)
             self.at = to
 

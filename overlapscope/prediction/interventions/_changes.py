@@ -19,7 +19,8 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, bool]:
 
     Where the recording notes events between them (`Graph.notes`), these say what needs what. Elsewhere a kernel is
     taken to need the uploads that came before it on the lane, and a download the kernels before it. At worst,
-    everything waits for everything as before; at best, no kernel needs an upload that it is not shown to.
+    uploads also wait for the kernels before them, and kernels for the downloads; at best, no kernel needs an upload
+    that it is not shown to.
 
     Also whether notes speak for all of them.
     """

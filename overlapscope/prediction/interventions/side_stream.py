@@ -31,8 +31,7 @@ INTERVENTION = Intervention(
             "A kernel needs the uploads issued before it on its stream, and a download the kernels before it.", False
         ),
         Assumption(
-            "Nothing else ties them: an upload need not wait for kernels or downloads before it, nor a kernel for a "
-            "download, because buffers take turns.",
+            "Buffers take turns: an upload need not wait for the kernels before it, nor a kernel for a download.",
             True,
         ),
     ),
