@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.host import around
 from overlapscope.intervals import I64, Bool, Intervals, covered
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.trace import Kind
 
 NOTHING = np.empty(0, np.int64)
+_NEXT_NS = 20_000
+"""A synchronize this soon after a copy's call, by the same op, is the copy's own (ATen/native/cuda/Copy.cu)."""
 
 
 def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, bool]:
@@ -136,3 +140,29 @@ def without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph
     calls = replace(calls, before_ns=before, length_ns=length, handed_by=handed, own_order=own)
     went = int(spared.sum() + (ended - began)[inside].sum())
     return replace(graph, calls=calls, waits=waits), changed, went
+
+
+def waits_of_copies(graph: Graph) -> I64:
+    """Synchronizes that the op of a copy made right behind it: `copy_` does unless told non_blocking."""
+    calls, items = graph.calls, graph.items
+    launches = np.zeros(len(calls), np.bool_)
+    launches[items.call[items.is_copy & ~items.gone & (items.call >= 0)]] = True
+    syncs = call_kinds.synchronises(graph.trace.runtime_calls)[calls.row]
+    order = np.lexsort((calls.start_ns, calls.thread))
+    previous, this = order[:-1], order[1:]
+    behind = (calls.thread[previous] == calls.thread[this]) & launches[previous] & syncs[this]
+    behind &= calls.start_ns[this] - calls.end_ns[previous] <= _NEXT_NS
+    found = this[behind]
+    if len(graph.trace.cpu_ops) and len(found):
+        found = found[_within_one_op(graph, previous[behind], found)]
+    return np.sort(found)
+
+
+def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:
+    """Whether both calls lie inside the same `copy_`: others that copy and wait, as `item()` does, read a value."""
+    calls, ops = graph.calls, graph.trace.cpu_ops
+    thread = graph.trace.runtime_calls.thread[calls.row[copy]]
+    inside = around(ops, thread, calls.start_ns[copy])
+    ends: Bool = np.append(ops.end_ns, 0)[inside] >= calls.end_ns[sync]
+    is_copy = np.append(ops.named(lambda name: name == "aten::copy_"), False)[inside]
+    return is_copy & ends

@@ -8,10 +8,11 @@ import numpy as np
 
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import NOTHING
+from overlapscope.prediction.interventions._changes import NOTHING, waits_of_copies
 from overlapscope.prediction.interventions._words import copies as copies_text
 from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.periods import step_of_items
 from overlapscope.trace import I64, Kind, Memory
 
 SMALL_BYTES = 1 << 20
@@ -22,7 +23,7 @@ _PACKING_GB_PER_S = 5.0
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
-    runs = _runs(graph)
+    runs, own = _runs(graph), waits_of_copies(graph)
     gone, size, length = items.gone.copy(), items.bytes.copy(), items.duration_ns.copy()
     before, call_ns = graph.calls.before_ns.copy(), graph.calls.length_ns.copy()
     stays_waiting = np.ones(len(graph.waits), np.bool_)
@@ -36,7 +37,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
             kind = Kind(int(items.kind[first]))
             length[first] = request.hardware.copy_ns(kind, size[first : first + 1], request.stance)[0]
         gone[rest] = True
-        calls = _calls_of(graph, run)
+        calls = _calls_of(graph, run, own)
         dropped = calls[1:]
         before[dropped] = call_ns[dropped] = 0
         # The last to wait, if any did, waits for the one copy.
@@ -65,24 +66,29 @@ def _runs(graph: Graph) -> list[I64]:
     order = launched[np.lexsort((calls.start_ns[items.call[launched]], thread))]
     small = items.is_copy[order] & (items.bytes[order] <= SMALL_BYTES) & (items.bytes[order] > 0)
     same = small[1:] & small[:-1]
-    for column in (items.lane, items.kind, items.host_memory, calls.thread[items.call]):
+    step = step_of_items(graph)
+    # Whoever waits for the copies so far needs them before the next.
+    waits = np.zeros(len(calls), np.bool_)
+    waits[graph.waits.call] = True
+    waits[items.call[items.is_copy & (items.call >= 0)]] = False
+    waits[waits_of_copies(graph)] = False
+    waited = np.cumsum(waits)[items.call]
+    for column in (items.lane, items.kind, items.host_memory, calls.thread[items.call], step, waited):
         same &= column[order][1:] == column[order][:-1]
     runs = np.split(order, np.flatnonzero(~same) + 1)
     return [run for run in runs if len(run) > 1]
 
 
-def _calls_of(graph: Graph, run: I64) -> I64:
+def _calls_of(graph: Graph, run: I64, own: I64) -> I64:
     """The calls from the first copy's to the last's, with the waits behind them."""
     calls = graph.calls
     first, last = int(graph.items.call[run[0]]), int(graph.items.call[run[-1]])
     thread = np.flatnonzero(calls.thread == calls.thread[first])
     low, high = np.searchsorted(thread, (first, last))
     between = thread[low : high + 1]
-    launches = np.unique(graph.items.call[graph.items.call >= 0])
     # A synchronize of the last copy belongs to the run as the ones in between do.
-    if high + 1 < len(thread) and not np.isin(thread[high + 1], launches):
-        return np.append(between, thread[high + 1])
-    return between
+    behind = thread[high + 1 : high + 2]
+    return np.append(between, behind[np.isin(behind, own)])
 
 
 INTERVENTION = Intervention(

@@ -7,30 +7,26 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around, on_thread
+from overlapscope.analysis.host import on_thread
 from overlapscope.analysis.late_launch import loading
 from overlapscope.intervals import covered
 from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions._changes import waits_of_copies
 from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
-from overlapscope.trace import I64, Bool, Kind, Memory
+from overlapscope.trace import Kind, Memory
 from overlapscope.words import plural
 
 _READS_NS = 1_000_000
 """Work of the host between two calls that is longer than Python takes to get from one op to the next."""
-_NEXT_NS = 20_000
-"""A synchronize this soon after a copy's call, by the same op, is the copy's own (ATen/native/cuda/Copy.cu)."""
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items, calls = graph.items, graph.calls
     runtime = graph.trace.runtime_calls
     copied = np.flatnonzero(items.is_copy & ~items.gone & (items.call >= 0))
-    launches = np.zeros(len(calls), np.bool_)
-    launches[items.call[copied]] = True
-    syncs = call_kinds.synchronises(runtime)[calls.row]
-    own = _behind_copy(graph, launches, syncs)
+    own = waits_of_copies(graph)
     # cudaMemcpy and the like wait by contract; from pinned memory, cudaMemcpyAsync does not.
     pinned = copied[items.host_memory[copied] == Memory.PINNED]
     blocking = items.call[pinned][call_kinds.copies_blocking(runtime)[calls.row][items.call[pinned]]]
@@ -82,29 +78,6 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     before = np.where(calls.handed_by >= 0, calls.handed_by, previous)[long[reader[found]]]
     waits = Waits(before, downloads.item[found], np.full(int(found.sum()), graph.constants.return_ns or 0, np.int64))
     return waits.take(before >= 0)
-
-
-def _behind_copy(graph: Graph, launches: Bool, syncs: Bool) -> I64:
-    """Synchronizes that the op of a copy made right behind it: `copy_` does unless told non_blocking."""
-    calls = graph.calls
-    order = np.lexsort((calls.start_ns, calls.thread))
-    previous, this = order[:-1], order[1:]
-    behind = (calls.thread[previous] == calls.thread[this]) & launches[previous] & syncs[this]
-    behind &= calls.start_ns[this] - calls.end_ns[previous] <= _NEXT_NS
-    found = this[behind]
-    if len(graph.trace.cpu_ops) and len(found):
-        found = found[_within_one_op(graph, previous[behind], found)]
-    return np.sort(found)
-
-
-def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:
-    """Whether both calls lie inside the same `copy_`: others that copy and wait, as `item()` does, read a value."""
-    calls, ops = graph.calls, graph.trace.cpu_ops
-    thread = graph.trace.runtime_calls.thread[calls.row[copy]]
-    inside = around(ops, thread, calls.start_ns[copy])
-    ends: Bool = np.append(ops.end_ns, 0)[inside] >= calls.end_ns[sync]
-    is_copy = np.append(ops.named(lambda name: name == "aten::copy_"), False)[inside]
-    return is_copy & ends
 
 
 INTERVENTION = Intervention(
