@@ -7,6 +7,7 @@ import numpy as np
 from overlapscope.analysis.host import on_thread
 from overlapscope.analysis.late_launch import loading
 from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import NOTHING, without_host_time
 from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
@@ -16,6 +17,9 @@ from overlapscope.words import plural
 def _apply(graph: Graph, request: Request) -> Applied:
     notes = loading(graph.trace)
     changed, where, spared = graph, [NOTHING], 0
+    if request.stance == Stance.WORST:
+        # Workers that bring no more than there was are waited for as long.
+        return Applied(graph, NOTHING, len(notes), "Batches come no faster.", NOTHING)
     for number, thread in enumerate(graph.threads):
         changed, rows, went = without_host_time(changed, number, on_thread(notes, thread))
         where.append(rows)
@@ -29,7 +33,7 @@ INTERVENTION = Intervention(
     id="faster-loader",
     title="data is there when it is asked for",
     meaning="The time inside a DataLoader's next goes.",
-    assumptions=(Assumption("The loader's workers keep ahead of the steps, and do not slow the main thread.", False),),
+    assumptions=(Assumption("The loader's workers keep ahead of the steps, and do not slow the main thread.", True),),
     advice="More workers (DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...)), cheaper "
     "decoding, or data prepared beforehand.",
     apply=_apply,
