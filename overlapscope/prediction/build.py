@@ -33,12 +33,13 @@ _STAGING_NS = 60_000
 _UNKNOWN = -(2**61)
 
 
-def build(trace: Trace, constants: Constants) -> Graph:
-    """The dependency graph of all devices of a trace."""
+def build(trace: Trace, constants: Constants, *, keep_unexplained: bool = False) -> Graph:
+    """The dependency graph of all devices of a trace; with waits that nothing explains as parts of lags, if they are to
+    be kept."""
     calls, call_of_row, threads = find_calls(trace)
     items, item_of_op = _find_items(trace, call_of_row)
     orders = _event_orders(trace, items, calls, item_of_op)
-    items, orders, unexplained = _with_lags(items, calls, orders, constants)
+    items, orders, unexplained = _with_lags(items, calls, orders, constants, keep_unexplained)
     calls, waits = find_waits(trace, calls, items, constants)
     lanes = distinct(items.lane)
     source, held = own_stream_waits(trace)
@@ -54,6 +55,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         streams=tuple((int(lane) >> 32, int(np.int32(int(lane) & 0xFFFFFFFF))) for lane in lanes.tolist()),
         constants=constants,
         unexplained_ns=unexplained,
+        keeps_unexplained=keep_unexplained,
     )
 
 
@@ -154,7 +156,7 @@ def _with_inherited(edges: I64, by_lane: dict[int, I64], lane: I64, made_ns: I64
     return result
 
 
-def _with_lags(items: Items, calls: Calls, orders: Orders, known: Constants) -> tuple[Items, Orders, I64]:
+def _with_lags(items: Items, calls: Calls, orders: Orders, known: Constants, keep: bool) -> tuple[Items, Orders, I64]:
     """The items and orders with their lags, and what of each item's wait nothing explains.
 
     Orders are added where an item began right when one on another lane ended, and nothing else explains its start.
@@ -191,7 +193,7 @@ def _with_lags(items: Items, calls: Calls, orders: Orders, known: Constants) -> 
     )
     since = (called, queued, engine, held)
     last = np.argmax(np.stack([at + lag for at, lag in zip(since, usual, strict=True)]), axis=0)
-    begins = start - unexplained
+    begins = start if keep else start - unexplained
     lags = [
         np.where(last == number, begins - at, np.minimum(begins - at, lag))
         for number, (at, lag) in enumerate(zip(since, usual, strict=True))

@@ -18,6 +18,14 @@ LATE = 0.99
 _LEAST_LATENCY_NS = 10_000
 
 
+def few_unexplained(graph: Graph, device: int) -> bool:
+    """Whether the waits that nothing explains are so small a part of the device's window that they may be kept."""
+    items = graph.items
+    mine = items.device == device
+    window = int(items.end_ns[mine].max() - items.start_ns[mine].min())
+    return bool(100 * graph.unexplained_ns[mine].sum() <= MOST_ERROR_PCT * window)
+
+
 def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes, device: int) -> Fidelity:
     """Compare the replay of the unchanged graph with the recording."""
     items = graph.items
@@ -44,11 +52,15 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
             f"{percent(100 * (1 - near))} of the ops begin more than a launch's latency ({text}) away from where they "
             "were recorded."
         )
+    valid, unexplained = not reasons, int(graph.unexplained_ns[mine].sum())
+    if valid and graph.keeps_unexplained:
+        text = unit_for(unexplained).text(unexplained)
+        reasons.append(f"Waits of {text} in all that nothing in the recording explains are kept as they were.")
     return Fidelity(
-        valid=not reasons,
+        valid=valid,
         reasons=tuple(reasons),
         step_error_pct=error_pct,
         start_error_ns=int(np.abs(late).max(initial=0)),
         launch_latency_ns=latency,
-        unexplained_ns=int(graph.unexplained_ns[mine].sum()),
+        unexplained_ns=unexplained,
     )

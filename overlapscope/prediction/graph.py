@@ -174,4 +174,6 @@ class Graph:
     constants: Constants
     """What the hardware is taken to do where the recording does not show it."""
     unexplained_ns: I64
-    """Of each item: how long it began after all that the graph knows of; left out of its lags."""
+    """Of each item: how long it began after all that the graph knows of."""
+    keeps_unexplained: bool
+    """Those waits are parts of lags, so that a replay repeats them."""

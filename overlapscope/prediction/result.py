@@ -107,7 +107,8 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
     launch_latency_ns: int
     """From a launch call's start to its op's start where nothing else holds the op: what the error is judged by."""
     unexplained_ns: int
-    """Waits that no edge of the graph explains, added up; the replay leaves them out."""
+    """Waits that no edge of the graph explains, added up. The replay leaves them out; where it then is not valid and
+    they are at most 2 % of the window, it keeps them, and `reasons` says so."""
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
