@@ -26,6 +26,9 @@ AFTER_CALL_NS = 50_000
 46 us, for the first launches of a recording."""
 QUEUE_NS = 20_000
 """Likewise after the item before it on its lane, or on its engine. Seen: 1 to 12 us."""
+MOST_UNEXPLAINED = 0.02
+"""Waits that nothing explains are parts of lags where they are at most this share of a device's window: one early in a
+recording would move every op behind it."""
 _LOOK = 256
 """How many items before one are looked at for what let it begin."""
 _STAGING_NS = 60_000
@@ -33,13 +36,12 @@ _STAGING_NS = 60_000
 _UNKNOWN = -(2**61)
 
 
-def build(trace: Trace, constants: Constants, *, keep_unexplained: bool = False) -> Graph:
-    """The dependency graph of all devices of a trace; with waits that nothing explains as parts of lags, if they are to
-    be kept."""
+def build(trace: Trace, constants: Constants) -> Graph:
+    """The dependency graph of all devices of a trace."""
     calls, call_of_row, threads = find_calls(trace)
     items, item_of_op = _find_items(trace, call_of_row)
     orders = _event_orders(trace, items, calls, item_of_op)
-    items, orders, unexplained = _with_lags(items, calls, orders, constants, keep_unexplained)
+    items, orders, unexplained, keeping = _with_lags(items, calls, orders, constants)
     calls, waits = find_waits(trace, calls, items, constants)
     lanes = distinct(items.lane)
     source, held = own_stream_waits(trace)
@@ -55,7 +57,7 @@ def build(trace: Trace, constants: Constants, *, keep_unexplained: bool = False)
         streams=tuple((int(lane) >> 32, int(np.int32(int(lane) & 0xFFFFFFFF))) for lane in lanes.tolist()),
         constants=constants,
         unexplained_ns=unexplained,
-        keeps_unexplained=keep_unexplained,
+        keeping=keeping,
     )
 
 
@@ -156,7 +158,9 @@ def _with_inherited(edges: I64, by_lane: dict[int, I64], lane: I64, made_ns: I64
     return result
 
 
-def _with_lags(items: Items, calls: Calls, orders: Orders, known: Constants, keep: bool) -> tuple[Items, Orders, I64]:
+def _with_lags(
+    items: Items, calls: Calls, orders: Orders, known: Constants
+) -> tuple[Items, Orders, I64, frozenset[int]]:
     """The items and orders with their lags, and what of each item's wait nothing explains.
 
     Orders are added where an item began right when one on another lane ended, and nothing else explains its start.
@@ -193,7 +197,8 @@ def _with_lags(items: Items, calls: Calls, orders: Orders, known: Constants, kee
     )
     since = (called, queued, engine, held)
     last = np.argmax(np.stack([at + lag for at, lag in zip(since, usual, strict=True)]), axis=0)
-    begins = start if keep else start - unexplained
+    keeping = frozenset(device for device in distinct(items.device).tolist() if _few(items, unexplained, device))
+    begins = np.where(np.isin(items.device, list(keeping)), start, start - unexplained)
     lags = [
         np.where(last == number, begins - at, np.minimum(begins - at, lag))
         for number, (at, lag) in enumerate(zip(since, usual, strict=True))
@@ -209,7 +214,14 @@ def _with_lags(items: Items, calls: Calls, orders: Orders, known: Constants, kee
         queue_lag_ns=np.where(queued > _UNKNOWN, lags[1], 0),
         engine_lag_ns=np.where(engine > _UNKNOWN, lags[2], 0),
     )
-    return items, orders, unexplained
+    return items, orders, unexplained, keeping
+
+
+def _few(items: Items, unexplained: I64, device: int) -> bool:
+    """Whether there are waits that nothing explains, but as good as none."""
+    mine = items.device == device
+    window = int(items.end_ns[mine].max() - items.start_ns[mine].min())
+    return bool(0 < unexplained[mine].sum() <= MOST_UNEXPLAINED * window)
 
 
 def _staging(items: Items, called: I64, queued: I64) -> int:

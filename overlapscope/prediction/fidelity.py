@@ -18,14 +18,6 @@ LATE = 0.99
 _LEAST_LATENCY_NS = 10_000
 
 
-def few_unexplained(graph: Graph, device: int) -> bool:
-    """Whether the waits that nothing explains are so small a part of the device's window that they may be kept."""
-    items = graph.items
-    mine = items.device == device
-    window = int(items.end_ns[mine].max() - items.start_ns[mine].min())
-    return bool(100 * graph.unexplained_ns[mine].sum() <= MOST_ERROR_PCT * window)
-
-
 def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes, device: int) -> Fidelity:
     """Compare the replay of the unchanged graph with the recording."""
     items = graph.items
@@ -53,7 +45,7 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
             "were recorded."
         )
     valid, unexplained = not reasons, int(graph.unexplained_ns[mine].sum())
-    if valid and graph.keeps_unexplained:
+    if valid and device in graph.keeping:
         text = unit_for(unexplained).text(unexplained)
         reasons.append(f"Waits of {text} in all that nothing in the recording explains are kept as they were.")
     return Fidelity(

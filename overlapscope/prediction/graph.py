@@ -175,5 +175,5 @@ class Graph:
     """What the hardware is taken to do where the recording does not show it."""
     unexplained_ns: I64
     """Of each item: how long it began after all that the graph knows of."""
-    keeps_unexplained: bool
-    """Those waits are parts of lags, so that a replay repeats them."""
+    keeping: frozenset[int]
+    """Devices of which those waits are few, and parts of lags, so that a replay repeats them."""

@@ -17,7 +17,7 @@ from overlapscope.intervals import I64
 from overlapscope.prediction.after import predicted_ops, predicted_trace
 from overlapscope.prediction.build import build
 from overlapscope.prediction.calibration import Calibration
-from overlapscope.prediction.fidelity import few_unexplained, judge
+from overlapscope.prediction.fidelity import judge
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance, find_hardware
 from overlapscope.prediction.interventions import all_interventions
@@ -128,14 +128,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None) -
         raise KeyError(f"device {device}")
     chosen = _busiest(trace) if device is None else device
     hardware = find_hardware(trace, calibration)
-    base = _replayed(trace, chosen, hardware, build(trace, hardware.known))
-    if not base.fidelity.valid and few_unexplained(base.graph, chosen):
-        kept = _replayed(trace, chosen, hardware, build(trace, hardware.known, keep_unexplained=True))
-        return kept if kept.fidelity.valid else base
-    return base
-
-
-def _replayed(trace: Trace, chosen: int, hardware: Hardware, graph: Graph) -> Base:
+    graph = build(trace, hardware.known)
     stream = build_timeline(trace, chosen).main_stream
     recorded = step_times(graph, chosen, stream, graph.items.start_ns, graph.items.end_ns)
     try:
