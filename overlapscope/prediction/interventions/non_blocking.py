@@ -38,7 +38,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
     wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
     length, before = calls.length_ns.copy(), calls.before_ns.copy()
     waited = (calls.end_ns - calls.start_ns)[own].sum()
-    length[own] = before[own] = 0
+    # At worst what the call took by itself comes back as the host's time elsewhere.
+    length[own] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
+    before[own] = 0
     length[blocking] = np.minimum(length[blocking], graph.constants.copy_call_ns or 0)
     changed = replace(
         graph,
