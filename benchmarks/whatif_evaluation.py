@@ -1,0 +1,240 @@
+"""Predictions held against measurements: every pair of recordings that interventions connect, and every recording
+against its own replay."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.noise_measured import unpack
+from overlapscope.prediction import predict
+from overlapscope.prediction.result import WhatIf
+from overlapscope.sources import load
+
+TRACES = Path(__file__).parents[1] / "traces"
+LIST = Path(__file__).with_name("whatif_pairs.toml")
+REPEATS = "repeats"
+"""Folder of the recordings that are packed (`tests/repeats.tar.xz`)."""
+RANKS = ".traces"
+"""How the folder of one program's ranks ends."""
+FURTHER = TRACES / "further" / "pairs.toml"
+PROCESSES = 2
+
+
+class Connected(msgspec.Struct, frozen=True, array_like=True):
+    """Two recordings, the second of which is the first one's program with the interventions."""
+
+    before: str
+    after: str
+    interventions: tuple[str, ...]
+    why: str
+
+
+class Unconnected(msgspec.Struct, frozen=True, array_like=True):
+    """Recordings that no intervention leads to or from."""
+
+    recordings: str
+    why: str
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """What is to be said of a folder of recordings."""
+
+    pairs: tuple[Connected, ...]
+    unconnected: tuple[Unconnected, ...] = ()
+
+
+class _Further(msgspec.Struct, frozen=True):
+    """A pair that was recorded after the predictions had been built."""
+
+    before: str = msgspec.field(name="from")
+    after: str = msgspec.field(name="to")
+    interventions: tuple[str, ...]
+    why: str = ""
+
+
+class _FurtherList(msgspec.Struct, frozen=True):
+    pairs: tuple[_Further, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Where the two recordings are, and what leads from one to the other."""
+
+    experiment: str
+    """The recordings' folder within `traces`, without what all have in common."""
+    before: Path
+    after: Path
+    interventions: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{name_of(self.before)} to {name_of(self.after)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pair's prediction beside what was measured."""
+
+    pair: Pair
+    prediction: WhatIf
+    measured: WhatIf
+    """What is said of the recording predicted, with nothing changed."""
+
+    @property
+    def measured_ns(self) -> int:
+        """The step of the recording predicted, by the same definition."""
+        return self.measured.baseline_step_ns
+
+    @property
+    def error_pct(self) -> float | None:
+        """Of the predicted step; None where nothing is predicted."""
+        predicted = self.prediction.predicted_step_ns
+        return None if predicted is None else 100 * (predicted.value / self.measured_ns - 1)
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether what was measured lies in the interval."""
+        predicted = self.prediction.predicted_step_ns
+        return None if predicted is None else predicted.low <= self.measured_ns <= predicted.high
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A recording, and the sets of interventions to predict from it."""
+
+    path: Path
+    asked: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All of it."""
+
+    rows: list[Row]
+    replayed: dict[Path, tuple[WhatIf, ...]]
+    """Of each recording, by device: its replay with nothing changed."""
+    failures: list[str]
+    """What could not be computed, with the traceback."""
+
+
+def folders() -> dict[str, Folder]:
+    """The list of pairs."""
+    return msgspec.toml.decode(LIST.read_bytes(), type=dict[str, Folder])
+
+
+@contextmanager
+def unpacked() -> Iterator[Path]:
+    """A folder that holds the packed recordings for a while."""
+    with tempfile.TemporaryDirectory() as name:
+        unpack(Path(name))
+        yield Path(name)
+
+
+def pairs(packed: Path) -> list[Pair]:
+    """All pairs of the list; `packed` is where the packed recordings have been unpacked."""
+    return [
+        Pair(experiment_of(folder), _file(place, one.before), _file(place, one.after), one.interventions)
+        for folder, content in folders().items()
+        for place in [(packed if folder.startswith(REPEATS) else TRACES) / folder]
+        for one in content.pairs
+    ]
+
+
+def further_pairs() -> list[Pair]:
+    """The pairs that were not used while building."""
+    if not FURTHER.exists():
+        return []
+    found = msgspec.toml.decode(FURTHER.read_bytes(), type=_FurtherList).pairs
+    place = FURTHER.parent
+    return [
+        Pair(Path(one.before).parent.as_posix(), _file(place, one.before), _file(place, one.after), one.interventions)
+        for one in found
+    ]
+
+
+def recordings(packed: Path) -> list[Path]:
+    """Every bundled recording, the packed ones too."""
+    return [*sorted(TRACES.rglob("*.json.gz")), *sorted((packed / REPEATS).rglob("*.trace.json"))]
+
+
+def place_of(path: Path) -> str:
+    """The folder of a recording, as the list of pairs has it."""
+    folder = path.parent.parent if path.parent.name.endswith(RANKS) else path.parent
+    if folder.is_relative_to(TRACES):
+        return folder.relative_to(TRACES).as_posix()
+    packed = next(parent for parent in path.parents if parent.name == REPEATS)
+    return folder.relative_to(packed.parent).as_posix()
+
+
+def experiment_of(folder: str) -> str:
+    """What a folder is called on the page."""
+    return folder.removeprefix("laboratory/")
+
+
+def name_of(path: Path) -> str:
+    """A recording's name within its experiment: `one_stream`, `offload, rank 0`."""
+    name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".trace")
+    if path.parent.name.endswith(RANKS):
+        return f"{path.parent.name.removesuffix(RANKS)}, rank {name.removeprefix('rank')}"
+    return name
+
+
+def evaluate(asked: Sequence[Pair], others: Iterable[Path] = ()) -> Evaluation:
+    """Each pair predicted and measured, and each recording, also the others, replayed unchanged."""
+    wanted: dict[Path, set[tuple[str, ...]]] = {path: {()} for path in others}
+    for pair in asked:
+        wanted.setdefault(pair.before, {()}).add(pair.interventions)
+        wanted.setdefault(pair.after, {()})
+    # The largest first, so that no process is left with it in the end.
+    jobs = [_Job(path, tuple(sorted(sets))) for path, sets in wanted.items()]
+    jobs.sort(key=lambda job: -job.path.stat().st_size * len(job.asked))
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        answers = {
+            (job.path, interventions): answer
+            for job, found in zip(jobs, pool.map(_answers, jobs), strict=True)
+            for interventions, answer in zip(job.asked, found, strict=True)
+        }
+    known = {asked: answer for asked, answer in answers.items() if not isinstance(answer, str)}
+    return Evaluation(
+        rows=[
+            Row(pair, known[pair.before, pair.interventions][0], known[pair.after, ()][0])
+            for pair in asked
+            if (pair.before, pair.interventions) in known and (pair.after, ()) in known
+        ],
+        replayed={path: known[path, ()] for path in sorted(wanted) if (path, ()) in known},
+        failures=[
+            f"{path}: {', '.join(interventions)}\n{answer}"
+            for (path, interventions), answer in answers.items()
+            if isinstance(answer, str)
+        ],
+    )
+
+
+def _answers(job: _Job) -> list[tuple[WhatIf, ...] | str]:
+    """What is said for each set of interventions of each device; or the traceback, since an exception loses it on its
+    way from another process."""
+    trace = load(job.path, progress=False, cache=False)
+    answers: list[tuple[WhatIf, ...] | str] = []
+    for interventions in job.asked:
+        try:
+            answers.append(tuple(predict(trace, interventions, device=device).result for device in trace.devices))
+        except Exception:
+            answers.append(traceback.format_exc())
+    return answers
+
+
+def _file(folder: Path, name: str) -> Path:
+    """Raises FileNotFoundError where there is no such recording."""
+    for ending in (".trace.json.gz", ".json.gz", ".trace.json"):
+        path = folder / f"{name}{ending}"
+        if path.exists():
+            return path
+    raise FileNotFoundError(folder / name)

@@ -1,0 +1,260 @@
+"""The text of `docs/whatif.md`."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.whatif_evaluation import TRACES, Evaluation, Row, experiment_of, folders, name_of, place_of
+from overlapscope.laboratory import store
+from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.result import WhatIf
+from overlapscope.words import clean
+
+TEXT = Path(__file__).with_name("whatif_page.md")
+"""The page around the tables."""
+MEDIAN_PCT, WORST_PCT, INSIDE_PCT = 5.0, 15.0, 90.0
+"""What was asked for: errors at most these, and at least so many of the measured steps inside the interval."""
+STEP_PCT = 2.0
+"""Likewise for the median error of the replayed steps."""
+
+
+def page(built: Evaluation, further: Evaluation, typical_errors_pct: Sequence[float], speed: str) -> str:
+    """The whole page."""
+    text = TEXT.read_text(encoding="utf-8")
+    for name, part in {
+        "summary": summary(built.rows),
+        "further summary": summary(further.rows),
+        "goals": _goals(built.rows, further.rows),
+        "interventions": interventions(),
+        "pairs": _pairs(built.rows),
+        "further": _pairs(further.rows),
+        "misses": _misses(built.rows),
+        "unconnected": _unconnected(),
+        "not tried": _not_tried([*built.rows, *further.rows]),
+        "fidelity summary": _fidelity_summary(built),
+        "fidelity": _fidelity(built),
+        "typical": _typical(typical_errors_pct),
+        "not replayed": _not_replayed(built),
+        "speed": speed,
+    }.items():
+        text = text.replace(f"{{{name}}}", part)
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def milliseconds(ns: int | None) -> str:
+    """With three digits or more that count."""
+    if ns is None:
+        return ""
+    value = ns / 1e6
+    return f"{value:,.3f}" if value < 10 else f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How good the predictions of these pairs are, in a sentence."""
+    errors = [abs(row.error_pct) for row in rows if row.error_pct is not None]
+    if not errors:
+        return f"None of {len(rows)} pairs is predicted."
+    none = len(rows) - len(errors)
+    inside = sum(row.inside is True for row in rows)
+    return (
+        f"{len(errors)} pairs: the median error is {statistics.median(errors):.1f} %, the worst {max(errors):.1f} %, "
+        f"and {inside} of {len(errors)} measured steps lie in the interval"
+        + (f"; of {none} more nothing is predicted." if none else ".")
+    )
+
+
+def interventions() -> str:
+    """The registry, as a table."""
+    lines = ["| intervention | stands for | meaning and assumptions |", "|---|---|---|"]
+    for one in all_interventions():
+        argument = "" if one.argument is None else f" {one.argument}" if one.argument_required else f" [{one.argument}]"
+        lines.append(f"| `{one.id}{argument}` | {one.title} | {' '.join(one.meaning.split())} |")
+    return "\n".join(lines)
+
+
+def pair_line(row: Row) -> str:
+    """A pair as a line of the page's table."""
+    predicted, error = row.prediction.predicted_step_ns, row.error_pct
+    cells = [
+        row.pair.label,
+        ", ".join(f"`{one}`" for one in row.pair.interventions),
+        milliseconds(row.prediction.baseline_step_ns),
+        milliseconds(predicted.value) if predicted else "",
+        f"{milliseconds(predicted.low)} to {milliseconds(predicted.high)}" if predicted else "",
+        f"{milliseconds(row.measured_ns)} ({row.measured.steps or 'window'})",
+        "not predicted" if error is None else f"{error:+.1f}" if abs(error) <= WORST_PCT else f"**{error:+.1f}**",
+        "" if row.inside is None else "yes" if row.inside else "**no**",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _goals(built: Sequence[Row], further: Sequence[Row]) -> str:
+    lines = ["| | wanted | measured | | not used while building |", "|---|---|---:|---|---:|"]
+    if not _errors(built):
+        return ""
+    for what, wanted, limit, measure in (
+        ("median error", "at most", MEDIAN_PCT, lambda rows: statistics.median(_errors(rows))),
+        ("worst error", "at most", WORST_PCT, lambda rows: max(_errors(rows))),
+        ("measured steps inside the interval", "at least", INSIDE_PCT, _inside_pct),
+    ):
+        found = measure(built)
+        met = found <= limit if wanted == "at most" else found >= limit
+        later = f"{measure(further):.1f} %" if _errors(further) else ""
+        cells = (what, f"{wanted} {limit:.0f} %", f"{found:.1f} %", "met" if met else "**missed**", later)
+        lines.append(f"| {' | '.join(cells)} |")
+    later = f"{_width_pct(further):.0f} %" if _errors(further) else ""
+    lines.append(f"| width of the interval, of the value (median) | | {_width_pct(built):.0f} % | | {later} |")
+    return "\n".join(lines)
+
+
+def _width_pct(rows: Sequence[Row]) -> float:
+    known = [row.prediction.predicted_step_ns for row in rows]
+    return statistics.median(100 * (one.high - one.low) / one.value for one in known if one is not None)
+
+
+def _errors(rows: Iterable[Row]) -> list[float]:
+    return [abs(row.error_pct) for row in rows if row.error_pct is not None]
+
+
+def _inside_pct(rows: Iterable[Row]) -> float:
+    known = [row.inside for row in rows if row.inside is not None]
+    return 100 * sum(known) / len(known)
+
+
+def _pairs(rows: Sequence[Row]) -> str:
+    by_experiment: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_experiment[row.pair.experiment].append(row)
+    lines = []
+    for experiment, some in by_experiment.items():
+        lines += [
+            f"### {_heading(experiment)}",
+            "",
+            "| | interventions | before, ms | predicted, ms | interval | measured, ms (steps) | error, % | inside |",
+            "|---|---|---:|---:|---:|---:|---:|---|",
+            *map(pair_line, some),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _heading(experiment: str) -> str:
+    return "traces" if experiment == "." else experiment
+
+
+def _misses(rows: Sequence[Row]) -> str:
+    """The pairs beyond the goals, worst first, each beside the same change without a recorder."""
+    bad = [row for row in rows if row.error_pct is not None and (abs(row.error_pct) > WORST_PCT or not row.inside)]
+    if not bad:
+        return "None."
+    bad.sort(key=lambda row: -abs(row.error_pct or 0.0))
+    unrecorded = _unrecorded_ms()
+    lines = [
+        "| pair | error, % | inside | step left: predicted, % | recorded, % | not recorded, % |",
+        "|---|---:|---|---:|---:|---:|",
+    ]
+    for row in bad:
+        predicted, before = row.prediction.predicted_step_ns, row.prediction.baseline_step_ns
+        walls = [unrecorded.get((row.pair.experiment, name_of(path))) for path in (row.pair.before, row.pair.after)]
+        cells = [
+            f"{_heading(row.pair.experiment)}: {row.pair.label}",
+            f"{row.error_pct:+.1f}",
+            "yes" if row.inside else "no",
+            f"{100 * predicted.value / before:.0f}" if predicted else "",
+            f"{100 * row.measured_ns / before:.0f}",
+            f"{100 * walls[1] / walls[0]:.0f}" if walls[0] and walls[1] else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _unrecorded_ms() -> dict[tuple[str, str], float]:
+    """Wall time of an iteration of each of the laboratory's variants, by experiment and variant."""
+    results = store.read(TRACES / "laboratory", analyses=False)
+    return {
+        (experiment.name, variant.name): variant.wall_ms.median
+        for experiment in results.experiments
+        for variant in experiment.variants
+        if variant.wall_ms is not None
+    }
+
+
+def _unconnected() -> str:
+    lines = ["| recordings | why |", "|---|---|"]
+    for folder, content in folders().items():
+        lines += [f"| {_heading(experiment_of(folder))}: {one.recordings} | {one.why} |" for one in content.unconnected]
+    return "\n".join(lines)
+
+
+def _not_tried(rows: Sequence[Row]) -> str:
+    tried = {one.split()[0] for row in rows for one in row.pair.interventions}
+    missing = [f"`{one.id}`" for one in all_interventions() if one.id not in tried]
+    return f"No pair tries {', '.join(missing)}." if missing else ""
+
+
+def _fidelity_summary(evaluation: Evaluation) -> str:
+    every = [one for many in evaluation.replayed.values() for one in many]
+    valid = [one for one in every if one.replay.valid]
+    errors = [one.replay.step_error_pct for one in valid if one.replay.step_error_pct is not None]
+    if not errors:
+        return "None replays well enough to be predicted from."
+    late = sum(one.replay.start_error_ns > one.replay.launch_latency_ns for one in valid)
+    starts = "every op begins" if not late else f"in all but {late} every op begins"
+    return (
+        f"{len(valid)} of {len(every)} replay well enough to be predicted from. There the median error of the step is "
+        f"{statistics.median(errors):.2f} % at the median and {max(errors):.2f} % at most (wanted: under "
+        f"{STEP_PCT:.0f} %), and {starts} within a launch's latency of where it was measured to."
+    )
+
+
+def _fidelity(evaluation: Evaluation) -> str:
+    by_folder: dict[str, list[WhatIf]] = defaultdict(list)
+    for path, many in evaluation.replayed.items():
+        by_folder[place_of(path)].extend(many)
+    heads = ("recordings", "how many", "replayed well", "worst step error, %", "op's start, us", "unexplained, %")
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
+    for folder, some in by_folder.items():
+        valid = [one for one in some if one.replay.valid]
+        cells = [
+            _heading(experiment_of(folder)),
+            str(len(some)),
+            str(len(valid)),
+            _worst([one.replay.step_error_pct or 0.0 for one in valid], 2),
+            _worst([one.replay.start_error_ns / 1e3 for one in valid], 1),
+            _worst([_unexplained_pct(one) for one in valid], 2),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _typical(errors_pct: Sequence[float]) -> str:
+    most = sum(error > STEP_PCT for error in errors_pct)
+    return (
+        f"the step's error is {statistics.median(errors_pct):.2f} % at the median and {max(errors_pct):.1f} % at most, "
+        f"and above {STEP_PCT:.0f} % for {most} of {len(errors_pct)}"
+    )
+
+
+def _unexplained_pct(one: WhatIf) -> float:
+    """Of the steps that the figures are the median of."""
+    return 100 * one.replay.unexplained_ns / max(one.baseline_step_ns * max(one.steps, 1), 1)
+
+
+def _worst(values: list[float], decimals: int) -> str:
+    return f"{max(values):.{decimals}f}" if values else ""
+
+
+def _not_replayed(evaluation: Evaluation) -> str:
+    lines = []
+    for path, many in evaluation.replayed.items():
+        folder = experiment_of(place_of(path))
+        for one in many:
+            if not one.replay.valid:
+                name = name_of(path) if folder == "." else f"{folder}/{name_of(path)}"
+                device = f", device {one.device}" if len(many) > 1 else ""
+                lines.append(f"- {name}{device}: {' '.join(map(clean, one.replay.reasons))}")
+    return "\n".join(["Nothing is predicted from these:", "", *lines]) if lines else ""

@@ -1,0 +1,77 @@
+"""The plot of `docs/whatif.md`: predicted against measured steps."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import plotly.graph_objects as go
+from playwright.sync_api import sync_playwright
+
+from benchmarks.whatif_evaluation import Row
+from overlapscope.prediction.result import Estimate
+from tests.browser import chromium
+
+WIDTH, HEIGHT = 760, 620
+
+
+def draw(built: Sequence[Row], further: Sequence[Row], target: Path) -> None:
+    """Predicted steps with their intervals, and the steps before, against what was measured, as a PNG."""
+    figure = go.Figure()
+    rows = [*built, *further]
+    ends = [min(row.measured_ns for row in rows) / 2e6, max(row.measured_ns for row in rows) / 5e5]
+    figure.add_scatter(x=ends, y=ends, mode="lines", name="predicted = measured", line={"color": "#999", "width": 1})
+    figure.add_scatter(
+        x=[row.measured_ns / 1e6 for row in rows],
+        y=[row.prediction.baseline_step_ns / 1e6 for row in rows],
+        mode="markers",
+        name="before",
+        marker={"symbol": "line-ew-open", "size": 8, "color": "#b5651d"},
+    )
+    for name, some, color, symbol in (
+        ("predicted", built, "#1f6fb2", "circle"),
+        ("predicted, not used while building", further, "#0a7d4f", "diamond"),
+    ):
+        predicted = list(_predicted(some))
+        if not predicted:
+            continue
+        figure.add_scatter(
+            x=[row.measured_ns / 1e6 for row, _ in predicted],
+            y=[one.value / 1e6 for _, one in predicted],
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [(one.high - one.value) / 1e6 for _, one in predicted],
+                "arrayminus": [(one.value - one.low) / 1e6 for _, one in predicted],
+                "thickness": 1,
+                "width": 3,
+            },
+            mode="markers",
+            name=name,
+            marker={"color": color, "symbol": symbol, "size": 7},
+        )
+    figure.update_xaxes(type="log", dtick=1, tickformat=",", title="measured step, ms")
+    figure.update_yaxes(type="log", dtick=1, tickformat=",", title="step, ms")
+    figure.update_layout(
+        template="plotly_white",
+        width=WIDTH,
+        height=HEIGHT,
+        margin={"t": 40, "b": 50, "l": 60, "r": 20},
+        legend={"orientation": "h", "x": 0, "y": 1.08},
+    )
+    with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
+        page_file = Path(directory, "plot.html")
+        figure.write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
+        browser = playwright.chromium.launch(executable_path=chromium.find(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=2)
+        page.goto(page_file.as_uri())
+        page.locator(".main-svg").first.wait_for()
+        page.locator(".plotly-graph-div").screenshot(path=target)
+        browser.close()
+
+
+def _predicted(rows: Sequence[Row]) -> Iterator[tuple[Row, Estimate]]:
+    for row in rows:
+        if row.prediction.predicted_step_ns is not None:
+            yield row, row.prediction.predicted_step_ns

@@ -1,0 +1,66 @@
+"""How far a recording follows from its dependency graph alone, with latencies as they mostly are.
+
+The replay that predictions start from takes each latency as it was measured, so it has little to get wrong. Here each
+one is what it typically is on this hardware, so that a step's time follows from what waits for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from overlapscope.prediction.graph import Graph, Why
+from overlapscope.prediction.periods import step_times
+from overlapscope.prediction.predict import prepare
+from overlapscope.prediction.replay import replay
+from overlapscope.sources import load
+from overlapscope.trace import Memory
+
+PROCESSES = 2
+
+
+def typical_errors_pct(paths: Sequence[Path]) -> list[float]:
+    """Of each recording's devices that replay well: |replayed - measured| / measured of the step time."""
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        return [error for errors in pool.map(_errors_pct, paths) for error in errors]
+
+
+def _errors_pct(path: Path) -> list[float]:
+    trace = load(path, progress=False, cache=False)
+    errors = []
+    for device in trace.devices:
+        base = prepare(trace, device, None)
+        if base.fidelity.valid:
+            graph = _typical(base.graph)
+            replayed = replay(graph)
+            steps = step_times(graph, device, base.main_stream, replayed.start_ns, replayed.end_ns)
+            errors.append(100 * abs(steps.median_ns / base.measured.median_ns - 1))
+    return errors
+
+
+def _typical(graph: Graph) -> Graph:
+    """The graph with typical latencies.
+
+    What pageable copies take to begin and their calls to return is staging, and stays; so does by how much kernels of
+    several streams ran beside each other.
+    """
+    items, orders, waits, known = graph.items, graph.orders, graph.waits, graph.constants
+    staged = items.is_copy & (items.host_memory == Memory.PAGEABLE)
+    launch = np.where(items.is_copy, known.copy_latency_ns or 0, known.launch_latency_ns or 0)
+    gap = np.full(len(items), known.kernel_gap_ns or 0)
+    return replace(
+        graph,
+        items=replace(
+            items,
+            launch_lag_ns=np.where(staged, items.launch_lag_ns, launch),
+            after_call=items.after_call & staged,
+            queue_lag_ns=np.where(staged, items.queue_lag_ns, gap),
+            engine_lag_ns=np.where(staged, items.engine_lag_ns, gap),
+        ),
+        orders=replace(orders, lag_ns=np.where(orders.why == Why.SEEN, orders.lag_ns, known.handover_ns or 0)),
+        waits=replace(waits, lag_ns=np.where(staged[waits.item], waits.lag_ns, known.return_ns or 0)),
+    )
