@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "diagnoses.md"
 EXPERIMENTS = ROOT / "docs" / "experiments.md"
 LABORATORY = ROOT / "traces" / "laboratory"
-FURTHER = ROOT / "traces" / "further"
+OTHERS = {LABORATORY, ROOT / "traces" / "further", ROOT / "traces" / "second"}
 """Recordings that predictions are held against; nothing is stated of their causes."""
 
 HEAD = """# Diagnosis against truth
@@ -109,7 +109,7 @@ def _recordings() -> str:
         "|---|---:|---|---|---:|---|---|",
     ]
     agreed = expected = 0
-    paths = [path for path in (ROOT / "traces").rglob("*.json.gz") if not {LABORATORY, FURTHER} & {*path.parents}]
+    paths = [path for path in (ROOT / "traces").rglob("*.json.gz") if not OTHERS & {*path.parents}]
     for path in sorted(paths, key=lambda p: (len(p.parts), str(p))):
         name = path.relative_to(ROOT / "traces").as_posix().removesuffix(".json.gz")
         devices = analyze_trace(load(path, progress=False)).result.devices

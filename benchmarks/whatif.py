@@ -3,7 +3,8 @@
     python -m benchmarks.whatif [--experiment NAME]...   # prints the errors, the largest first
     python -m benchmarks.whatif docs/whatif.md           # writes the page and its picture
 
-Only the page shows the pairs of `traces/further`: they are not to be looked at while something is being changed.
+Only the page shows the pairs of `traces/further` and `traces/second`: they are not to be looked at while something is
+being changed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.whatif_evaluation import (
+    FURTHER,
+    SECOND,
     Evaluation,
     Row,
     evaluate,
@@ -89,13 +92,14 @@ def main() -> None:
 def write(target: Path, packed: Path) -> None:
     """The page, and its picture beside it."""
     every = recordings(packed)
-    built, further = evaluate(pairs(packed), every), evaluate(further_pairs())
-    if failures := built.failures + further.failures:
+    built = evaluate(pairs(packed), every)
+    further, second = (evaluate(further_pairs(place)) for place in (FURTHER, SECOND))
+    if failures := built.failures + further.failures + second.failures:
         sys.exit(_told(failures))
     from benchmarks.whatif_plot import draw
 
-    draw(built.rows, further.rows, target.with_name(f"{target.stem}-errors.png"))
-    target.write_text(page(built, further, typical_errors_pct(every), measured_speed()), encoding="utf-8")
+    draw([*built.rows, *further.rows], second.rows, target.with_name(f"{target.stem}-errors.png"))
+    target.write_text(page(built, further, second, typical_errors_pct(every), measured_speed()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ REPEATS = "repeats"
 """Folder of the recordings that are packed (`tests/repeats.tar.xz`)."""
 RANKS = ".traces"
 """How the folder of one program's ranks ends."""
-FURTHER = TRACES / "further" / "pairs.toml"
+FURTHER, SECOND = TRACES / "further", TRACES / "second"
+"""Recorded without computing a prediction. What was predicted of the first has been looked at since."""
 PROCESSES = 2
 
 
@@ -148,12 +149,9 @@ def pairs(packed: Path) -> list[Pair]:
     ]
 
 
-def further_pairs() -> list[Pair]:
-    """The pairs that were not used while building."""
-    if not FURTHER.exists():
-        return []
-    found = msgspec.toml.decode(FURTHER.read_bytes(), type=_FurtherList).pairs
-    place = FURTHER.parent
+def further_pairs(place: Path) -> list[Pair]:
+    """The pairs of a folder that lists them itself."""
+    found = msgspec.toml.decode((place / "pairs.toml").read_bytes(), type=_FurtherList).pairs
     return [
         Pair(Path(one.before).parent.as_posix(), _file(place, one.before), _file(place, one.after), one.interventions)
         for one in found

@@ -22,19 +22,23 @@ STEP_PCT = 2.0
 """Likewise for the median error of the replayed steps."""
 
 
-def page(built: Evaluation, further: Evaluation, typical_errors_pct: Sequence[float], speed: str) -> str:
+def page(
+    built: Evaluation, further: Evaluation, second: Evaluation, typical_errors_pct: Sequence[float], speed: str
+) -> str:
     """The whole page."""
     text = TEXT.read_text(encoding="utf-8")
     for name, part in {
         "summary": summary(built.rows),
         "further summary": summary(further.rows),
-        "goals": _goals(built.rows, further.rows),
+        "second summary": summary(second.rows),
+        "goals": _goals(built.rows, further.rows, second.rows),
         "interventions": interventions(),
         "pairs": _pairs(built.rows),
         "further": _pairs(further.rows),
+        "second": _pairs(second.rows),
         "misses": _misses(built.rows),
         "unconnected": _unconnected(),
-        "not tried": _not_tried([*built.rows, *further.rows]),
+        "not tried": _not_tried([*built.rows, *further.rows, *second.rows]),
         "fidelity summary": _fidelity_summary(built),
         "fidelity": _fidelity(built),
         "typical": _typical(typical_errors_pct),
@@ -92,23 +96,32 @@ def pair_line(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _goals(built: Sequence[Row], further: Sequence[Row]) -> str:
-    lines = ["| | wanted | measured | | not used while building |", "|---|---|---:|---|---:|"]
-    if not _errors(built):
+def _goals(*sets: Sequence[Row]) -> str:
+    """The goals, and what is reached of them: with the pairs used while building, the further ones, the second set."""
+    if not all(_errors(rows) for rows in sets):
         return ""
+    lines = [
+        "| | wanted | used while building | further, seen once | second set, unseen |",
+        "|---|---|---:|---:|---:|",
+        _goal("pairs", "", [str(len(rows)) for rows in sets]),
+    ]
     for what, wanted, limit, measure in (
         ("median error", "at most", MEDIAN_PCT, lambda rows: statistics.median(_errors(rows))),
         ("worst error", "at most", WORST_PCT, lambda rows: max(_errors(rows))),
         ("measured steps inside the interval", "at least", INSIDE_PCT, _inside_pct),
     ):
-        found = measure(built)
-        met = found <= limit if wanted == "at most" else found >= limit
-        later = f"{measure(further):.1f} %" if _errors(further) else ""
-        cells = (what, f"{wanted} {limit:.0f} %", f"{found:.1f} %", "met" if met else "**missed**", later)
-        lines.append(f"| {' | '.join(cells)} |")
-    later = f"{_width_pct(further):.0f} %" if _errors(further) else ""
-    lines.append(f"| width of the interval, of the value (median) | | {_width_pct(built):.0f} % | | {later} |")
+        found = [measure(rows) for rows in sets]
+        met = [one <= limit if wanted == "at most" else one >= limit for one in found]
+        cells = [f"{one:.1f} %" if good else f"**{one:.1f} %**" for one, good in zip(found, met, strict=True)]
+        lines.append(_goal(what, f"{wanted} {limit:.0f} %", cells))
+    lines.append(
+        _goal("width of the interval, of the value (median)", "", [f"{_width_pct(rows):.0f} %" for rows in sets])
+    )
     return "\n".join(lines)
+
+
+def _goal(what: str, wanted: str, cells: Sequence[str]) -> str:
+    return f"| {' | '.join((what, wanted, *cells))} |"
 
 
 def _width_pct(rows: Sequence[Row]) -> float:

@@ -16,10 +16,10 @@ from tests.browser import chromium
 WIDTH, HEIGHT = 760, 620
 
 
-def draw(built: Sequence[Row], further: Sequence[Row], target: Path) -> None:
+def draw(seen: Sequence[Row], unseen: Sequence[Row], target: Path) -> None:
     """Predicted steps with their intervals, and the steps before, against what was measured, as a PNG."""
     figure = go.Figure()
-    rows = [*built, *further]
+    rows = [*seen, *unseen]
     ends = [min(row.measured_ns for row in rows) / 2e6, max(row.measured_ns for row in rows) / 5e5]
     figure.add_scatter(x=ends, y=ends, mode="lines", name="predicted = measured", line={"color": "#999", "width": 1})
     figure.add_scatter(
@@ -30,8 +30,8 @@ def draw(built: Sequence[Row], further: Sequence[Row], target: Path) -> None:
         marker={"symbol": "line-ew-open", "size": 8, "color": "#b5651d"},
     )
     for name, some, color, symbol in (
-        ("predicted", built, "#1f6fb2", "circle"),
-        ("predicted, not used while building", further, "#0a7d4f", "diamond"),
+        ("predicted", seen, "#1f6fb2", "circle"),
+        ("predicted, never looked at while building", unseen, "#0a7d4f", "diamond"),
     ):
         predicted = list(_predicted(some))
         if not predicted:
