@@ -114,9 +114,8 @@ def _goals(*sets: Sequence[Row]) -> str:
         met = [one <= limit if wanted == "at most" else one >= limit for one in found]
         cells = [f"{one:.1f} %" if good else f"**{one:.1f} %**" for one, good in zip(found, met, strict=True)]
         lines.append(_goal(what, f"{wanted} {limit:.0f} %", cells))
-    lines.append(
-        _goal("width of the interval, of the value (median)", "", [f"{_width_pct(rows):.0f} %" for rows in sets])
-    )
+    widths = [f"{_width_pct(rows):.0f} %" for rows in sets]
+    lines.append(_goal("width of the interval, of the value (median)", "", widths))
     return "\n".join(lines)
 
 

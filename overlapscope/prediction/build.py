@@ -9,6 +9,7 @@ the graph is wrong.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from overlapscope.intervals import covered, union
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Why
 from overlapscope.prediction.host import find_calls, find_waits
+from overlapscope.prediction.shapes import look_up
 from overlapscope.trace import I64, Kind, Memory, Trace
 
 AFTER_CALL_NS = 50_000
@@ -36,8 +38,8 @@ _STAGING_NS = 60_000
 _UNKNOWN = -(2**61)
 
 
-def build(trace: Trace, constants: Constants) -> Graph:
-    """The dependency graph of all devices of a trace."""
+def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Graph:
+    """The dependency graph of all devices of a trace. `with_shapes` lets it look them up in the trace's file."""
     calls, call_of_row, threads = find_calls(trace)
     items, item_of_op = _find_items(trace, call_of_row)
     orders = _event_orders(trace, items, calls, item_of_op)
@@ -52,6 +54,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         orders=orders,
         waits=waits,
         notes=(item_of_op[source], item_of_op[held]),
+        shapes=cache(partial(look_up, trace)) if with_shapes else lambda: None,
         threads=threads,
         item_of_op=item_of_op,
         streams=tuple((int(lane) >> 32, int(np.int32(int(lane) & 0xFFFFFFFF))) for lane in lanes.tolist()),

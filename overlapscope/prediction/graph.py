@@ -19,6 +19,7 @@ blocking calls and the intervals are this package's own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Self
@@ -26,6 +27,7 @@ from typing import Self
 import numpy as np
 
 from overlapscope.prediction.constants import Constants
+from overlapscope.prediction.shapes import Shapes
 from overlapscope.trace import F64, I8, I64, Bool, Index, Kind, Memory, Trace
 
 
@@ -165,6 +167,8 @@ class Graph:
     notes: tuple[I64, I64]
     """Pairs of items of one lane, the second of which was told to wait for the first: the recording's own word on what
     needs what, where being on one lane says nothing."""
+    shapes: Callable[[], Shapes | None]
+    """The shapes of inputs, looked up in the recording's file when first asked for; None where they are not known."""
     threads: tuple[int, ...]
     """Operating-system id of each thread number."""
     item_of_op: I64

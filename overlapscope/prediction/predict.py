@@ -21,7 +21,9 @@ from overlapscope.prediction.fidelity import judge
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance, find_hardware
 from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Request
+from overlapscope.prediction.needs import BY_SHAPES
 from overlapscope.prediction.noise import spread
 from overlapscope.prediction.periods import StepTimes, engine_ns, step_times
 from overlapscope.prediction.replay import Deadlock, Replay, replay
@@ -117,8 +119,8 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
     return tuple(sorted(dict.fromkeys(choices), key=lambda choice: order.index(choice.intervention.id)))
 
 
-def prepare(trace: Trace, device: int | None, calibration: Calibration | None) -> Base:
-    """Build and replay a recording's graph.
+def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *, with_shapes: bool = True) -> Base:
+    """Build and replay a recording's graph. `with_shapes` lets it read the recording's file again for those of inputs.
 
     Raises KeyError where it has no such device, UsageError where it has no GPU activity at all.
     """
@@ -128,7 +130,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None) -
         raise KeyError(f"device {device}")
     chosen = _busiest(trace) if device is None else device
     hardware = find_hardware(trace, calibration)
-    graph = build(trace, hardware.known)
+    graph = build(trace, hardware.known, with_shapes=with_shapes)
     stream = build_timeline(trace, chosen).main_stream
     recorded = step_times(graph, chosen, stream, graph.items.start_ns, graph.items.end_ns)
     try:
@@ -321,9 +323,13 @@ def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tu
                 stances = [Stance.EXPECTED] * len(choices)
                 stances[number] = Stance.WORST
                 cost = max(0, outcome(base, choices, stances).step_ns - expected.step_ns)
+            shown = done.told.turns if assumption.costed else done.told.needs
             found.append(
-                Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=done.shown)
+                Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=shown)
             )
+        if done.told.by_shapes:
+            text = BY_SHAPES.format(copies=number_of(done.told.by_shapes, "copy", "copies"))
+            found.append(Assumption(intervention=choice.intervention.id, text=text, cost_ns=None, shown=False))
     return tuple(found)
 
 

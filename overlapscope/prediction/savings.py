@@ -32,7 +32,8 @@ class Savings:
 
     @cached_property
     def _base(self) -> Base | None:
-        base = prepare(self._trace, self._device, None)
+        # An analysis reads its trace once.
+        base = prepare(self._trace, self._device, None, with_shapes=False)
         return base if base.fidelity.valid else None
 
     def _unchanged_ns(self, base: Base) -> int:

@@ -11,6 +11,7 @@ from overlapscope.analysis.host import around
 from overlapscope.intervals import I64, Bool, Intervals, covered
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.needs import Told, find_needs
 from overlapscope.trace import Kind
 
 NOTHING = np.empty(0, np.int64)
@@ -18,15 +19,13 @@ _NEXT_NS = 20_000
 """A synchronize this soon after a copy's call, by the same op, is the copy's own (ATen/native/cuda/Copy.cu)."""
 
 
-def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, bool]:
+def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, Told]:
     """The graph with the given copies on lanes of their own, one for each of their lanes and directions.
 
-    Where the recording notes events between them (`Graph.notes`), these say what needs what. Elsewhere a kernel is
-    taken to need the uploads that came before it on the lane, and a download the kernels before it. At worst,
-    uploads also wait for the kernels before them, and kernels for the downloads; at best, no kernel needs an upload
-    that it is not shown to.
+    `needs` tells what needs what. At worst, uploads also wait for kernels before them, and kernels for the downloads
+    before; at best, no kernel needs an upload that it is not shown to.
 
-    Also whether notes speak for all of them.
+    Also how much of that the recording tells.
     """
     items = graph.items
     lane, streams = items.lane.copy(), list(graph.streams)
@@ -46,21 +45,16 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, bool]:
     then.append(noted_then[tied])
     noted = np.zeros(len(items), np.bool_)
     noted[noted_first[tied]] = noted[noted_then[tied]] = True
-    shown = bool(len(rows))
+    told = Told(bool(len(rows)), bool(len(rows)))
     for line in lines:
         copies = line[moved[line]]
-        before, after = _neighbours(line, moved[line], items.is_copy[line])
-        upload, told = items.kind[copies] == Kind.H2D, _told(graph, line, copies, noted)
-        shown &= bool(told.all())
-        if stance == Stance.WORST:
-            first += [np.where(told, -1, before), np.where(told, -1, copies)]
-            then += [copies, after]
-        else:
-            first.append(np.where(upload | told, -1, before))
-            then.append(copies)
-            if stance == Stance.EXPECTED:
-                first.append(np.where(upload & ~told, copies, -1))
-                then.append(after)
+        needs = find_needs(graph, line, copies, noted)
+        told = told.besides(needs)
+        upload = items.kind[copies] == Kind.H2D
+        waits = ~upload | (stance == Stance.WORST)
+        holds = upload & (needs.shown | (stance == Stance.EXPECTED)) | (stance == Stance.WORST)
+        first += [np.where(waits & ~needs.noted, needs.ahead, -1), np.where(holds & ~needs.noted, copies, -1)]
+        then += [copies, needs.behind]
     pairs = np.concatenate(first), np.concatenate(then)
     real = (pairs[0] >= 0) & (pairs[1] >= 0)
     orders = Orders.of(pairs[0][real], pairs[1][real], graph.constants.handover_ns or 0, Why.DATA)
@@ -70,31 +64,7 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, bool]:
         orders=graph.orders.joined(orders),
         streams=tuple(streams),
     )
-    return changed, shown
-
-
-def _told(graph: Graph, line: I64, copies: I64, noted: Bool) -> Bool:
-    """Whether the recording's own notes say what needs each of a lane's copies, and what it needs.
-
-    An event behind several copies of one direction speaks for all of them.
-    """
-    told = noted[copies].copy()
-    place = np.searchsorted(line, copies)
-    kind = graph.items.kind[copies]
-    joined = (np.diff(place) == 1) & (kind[1:] == kind[:-1])
-    for number in np.flatnonzero(joined)[::-1].tolist():
-        told[number] |= told[number + 1]
-    return told
-
-
-def _neighbours(line: I64, moved: Bool, copy: Bool) -> tuple[I64, I64]:
-    """For each moved row of a line: the nearest row before it, and behind it, that is no copy; -1 for none."""
-    place = np.arange(len(line))
-    stays = ~copy
-    before = np.maximum.accumulate(np.where(stays, place, -1))[moved]
-    after = np.minimum.accumulate(np.where(stays, place, len(line))[::-1])[::-1][moved]
-    ends = np.append(line, -1)
-    return ends[before], ends[np.minimum(after, len(line))]
+    return changed, told
 
 
 def _free_stream(streams: list[tuple[int, int]]) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from overlapscope.intervals import I64
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance
+from overlapscope.prediction.needs import Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Applied:
     """A sentence."""
     copies: I64
     """Rows of `Graph.items`: copies whose duration it took from the hardware's constants."""
-    shown: bool = False
-    """The recording itself tells what it takes for granted."""
+    told: Told = field(default_factory=Told)
+    """What the recording itself tells of what it takes for granted."""
 
 
 @dataclass(frozen=True, slots=True)

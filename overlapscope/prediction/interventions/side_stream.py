@@ -16,9 +16,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
     computes = distinct(items.lane[~items.is_copy & ~items.gone])
     mine = np.flatnonzero(items.is_copy & ~items.gone & np.isin(items.lane, computes))
     called = items.call[mine]
-    changed, shown = move(graph, mine, request.stance)
+    changed, told = move(graph, mine, request.stance)
     what = f"{copies(graph, mine)} leave the streams of kernels for streams of their own, one for each direction."
-    return Applied(changed, called[called >= 0], len(mine), what, mine[:0], shown)
+    return Applied(changed, called[called >= 0], len(mine), what, mine[:0], told)
 
 
 INTERVENTION = Intervention(

@@ -20,9 +20,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
     )
     mine = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, both))
     called = items.call[mine]
-    changed, shown = move(graph, mine, request.stance)
+    changed, told = move(graph, mine, request.stance)
     what = f"{copies(graph, mine)} to the host leave the streams that also carry copies to the GPU."
-    return Applied(changed, called[called >= 0], len(mine), what, mine[:0], shown)
+    return Applied(changed, called[called >= 0], len(mine), what, mine[:0], told)
 
 
 INTERVENTION = Intervention(
