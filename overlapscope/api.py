@@ -114,4 +114,6 @@ def _report(job: Job) -> Report:
         from overlapscope.reading import read_report
 
         return read_report([os.fspath(job)])
-    return analyze(job)
+    # To be compared or judged, which rests on what was measured.
+    traces = (job,) if isinstance(job, Trace) else tuple(job)
+    return build([analyze_trace(one) for one in traces], replayed=False)

@@ -29,10 +29,13 @@ CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
 def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None, cache: bool = True) -> Report:
     """One report over all that is named: the ranks of one job. `limit_bytes` and `cache` as of `load`.
 
+    It is to be compared or judged, which rests on what was measured: traces are not replayed for what fixes save.
+
     Raises UnreadableTrace for the first file that is neither a trace nor a report of this version.
     """
     from overlapscope.analysis import analyze_trace
     from overlapscope.report import Report, build
+    from overlapscope.rules import costliest_first
 
     files = expand(paths)
     written = {path: _begins_like(_BEGINS_LIKE_A_REPORT, path) for path in files}
@@ -40,13 +43,13 @@ def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None, 
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if not written[path]]
     if analyses:
-        reports.append(build(analyses))
+        reports.append(build(analyses, replayed=False))
     if len(reports) == 1:
         return reports[0]
     findings = [finding for report in reports for finding in report.findings]
     return Report(
         traces=tuple(trace for report in reports for trace in report.traces),
-        findings=tuple(sorted(findings, key=lambda one: (-one.cost_ns, one.rule, one.source, one.device))),
+        findings=tuple(sorted(findings, key=costliest_first)),
     )
 
 

@@ -50,10 +50,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         show([trace.source for trace in self.traces], height=height)
 
 
-def build(analyses: Iterable[TraceAnalysis], *, scope: str = "window") -> Report:
-    """Join analysed traces into a report and apply every rule. `scope` names what was analysed."""
+def build(analyses: Iterable[TraceAnalysis], *, scope: str = "window", replayed: bool = True) -> Report:
+    """Join analysed traces into a report and apply every rule. `scope` names what was analysed.
+
+    `replayed` is false where nobody asks what fixes save: every finding's cost is its bound then.
+    """
     done = tuple(analyses)
-    return Report(traces=tuple(one.result for one in done), findings=find_all(done, scope=scope))
+    findings = find_all(done, scope=scope, replayed=replayed)
+    return Report(traces=tuple(one.result for one in done), findings=findings)
 
 
 def to_json(report: Report) -> bytes:

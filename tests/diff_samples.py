@@ -90,6 +90,8 @@ def finding(rule: str = "pageable-copy", cost_ns: int = 4 * MS, text: str = "Pin
         detail=text,
         advice=text,
         cost_ns=cost_ns,
+        bound_ns=cost_ns,
+        cost_from="bound",
         where=None,
         example=None,
     )

@@ -218,7 +218,7 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "93 of 100",
             "compare ratios, not times",
             "Full overlap would save at most 69.2 ms",
-            "Findings: one-way-copies",
+            "Findings: copy-on-compute-stream",
         ):
             assert part in text, part
     assert max(map(len, reported[1].splitlines())) <= 100

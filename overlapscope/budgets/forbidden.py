@@ -39,7 +39,7 @@ def judge_rule(
     part, _, note = min(judged, key=lambda row: (WORST_FIRST[row[0].status], -_largest(row[1])))
     # What is accepted in one place does not speak where it fails in another.
     chosen = [found for mine, found, _ in judged if part.status != "fail" or mine.status == "fail"]
-    findings = sorted((one for found in chosen for one in found), key=lambda one: -one.cost_ns)
+    findings = sorted((one for found in chosen for one in found), key=lambda one: -one.bound_ns)
     return Verdict(
         budget=name,
         metric=rule,
@@ -73,7 +73,7 @@ def _findings(report: Report, trace: TraceResult, device: Device, rule: str, flo
     mine = [f for f in report.findings if (f.rule, f.source, f.device) == (rule, trace.source, device.device)]
     least = floor_pct / 100 * (device.judged.span_ns if device.judged else 0)
     serious = [f for f in mine if f.severity != "info" or _only_informs(rule)]
-    return tuple(f for f in serious if f.cost_ns >= least)
+    return tuple(f for f in serious if f.bound_ns >= least)
 
 
 def _only_informs(rule: str) -> bool:
@@ -83,7 +83,7 @@ def _only_informs(rule: str) -> bool:
 
 
 def _largest(findings: Sequence[Finding]) -> int:
-    return max((one.cost_ns for one in findings), default=0)
+    return max((one.bound_ns for one in findings), default=0)
 
 
 def _where(report: Report, finding: Finding) -> str:
@@ -105,9 +105,9 @@ def _message(
     worst, where = findings[0], _where(report, findings[0])
     on = f", on {where}" if where else ""
     if len(findings) == 1:
-        cost = f", which costs at most {show(worst.cost_ns, 'ns')}" if worst.cost_ns else ""
+        cost = f", which costs at most {show(worst.bound_ns, 'ns')}" if worst.bound_ns else ""
         said = f"There is 1 finding of {rule}{cost}{on}."
     else:
-        cost = f"; the largest costs at most {show(worst.cost_ns, 'ns')}" if worst.cost_ns else ""
+        cost = f"; the largest costs at most {show(worst.bound_ns, 'ns')}" if worst.bound_ns else ""
         said = f"There are {plural(len(findings), 'finding')} of {rule}{cost}{on}."
     return f"{said} {note}" if note else said

@@ -55,7 +55,7 @@ def of_finding(finding: Finding, place: str) -> Reason:
         title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),
         detail=_lines(finding.detail),
         advice=_lines(finding.advice),
-        time_ns=finding.cost_ns,
+        time_ns=finding.bound_ns,
         op=where.op if where else None,
         call=where.call if where else None,
         where=where.line if where else None,
@@ -160,7 +160,7 @@ class _Finder:
             mine = [one for one in self._findings if one.rule == rule and one.severity != "info"]
             if mine:
                 op = evidence.op if evidence else None
-                return max(mine, key=lambda one: (one.where is not None and one.where.op == op, one.cost_ns))
+                return max(mine, key=lambda one: (one.where is not None and one.where.op == op, one.bound_ns))
         return None
 
     def _communication(self) -> Iterator[Reason]:

@@ -33,6 +33,7 @@ class Command:
             f"{rule.id} ({rule.severity}): {rule.summary}",
             _filled(rule.meaning, width),
             f"How it is computed\n\n{_filled(rule.computation, width)}",
+            f"What the fix saves\n\n{_filled(rule.cost, width)}",
             f"Wrong\n\n{_indented(rule.wrong)}",
             f"Right\n\n{_indented(rule.right)}",
         ]

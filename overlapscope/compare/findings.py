@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from overlapscope.compare.difference import Change, FindingChange
 from overlapscope.compare.noise import floor_ns
 from overlapscope.rules.finding import Finding
@@ -20,8 +22,9 @@ def compare_findings(
 ) -> tuple[FindingChange, ...]:
     """Each side's findings matched by rule and place; the largest cost of either side first.
 
-    Costs are divided by the numbers of steps that they are costs of. Of a side that has no such finding it is known
-    only that it would cost less than the rules' floor (`floors_ns`, divided likewise): so much is left open.
+    Costs are the bounds, which are measured: what a model says is no change of the program. They are divided by the
+    numbers of steps that they are costs of. Of a side that has no such finding it is known only that it would cost
+    less than the rules' floor (`floors_ns`, divided likewise): so much is left open.
     """
     found = []
     for one, other in _matched(before, after):
@@ -34,7 +37,7 @@ def compare_findings(
 def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[Finding | None, Finding | None]]:
     """First those of one rule, op and call; what is left of a rule in the order of costs."""
     pairs: list[tuple[Finding | None, Finding | None]] = []
-    rest = list(before), list(after)
+    rest = [sorted(map(_as_measured, side), key=lambda finding: -finding.bound_ns) for side in (before, after)]
     for place in (_place, _rule_of):
         for one in tuple(rest[0]):
             match = next((other for other in rest[1] if place(other) == place(one)), None)
@@ -43,6 +46,11 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
                 rest[0].remove(one)
                 rest[1].remove(match)
     return pairs + [(one, None) for one in rest[0]] + [(None, other) for other in rest[1]]
+
+
+def _as_measured(finding: Finding) -> Finding:
+    """The same whether it is from a trace or from a report that tells what a replay says."""
+    return msgspec.structs.replace(finding, cost_ns=finding.bound_ns, cost_from="bound")
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:
@@ -66,7 +74,7 @@ def _cost(
     span_ns: float,
 ) -> Change:
     costs = [
-        None if finding is None else round(finding.cost_ns / steps)
+        None if finding is None else round(finding.bound_ns / steps)
         for finding, steps in zip((one, other), divide_by, strict=True)
     ]
     least = [0 if cost is None else cost for cost in costs]

@@ -102,7 +102,13 @@ def _essentials(section: Section, device: Device, timeline: Timeline, trace: str
         host_idle_ns=sum(stall.idle_caused_ns for stall in stalls),
         copies=device.copies,
         findings=tuple(
-            Found(rule=found.rule, severity=found.severity, cost_ns=found.cost_ns, title=found.title)
+            Found(
+                rule=found.rule,
+                severity=found.severity,
+                cost_ns=found.cost_ns,
+                cost_from=found.cost_from,
+                title=found.title,
+            )
             for found in section.findings
         ),
         verdict=Judgement(level=verdict.level, text=verdict.text.removeprefix(f"{section.title}: ")),

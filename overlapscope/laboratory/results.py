@@ -13,7 +13,7 @@ import msgspec
 from overlapscope.analysis.results import Buckets, CopyGroup, Overlap
 from overlapscope.laboratory.experiment import Truth, WrongResults
 from overlapscope.report import Tool
-from overlapscope.rules.finding import Severity
+from overlapscope.rules.finding import CostFrom, Severity
 
 SCHEMA_VERSION = 1
 FILE = "results.json"
@@ -70,6 +70,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     severity: Severity
     cost_ns: int
+    cost_from: CostFrom = "bound"
+    """As in a report; files written before findings were replayed hold bounds."""
     title: str
 
 

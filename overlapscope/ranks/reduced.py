@@ -140,7 +140,7 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
     if trust.verdict == "unusable":
         said = [check.detail for check in trust.checks if check.status == "fail"]
         raise UnreadableTrace(f"{trace.source}: {' '.join(said)}")
-    findings = find_all([analysis])
+    findings = find_all([analysis], replayed=False)
     return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
 
 

@@ -12,10 +12,18 @@ _HEAD = """# Rules
 
 <!-- Written by `python -m overlapscope.rules._page docs/rules.md`; change the rules, not this page. -->
 
-A rule turns results into advice. A warning fires where it costs at least 1 % of the judged span; an info finding says
-how things are and costs nothing. The cost is always an upper bound on what the fix saves, and never counts the lead-in.
-Exposed copies and idle time are shared out among the rules, so their costs never count the same time twice, with one
-exception that its rule names (`slow-link`). `overlapscope explain RULE` prints any of these sections.
+A rule turns results into advice. A warning fires where at least 1 % of the judged span is at stake; an info finding
+says how things are and costs nothing.
+
+What is at stake is measured: the time that a finding answers for, an upper bound on what the fix saves of it. Exposed
+copies and idle time are shared out among the rules, so their bounds never count the same time twice, with one exception
+that its rule names (`slow-link`). The lead-in is never counted.
+
+What a finding costs is what its fix saves by itself. Where a [replay](whatif.md) explains the recording, the recording
+is replayed with the fix, and findings say "saves about"; elsewhere they say "saves at most", and the cost is the bound.
+Two fixes may save the same time, and one may do away with what several findings answer for, so costs do not add up.
+
+`overlapscope explain RULE` prints any of these sections.
 """
 
 
@@ -35,6 +43,8 @@ def _section(rule: Rule) -> str:
 {rule.meaning}
 
 **How it is computed.** {rule.computation}
+
+**What the fix saves.** {rule.cost}
 
 Wrong:
 

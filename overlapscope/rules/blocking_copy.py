@@ -18,7 +18,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         return
     places = mine.places(analysis.trace)
     yield Draft(
-        title=f"Copies that block the host cost up to {duration(mine.time_ns)} "
+        title=f"Copies that block the host account for {duration(mine.time_ns)} "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",
         detail="The host waited inside the copy for the copy's own end, although its memory does not require that, and "
         f"launched further work only then. Because of that copies were exposed for {duration(mine.exposed_ns)} and the "

@@ -90,5 +90,10 @@ for number in range(len(batches)):
     weight @ weight + data.sum()
 """,
     check=_check,
-    fixes=(("side-stream",), ("side-stream", "prefetch")),
+    fixes=(
+        ("side-stream",),
+        ("side-stream", "prefetch"),
+        ("non-blocking", "side-stream"),
+        ("non-blocking", "side-stream", "prefetch"),
+    ),
 )

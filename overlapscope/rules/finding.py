@@ -10,9 +10,10 @@ import msgspec
 from overlapscope.analysis.results import Window
 
 Severity = Literal["error", "warning", "info"]
+CostFrom = Literal["replay", "bound"]
 
 Fixes = tuple[tuple[str, ...], ...]
-"""What the advice amounts to, each a set of interventions (`overlapscope whatif`) that are taken together."""
+"""What following the advice amounts to: sets of interventions (`overlapscope whatif`), of which the best is taken."""
 
 FLOOR = 0.01
 """A rule fires where what it finds costs at least this share of the judged span."""
@@ -46,10 +47,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     advice: str
     """What to change."""
     cost_ns: int
-    """What the fix saves over the scope: as replayed, where the recording can be, else `bound_ns`; 0 for good news."""
+    """What the fix saves over the scope, taken alone: by replay where that is possible, else at most; 0 for good
+    news."""
     bound_ns: int
-    """Upper bound on what the fix saves of the time that the rule answers for, as measured; 0 for good news."""
-    cost_from: Literal["replay", "bound"]
+    """The time that the finding answers for, as measured: an upper bound on what the fix saves of it. A fix may save
+    more by replay, as it can do away with what other findings answer for too. 0 for good news."""
+    cost_from: CostFrom
+    """Whether `cost_ns` is what a replay of the recording says (`overlapscope whatif`), or the bound."""
     where: Where | None
     example: Window | None
     """The longest single case, to look at in a timeline."""

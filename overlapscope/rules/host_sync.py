@@ -19,7 +19,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     places = mine.places(analysis.trace)
     exposed = f" and left {duration(mine.exposed_ns)} of copies exposed" if mine.exposed_ns else ""
     yield Draft(
-        title=f"Host synchronisation costs up to {duration(mine.time_ns)} "
+        title=f"Host synchronisation accounts for {duration(mine.time_ns)} "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",
         detail="The host waited in a blocking call and launched the next work only after it had returned. "
         f"That kept the GPU idle for {duration(mine.idle_ns)}{exposed}.{spread(places)}"

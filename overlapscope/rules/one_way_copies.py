@@ -49,8 +49,8 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     else:
         reason = f"They use different streams ({listed(up)} and {listed(down)}), so events or the host keep them apart."
     yield Draft(
-        title=f"Uploads and downloads take turns: running both at once saves up to {duration(cost)} "
-        f"({share(cost, found.judged_ns)} of the span)",
+        title=f"Uploads and downloads take turns: {duration(cost)} ({share(cost, found.judged_ns)} of the span) could "
+        "run both ways at once",
         detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, both at once "
         f"for {duration(both)}, and the direction changed {counted(turns, 'time')}. {reason} The link "
         "carries both directions at once, if a little more slowly than one. Counted is only copy time that "

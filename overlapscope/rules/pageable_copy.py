@@ -32,7 +32,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     if speed and pinned_rates:
         speed += f" (copies of pinned memory in this recording reach {max(pinned_rates):.1f} GB/s)"
     yield Draft(
-        title=f"Copies of pageable memory cost up to {duration(mine.time_ns)} "
+        title=f"Copies of pageable memory account for {duration(mine.time_ns)} "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",
         detail=f"{counted(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{speed}, were "
         f"exposed for {duration(mine.exposed_ns)}, and the GPU was idle for {duration(mine.idle_ns)} "

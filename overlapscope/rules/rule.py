@@ -25,11 +25,24 @@ class Rule:
     meaning: str
     """What it means and why it costs time."""
     computation: str
-    """How it is computed, cost included."""
+    """How it is computed, the bound on what the fix saves included."""
     wrong: str
     """A minimal program that has it."""
     right: str
     """The same program without it."""
     check: Check
     fixes: Fixes = ()
-    """What stands for the advice in a replay; `{call}` is the call at the finding's place."""
+    """What stands for the advice in a replay, `{call}` being the call at the finding's place; without any, a finding
+    costs its bound."""
+
+    @property
+    def cost(self) -> str:
+        """How what the fix saves is known, in a sentence."""
+        if self.severity == "info":
+            return "It costs nothing."
+        if not self.fixes:
+            return "No replay can tell what the fix saves: the cost is the bound."
+        sets = [f"`{' + '.join(fix).replace('{call}', 'CALL')}`" for fix in self.fixes]
+        said = sets[0] if len(sets) == 1 else f"the best of {', '.join(sets[:-1])} and {sets[-1]}"
+        how = f"The recording is replayed with {said} (`overlapscope whatif`)"
+        return f"{how}; where that cannot be done, the cost is the bound."

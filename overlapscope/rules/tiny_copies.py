@@ -23,7 +23,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     typical = int(np.median(ops.end_ns[found.tiny] - ops.start_ns[found.tiny]))
     places = mine.places(analysis.trace)
     yield Draft(
-        title=f"{len(found.tiny)} copies of {size(int(np.median(moved)))} cost up to "
+        title=f"{len(found.tiny)} copies of {size(int(np.median(moved)))} account for "
         f"{duration(mine.time_ns)} ({share(mine.time_ns, found.judged_ns)} of the span)",
         detail=f"{len(found.tiny)} copies below {size(TINY_BYTES)} moved {size(int(moved.sum()))} in all; "
         f"each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "

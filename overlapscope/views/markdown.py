@@ -109,7 +109,7 @@ def _finding(page: Page, number: int, finding: Finding, several: bool) -> Iterat
     section = section_of(page, finding)
     yield f"### {number}. {escape(finding.rule)} ({finding.severity}): {escape(finding.title)}"
     yield ""
-    cost = tables.cost(section, finding.cost_ns)
+    cost = tables.cost(section, finding)
     if several and section:
         yield f"On {escape(section.title)}."
         yield ""

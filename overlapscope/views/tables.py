@@ -27,6 +27,8 @@ from overlapscope.words import (
 
 FEW = 5
 """Rows of a list that can be long; all of them with `verbose`."""
+HARDLY = 0.0005
+"""A replayed saving below this share of the time would be shown as 0.0 %."""
 NAME_LIMIT = 200
 
 N = TypeVar("N", int, float)
@@ -275,11 +277,18 @@ def device_tables(section: Section, device: Device) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def cost(section: Section | None, cost_ns: int) -> str:
-    """A finding's cost: an upper bound, and said to be one."""
-    if section is None or not cost_ns:
+def cost(section: Section | None, finding: Finding) -> str:
+    """What a finding's fix saves, and how that is known; empty for what costs nothing."""
+    if section is None or not finding.bound_ns:
         return ""
-    return f"saves at most {section.unit.text(cost_ns)} ({share(cost_ns, section.judged_ns)})"
+    saved = f"{section.unit.text(finding.cost_ns)} ({share(finding.cost_ns, section.judged_ns)})"
+    if finding.cost_from == "bound":
+        return f"saves at most {saved}"
+    if not finding.cost_ns:
+        return "by itself it saves nothing, by replay"
+    if finding.cost_ns < HARDLY * section.judged_ns:
+        return "by itself it saves hardly anything, by replay"
+    return f"saves about {saved}, by replay"
 
 
 def prose(text: str) -> list[str]:

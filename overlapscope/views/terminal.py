@@ -210,7 +210,7 @@ def _findings(page: Page) -> Iterator[RenderableType]:
             f" {clean(finding.rule)}: ",
             (clean(finding.title, 500), "bold"),
         )
-        cost = tables.cost(section, finding.cost_ns)
+        cost = tables.cost(section, finding)
         lines = [head]
         lines += [Text(section.title, style="dim")] if several and section else []
         lines += [Text(clean(cost), style="bold")] if cost else []

@@ -7,7 +7,9 @@ from typing import Literal
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device
+from overlapscope.rules import costliest_first
 from overlapscope.views.page import Section
+from overlapscope.views.tables import HARDLY
 from overlapscope.words import percent, plural, share
 
 Level = Literal["good", "fair", "poor", "unusable"]
@@ -51,7 +53,7 @@ def judge(section: Section) -> Verdict:
     if device is None or trust.verdict == "unusable":
         reasons = [check.detail for check in trust.checks if check.status == "fail"]
         return Verdict("unusable", f"{section.title}: {' '.join(reasons) or 'nothing ran on a GPU.'}")
-    lost = max(_lost_ns(device), max((finding.cost_ns for finding in section.findings), default=0))
+    lost = max(_lost_ns(device), max((finding.bound_ns for finding in section.findings), default=0))
     part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
     level: Level = "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
     if level == "good" and max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns:
@@ -136,11 +138,13 @@ def _losses(section: Section, device: Device) -> list[tuple[int, str]]:
 def _fix(section: Section, device: Device) -> list[str]:
     """What to fix first: the costliest finding; without one, the largest cause that has a remedy."""
     unit, judged = section.unit, section.judged_ns
-    costly = [finding for finding in section.findings if finding.cost_ns > 0]
+    costly = [finding for finding in section.findings if finding.bound_ns > 0]
     if costly:
-        first = max(costly, key=lambda finding: finding.cost_ns)
-        saving = f"{unit.text(first.cost_ns)} ({share(first.cost_ns, judged)})"
-        return [f"Fixing {first.rule} would save at most {saving}."]
+        first = min(costly, key=costliest_first)
+        if first.cost_ns < HARDLY * judged:
+            return [f"By replay, fixing {first.rule} would by itself save nothing."]
+        about = "about" if first.cost_from == "replay" else "at most"
+        return [f"Fixing {first.rule} would save {about} {unit.text(first.cost_ns)} ({share(first.cost_ns, judged)})."]
     exposed, idle = device.exposed_copy_by_cause, device.idle_by_cause
     copy_ns, fix_copy = max((exposed.get(cause, 0), fix) for cause, fix in _FIX_COPY.items())
     idle_ns, fix_idle = max((idle.get(cause, 0), fix) for cause, fix in _FIX_IDLE.items())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -217,6 +217,17 @@ def replayed(run: Callable[[], torch.Tensor], source: torch.Tensor, static: torc
 
     if way == "eager":
         return eager
+    graph = captured(run)
+
+    def graphed() -> None:
+        static.copy_(source, non_blocking=True)
+        graph.replay()
+
+    return graphed
+
+
+def captured(run: Callable[[], torch.Tensor]) -> torch.cuda.CUDAGraph:
+    """What is launched, as a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():
@@ -226,12 +237,7 @@ def replayed(run: Callable[[], torch.Tensor], source: torch.Tensor, static: torc
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), torch.no_grad():
         run()
-
-    def graphed() -> None:
-        static.copy_(source, non_blocking=True)
-        graph.replay()
-
-    return graphed
+    return graph
 
 
 def small_transformer(way: str) -> Step:
@@ -311,10 +317,10 @@ def record(step: Step, path: Path) -> None:
             profiler.step()
 
 
-def main() -> None:
-    """Record the programs named on the command line, or all."""
+def record_all(programs: Mapping[Callable[[str], Step], tuple[str, ...]]) -> None:
+    """Record those programs that are named on the command line, or all."""
     target = Path(sys.argv[1])
-    for program, ways in PROGRAMS.items():
+    for program, ways in programs.items():
         if sys.argv[2:] and program.__name__ not in sys.argv[2:]:
             continue
         (target / program.__name__).mkdir(parents=True, exist_ok=True)
@@ -330,4 +336,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    record_all(PROGRAMS)

@@ -111,7 +111,7 @@ def _findings(shown: Shown) -> Component:
     return parts.panel(
         "Findings",
         dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", id="overview-findings"),
-        note="Costliest first. A cost is an upper bound on what the fix saves; several may count the same time.",
+        note="Costliest first: what the fix saves by itself, by replay, or at most. Several may save the same time.",
     )
 
 
@@ -126,7 +126,7 @@ def _finding(shown: Shown, number: int, finding: Finding, rule: Rule) -> Compone
                     html.Span(icon, style={"color": color, "fontWeight": 700}, **parts.UNREAD),
                     html.Span(finding.severity, style={"color": color, "fontWeight": 700, "fontSize": "14px"}),
                     dmc.Text(finding.rule, c="dimmed", size="sm"),
-                    dmc.Text(cost(shown.section, finding.cost_ns), size="sm", fw=600),
+                    dmc.Text(cost(shown.section, finding), size="sm", fw=600),
                 ],
                 gap=8,
             ),
@@ -182,6 +182,7 @@ def _meaning(rule: Rule) -> Component:
             html.Summary(f"What {rule.id} means and how it is computed", style={"cursor": "pointer"}),
             dmc.Text(" ".join(rule.meaning.split()), size="sm", mt=6, className="prose"),
             dmc.Text(f"Computed: {' '.join(rule.computation.split())}", size="sm", mt=6, className="prose"),
+            dmc.Text(f"What the fix saves: {rule.cost}", size="sm", mt=6, className="prose"),
         ]
     )
 

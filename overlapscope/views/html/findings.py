@@ -44,7 +44,7 @@ def findings(page: Page, found: Sequence[Finding], target: Target | None) -> Ite
 
 def _finding(page: Page, finding: Finding, rule: Rule | None, target: Target | None, several: bool) -> Iterator[str]:
     section = section_of(page, finding)
-    cost = tables.cost(section, finding.cost_ns)
+    cost = tables.cost(section, finding)
     yield f'<article class="panel finding {escape(finding.severity)}"><header>'
     yield f"<h3>{escape(clean(finding.title, 400))}</h3>"
     badge = f'<span class="rule">{escape(finding.rule)}</span>'

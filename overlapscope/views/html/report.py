@@ -10,6 +10,7 @@ from typing import Any
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.lanes import Lanes
+from overlapscope.rules import costliest_first
 from overlapscope.rules.finding import Finding
 from overlapscope.views import tables
 from overlapscope.views.colors import palette
@@ -45,7 +46,7 @@ class _Trace:
     def findings(self) -> list[Finding]:
         """Of all its devices, costliest first."""
         found = [finding for section in self.sections for finding in section.findings]
-        return sorted(found, key=lambda finding: -finding.cost_ns)
+        return sorted(found, key=costliest_first)
 
 
 def render(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> str:

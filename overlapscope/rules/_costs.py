@@ -1,0 +1,70 @@
+"""What fixing a finding saves: by replay where the recording can be replayed, else the bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.rules._claims import Claims
+from overlapscope.rules.finding import CostFrom, Draft, Fixes
+from overlapscope.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from overlapscope.prediction.savings import Savings
+
+MOST_OPS = 200_000
+"""Recordings of more GPU ops are not replayed for what fixes save: each replay takes a second from there on, and there
+are several for each finding (5.5 s in all for 200,000 made-up ops, whose analysis takes 0.6 s). `overlapscope whatif`
+replays any."""
+
+
+class Costs:
+    """Those of one device's findings; the recording is replayed when the first of them asks."""
+
+    def __init__(self, analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> None:
+        self._trace, self._device = analysis.trace, device
+        self._judged_ns = found.judged_ns
+        self._can_be_replayed = _is_whole(device) and len(analysis.trace.gpu_ops) <= MOST_OPS
+        self._savings: Savings | None = None
+
+    def of(self, rule: Rule, draft: Draft) -> tuple[int, CostFrom]:
+        """What the fix saves, in ns, and how that is known."""
+        fixes = _filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft)
+        saved = self._saved_ns(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
+        return (draft.bound_ns, "bound") if saved is None else (saved, "replay")
+
+    def _saved_ns(self, fixes: Fixes) -> int | None:
+        """None where no replay can tell."""
+        # Most healthy programs have no such finding, and need neither the replay nor its modules.
+        from overlapscope.prediction.savings import Savings
+
+        if self._savings is None:
+            self._savings = Savings(self._trace, self._device.result.device)
+        try:
+            saved = self._savings.largest(fixes)
+        except (ArithmeticError, LookupError, MemoryError, ValueError):
+            # An estimate must not cost the analysis of a trace that is unlike any seen so far.
+            self._can_be_replayed = False
+            return None
+        if saved is None:
+            return None
+        # The lead-in is replayed too, but not judged. Warm-up steps gain as the others do, and a share of the whole
+        # does not depend on where the first judged step happens to begin after the fix.
+        return round(saved * self._judged_ns / max(1, self._device.result.span_ns))
+
+
+def _is_whole(device: DeviceAnalysis) -> bool:
+    """Whether the figures are of all that was recorded, not of a step or range alone."""
+    windows, timeline = device.windows, device.timeline
+    return bool((windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any())
+
+
+def _filled_in(fixes: Fixes, draft: Draft) -> Fixes:
+    """The fixes with the call at the finding's place; without those that need it where it is not known."""
+    call = (draft.where.call or "").strip() if draft.where is not None else ""
+    return tuple(
+        tuple(one.replace("{call}", call) for one in fix)
+        for fix in fixes
+        if call or not any("{call}" in one for one in fix)
+    )
