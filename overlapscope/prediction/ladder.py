@@ -11,7 +11,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import all_interventions
-from overlapscope.prediction.predict import Base, Choice, Prediction, conclude, outcome, prepare
+from overlapscope.prediction.predict import Base, Choice, Prediction, apply, conclude, outcome, prepare
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
 from overlapscope.trace import Trace
@@ -30,7 +30,7 @@ def best(trace: Trace, *, device: int | None = None, calibration: Calibration | 
     if not base.fidelity.valid:
         return conclude(base, ())
     was = base.steps.median_ns
-    left = [choice for choice in _candidates(base) if outcome(base, [choice], [Stance.EXPECTED]).applied[0].touched]
+    left = [choice for choice in _candidates(base) if apply(base, [choice], [Stance.EXPECTED])[0].touched]
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)

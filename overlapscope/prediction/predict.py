@@ -156,13 +156,20 @@ def _busiest(trace: Trace) -> int:
     return max(trace.devices, key=lambda one: (int((ops.end_ns - ops.start_ns)[ops.device == one].sum()), -one))
 
 
-def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance], run: Stance = Stance.EXPECTED) -> Outcome:
-    """Apply each choice, each at its stance, and replay what comes out, as in a run that is lucky or not."""
+def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance]) -> tuple[Applied, ...]:
+    """What each choice makes of what the ones before it made, each at its stance."""
     graph, applied = base.graph, []
     for choice, stance in zip(choices, stances, strict=True):
         done = choice.intervention.apply(graph, Request(base.hardware, stance, choice.argument))
         applied.append(done)
         graph = done.graph
+    return tuple(applied)
+
+
+def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance], run: Stance = Stance.EXPECTED) -> Outcome:
+    """Apply each choice, each at its stance, and replay what comes out, as in a run that is lucky or not."""
+    applied = apply(base, choices, stances)
+    graph = applied[-1].graph if applied else base.graph
     changed = any(done.touched for done in applied)
     if changed:
         graph = spread(graph, run)
@@ -171,7 +178,7 @@ def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance], ru
     step_ns = steps.median_ns
     if changed and not steps.whole:
         step_ns = max(step_ns, engine_ns(graph, base.device, steps, replayed.start_ns, replayed.end_ns))
-    return Outcome(tuple(applied), graph, replayed, steps, step_ns)
+    return Outcome(applied, graph, replayed, steps, step_ns)
 
 
 def predict(

@@ -7,8 +7,8 @@ from functools import cached_property
 
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.predict import Base, outcome, parse, prepare
-from overlapscope.prediction.replay import Deadlock, Replay
+from overlapscope.prediction.predict import Base, apply, parse, prepare
+from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.trace import Trace
 
 
@@ -36,19 +36,22 @@ class Savings:
         base = prepare(self._trace, self._device, None, with_shapes=False)
         return base if base.fidelity.valid else None
 
-    def _unchanged_ns(self, base: Base) -> int:
-        return _span_ns(base.graph, base.replayed, self._device) if base.replayed is not None else 0
+    @cached_property
+    def _unchanged_ns(self) -> int:
+        base = self._base
+        return 0 if base is None or base.replayed is None else _span_ns(base.graph, base.replayed, self._device)
 
     def _of(self, base: Base, fix: tuple[str, ...]) -> int | None:
         if fix not in self._known:
             choices = parse(fix)
+            applied = apply(base, choices, [Stance.EXPECTED] * len(choices))
+            if not all(one.touched for one in applied):
+                return None
+            graph = applied[-1].graph
             try:
-                done = outcome(base, choices, [Stance.EXPECTED] * len(choices))
+                self._known[fix] = self._unchanged_ns - _span_ns(graph, replay(graph), self._device)
             except Deadlock:
                 return None
-            if not all(one.touched for one in done.applied):
-                return None
-            self._known[fix] = self._unchanged_ns(base) - _span_ns(done.graph, done.replayed, self._device)
         return self._known[fix]
 
 

@@ -13,7 +13,7 @@ from overlapscope.prediction.interventions._words import copies as copies_text
 from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.prediction.periods import step_of_items
-from overlapscope.trace import I64, Kind, Memory
+from overlapscope.trace import I64, Bool, Kind, Memory
 
 SMALL_BYTES = 1 << 20
 """Copies up to this size are joined: beyond, latency is a small part of a copy (7 us of 22 at 1 MiB on an H200)."""
@@ -23,7 +23,10 @@ _PACKING_GB_PER_S = 5.0
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
-    runs, own = _runs(graph), waits_of_copies(graph)
+    runs = _runs(graph)
+    is_own = np.zeros(len(graph.calls), np.bool_)
+    is_own[waits_of_copies(graph)] = True
+    lines = [np.flatnonzero(graph.calls.thread == number) for number in range(len(graph.threads))]
     gone, size, length = items.gone.copy(), items.bytes.copy(), items.duration_ns.copy()
     before, call_ns = graph.calls.before_ns.copy(), graph.calls.length_ns.copy()
     stays_waiting = np.ones(len(graph.waits), np.bool_)
@@ -37,7 +40,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
             kind = Kind(int(items.kind[first]))
             length[first] = request.hardware.copy_ns(kind, size[first : first + 1], request.stance)[0]
         gone[rest] = True
-        calls = _calls_of(graph, run, own)
+        calls = _calls_of(graph, run, lines[int(graph.calls.thread[items.call[first]])], is_own)
         dropped = calls[1:]
         before[dropped] = call_ns[dropped] = 0
         # The last to wait, if any did, waits for the one copy.
@@ -82,16 +85,14 @@ def _runs(graph: Graph) -> list[I64]:
     return [run for run in runs if len(run) > 1]
 
 
-def _calls_of(graph: Graph, run: I64, own: I64) -> I64:
-    """The calls from the first copy's to the last's, with the waits behind them."""
-    calls = graph.calls
-    first, last = int(graph.items.call[run[0]]), int(graph.items.call[run[-1]])
-    thread = np.flatnonzero(calls.thread == calls.thread[first])
-    low, high = np.searchsorted(thread, (first, last))
-    between = thread[low : high + 1]
+def _calls_of(graph: Graph, run: I64, line: I64, is_own: Bool) -> I64:
+    """The calls from the first copy's to the last's, with the waits behind them; `line` is their thread's calls."""
+    ends = graph.items.call[run[[0, -1]]]
+    low, high = np.searchsorted(line, ends).tolist()
     # A synchronize of the last copy belongs to the run as the ones in between do.
-    behind = thread[high + 1 : high + 2]
-    return np.append(between, behind[np.isin(behind, own)])
+    if high + 1 < len(line) and is_own[line[high + 1]]:
+        high += 1
+    return line[low : high + 1]
 
 
 INTERVENTION = Intervention(

@@ -27,10 +27,16 @@ def _apply(graph: Graph, request: Request) -> Applied:
     before, length = calls.before_ns.copy(), calls.length_ns.copy()
     captured = _capturable(graph)
     graphs, spared, touched = 0, 0, []
+    by_call = np.argsort(items.call, kind="stable")
+    called = items.call[by_call]
     for start, end in _places(graph, request.argument):
-        inside = np.flatnonzero((calls.start_ns >= start) & (calls.start_ns < end))
+        inside = np.arange(*np.searchsorted(calls.start_ns, (start, end)))
         for run in np.split(inside, np.flatnonzero(np.diff(captured[inside].astype(np.int8))) + 1):
-            launched = np.flatnonzero(np.isin(items.call, run)) if len(run) and captured[run[0]] else run[:0]
+            if not len(run) or not captured[run[0]]:
+                continue
+            # Calls of a run follow each other, so what they launched is one piece of that order.
+            low, high = np.searchsorted(called, (run[0], run[-1] + 1))
+            launched = np.sort(by_call[low:high])
             if len(launched) < _FEWEST:
                 continue
             first, rest = int(run[0]), run[1:]
