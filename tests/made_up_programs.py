@@ -69,7 +69,7 @@ def record(program: Iterable[Do], *, gb_per_s: float = 50.0) -> Trace:
         now = returned
     ends = [*steps[1:], now + 1]
     notes = [Host(f"ProfilerStep#{number}", *ends) for number, ends in enumerate(zip(steps, ends, strict=True))]
-    return make_trace(ops, calls=calls, annotations=notes)
+    return make_trace(ops, calls=calls, annotations=notes, device_names={0: "NVIDIA H200"})
 
 
 def repeated(step: list[Do], times: int) -> list[Do]:

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from overlapscope.recorder.hazards import HazardChecker
+from tests.programs import whatif_pairs, whatif_second
 from tests.programs.whatif_offloading import Step
-from tests.programs.whatif_pairs import PROGRAMS
+
+PROGRAMS = {**whatif_pairs.PROGRAMS, **whatif_second.PROGRAMS}
 
 pytestmark = [
     pytest.mark.gpu,

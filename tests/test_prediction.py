@@ -174,6 +174,7 @@ def test_the_value_lies_in_its_interval_and_buckets_add_up_to_the_step(step: lis
     assert result.predicted_step_ns.low <= result.predicted_step_ns.value <= result.predicted_step_ns.high
     assert all(one.predicted.low <= one.predicted.value <= one.predicted.high for one in result.buckets.values())
     assert sum(one.measured for one in result.buckets.values()) == result.baseline_step_ns
+    assert sum(one.predicted.value for one in result.buckets.values()) == result.predicted_step_ns.value
     assert msgspec.json.decode(msgspec.json.encode(result), type=WhatIf) == result
 
 
@@ -275,7 +276,44 @@ def test_a_recording_without_launches_is_not_predicted() -> None:
     ops = [Op(Kind.COMPUTE, at * MS, at * MS + 500 * US) for at in range(5)]
     result = of(make_trace(ops), "pin")
     assert not result.replay.valid and result.predicted_step_ns is None and result.buckets == {}
-    assert "launches" in " ".join(result.replay.reasons)
+    assert "no recorded launch" in " ".join(result.replay.reasons)
+
+
+def test_ops_that_lack_their_launch_are_not_predicted() -> None:
+    step = [Do("kernel", 50 * US, work_ns=20 * US)] * 10
+    trace = record(repeated(step, 4))
+    launch = trace.gpu_ops.launch.copy()
+    launch[[20, 25]] = -1
+    result = of(replace(trace, gpu_ops=replace(trace.gpu_ops, launch=launch)), "graph")
+    assert not result.replay.valid and "5.0 %" in result.replay.reasons[0]
+
+
+def test_another_gpus_constants_are_told_of_and_its_link_may_be_any() -> None:
+    step = [Do("pageable", 4 * MS), Do("kernel", 1 * MS)]
+    known = of(record(repeated(step, 4)), "pin")
+    other = of(replace(record(repeated(step, 4)), device_names={0: "NVIDIA GeForce RTX 3060"}), "pin")
+    assert not known.replay.reasons and "H200" in " ".join(other.replay.reasons)
+    assert known.predicted_step_ns is not None and other.predicted_step_ns is not None
+    width = other.predicted_step_ns.high - other.predicted_step_ns.low
+    assert width > 10 * (known.predicted_step_ns.high - known.predicted_step_ns.low)
+    assert other.predicted_step_ns.value > 1.5 * known.predicted_step_ns.value
+
+
+def test_steps_that_differ_widen_the_interval_and_are_told_of() -> None:
+    program = [do for length in (2, 2, 3, 4, 2, 2) for do in (Do("step"), Do("h2d", 1 * MS), Do("kernel", length * MS))]
+    result = of(record(program), "side-stream")
+    assert result.predicted_step_ns is not None
+    assert result.predicted_step_ns.high > 1.3 * result.predicted_step_ns.value
+    assert "differ" in " ".join(result.replay.reasons)
+
+
+def test_a_wait_for_what_the_host_may_read_is_not_suggested() -> None:
+    step = [Do("kernel", 1 * MS), Do("d2h", 1 * MS), Do("sync"), Do("kernel", 10 * US, work_ns=500 * US)]
+    trace = record(repeated(step, 4))
+    asked = of(trace, "no-sync cudaDeviceSynchronize")
+    assert asked.gain_ns is not None and asked.gain_ns.value > 300 * US
+    assert asked.predicted_step_ns is not None and asked.predicted_step_ns.high >= asked.replayed_step_ns
+    assert not any("no-sync" in name for rung in best(trace).result.ladder for name in rung.interventions)
 
 
 @pytest.mark.parametrize("asked", ["pim", "no-sync", "pin harder", ""])

@@ -16,9 +16,15 @@ MOST_ERROR_PCT = 2.0
 LATE = 0.99
 """...and so large a share of the ops begin within the launch latency of where they were measured to."""
 _LEAST_LATENCY_NS = 10_000
+MOST_SPREAD = 0.25
+"""Steps that differ by more than this share are told of."""
+MOST_LOST = 0.01
+"""A replay is valid where at most this share of the ops behind the lead-in has no recorded launch."""
 
 
-def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes, device: int) -> Fidelity:
+def judge(
+    graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes, device: int, lead_in_end_ns: int
+) -> Fidelity:
     """Compare the replay of the unchanged graph with the recording."""
     items = graph.items
     mine = items.device == device
@@ -29,10 +35,16 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
     latency = max(graph.constants.launch_latency_ns or 0, _LEAST_LATENCY_NS)
     near = float(np.mean(np.abs(late) <= latency)) if len(late) else 1.0
     reasons = []
-    if not clocks_agree(judge_file(graph.trace)):
+    checks = judge_file(graph.trace)
+    if not clocks_agree(checks):
         reasons.append("The clocks of host and device do not agree, so what launched what cannot be told.")
-    if not (items.call[mine] >= 0).any():
-        reasons.append("The recording has no launches of its GPU ops, so what they waited for cannot be told.")
+    # Ops of the lead-in were launched before the recording, and lack nothing.
+    behind = items.start_ns[mine] >= lead_in_end_ns
+    lost = float(np.mean(items.call[mine][behind] < 0)) if behind.any() else 1.0
+    if lost > MOST_LOST:
+        reasons.append(
+            f"{percent(100 * lost)} of the GPU ops have no recorded launch, so what they waited for cannot be told."
+        )
     if error_pct > MOST_ERROR_PCT:
         reasons.append(
             f"The replay's steps differ from the recorded ones by {percent(error_pct)} (median), more than "
@@ -48,6 +60,9 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
     if valid and device in graph.keeping:
         text = unit_for(unexplained).text(unexplained)
         reasons.append(f"Waits of {text} in all that nothing in the recording explains are kept as they were.")
+    if valid:
+        reasons += [check.detail for check in checks if check.status == "fail"]
+        reasons += _differing(measured)
     return Fidelity(
         valid=valid,
         reasons=tuple(reasons),
@@ -56,3 +71,12 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
         launch_latency_ns=latency,
         unexplained_ns=unexplained,
     )
+
+
+def _differing(measured: StepTimes) -> list[str]:
+    """A doubt about steps that are so different that one of them hardly stands for all."""
+    low, high = measured.spread
+    if high <= low * (1 + MOST_SPREAD):
+        return []
+    unit = unit_for(high)
+    return [f"The recorded steps differ: most take {unit.text(low)} to {unit.text(high)}."]

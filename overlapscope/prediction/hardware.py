@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -52,6 +53,15 @@ _WORDS = {
 """Constants as a report calls them."""
 
 
+_PCIE_4, _PCIE_3 = 2.2, 4.6
+"""How much slower the older links are: 25 and 12 GB/s with 16 lanes, where PCIe 5 brings 55."""
+_LINKS = (
+    (re.compile(r"\b(G?H[12]00|G?B[123]00|H800|H20|RTX (PRO|50[5-9]0))\b"), 1.0),
+    (re.compile(r"\b(V100|P100|T4|P40|TITAN|GTX|Quadro|RTX 20[5-8]0)"), _PCIE_3),
+)
+"""Products by their makers' data sheets; what is not listed is taken to have PCIe 4 (A100, L40S, RTX 30 and 40)."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Hardware:
     """The constants of one GPU, each from the best source that has it."""
@@ -62,6 +72,10 @@ class Hardware:
     """Durations of pinned copies by direction, by size, ascending."""
     calibrated: Constants
     """Those of a calibration of this model of GPU; empty where there is none."""
+    guessed: bool
+    """The link's rate is neither measured on this model of GPU nor seen in the trace."""
+    doubt: str | None
+    """What to say where constants of another GPU stand in for this one's."""
 
     def copy_ns(self, kind: Kind, size: I64, stance: Stance = Stance.EXPECTED) -> F64:
         """How long pinned copies of these sizes in bytes take, nothing beside them."""
@@ -115,24 +129,54 @@ def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
                 if value is not None:
                     chosen[field], origins[field] = value, origin
                     break
+    table, names = shipped(), trace.device_names.values()
+    here = calibration is not None or table.gpu in names
+    slower = 1.0 if here else _slower(next(iter(names), ""))
     sized = {
-        Kind.H2D: _curve([(origin, constants.h2d) for origin, constants in sources]),
-        Kind.D2H: _curve([(origin, constants.d2h) for origin, constants in sources]),
+        Kind.H2D: _curve([(origin, constants.h2d) for origin, constants in sources], slower, here=here),
+        Kind.D2H: _curve([(origin, constants.d2h) for origin, constants in sources], slower, here=here),
     }
-    table = shipped()
-    same = table.gpu in trace.device_names.values()
-    calibrated = calibration.constants if calibration is not None else table.constants if same else Constants()
-    return Hardware(Constants(**chosen), origins, sized, calibrated)
+    calibrated = calibration.constants if calibration is not None else table.constants if here else Constants()
+    seen = any(origin == "trace" for points in sized.values() for _, origin in points)
+    doubt = None
+    if not here:
+        link = "" if seen else ", and its link's rate is a guess by its name"
+        doubt = (
+            f"Some constants are those of an {table.gpu.removeprefix('NVIDIA ')}, not of this GPU{link}; a calibration "
+            "of it (`overlapscope scenarios calibrate`) would tell."
+        )
+    return Hardware(Constants(**chosen), origins, sized, calibrated, not here and not seen, doubt)
 
 
-def _curve(sources: list[tuple[Origin, tuple[SizedTime, ...]]]) -> tuple[tuple[SizedTime, Origin], ...]:
+def _slower(gpu: str) -> float:
+    """How much slower the link of a GPU is than the table's, as far as its name tells: by generation of PCIe."""
+    for products, slower in _LINKS:
+        if products.search(gpu):
+            return slower
+    return _PCIE_4
+
+
+def _curve(
+    sources: list[tuple[Origin, tuple[SizedTime, ...]]], slower: float, *, here: bool
+) -> tuple[tuple[SizedTime, Origin], ...]:
     """The best source's sizes, and those of the others that are far from any of them.
 
-    A link that is slower or faster than the others' at the sizes that the best source has is so at all sizes.
+    A link that is slower or faster than the others' at the sizes that the best source has is so at all sizes. Where
+    there is nothing but another GPU's, it may be of any generation.
     """
     points: list[tuple[SizedTime, Origin]] = []
     for origin, found in sources:
         scale = _scale(points, found)
+        if not here and not points and origin == "table":
+            return tuple(
+                (
+                    msgspec.structs.replace(
+                        point, duration_ns=round(point.duration_ns * slower), high_ns=round(point.high_ns * _PCIE_3)
+                    ),
+                    origin,
+                )
+                for point in found
+            )
         points += [
             (_scaled(point, scale), origin)
             for point in found

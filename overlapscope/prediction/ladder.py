@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import msgspec
+import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.calibration import Calibration
@@ -14,8 +15,10 @@ from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.predict import Base, Choice, Prediction, apply, conclude, outcome, prepare
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
-from overlapscope.trace import Trace
+from overlapscope.trace import Bool, Kind, Trace
 
+VALUE_BYTES = 1024
+"""A download of at most this size is a value or two."""
 LEAST_GAIN = 0.01
 """A rung is worth taking where it saves at least this share of the replayed step."""
 
@@ -64,7 +67,7 @@ def _candidates(base: Base) -> list[Choice]:
     runtime = base.trace.runtime_calls
     blocking = call_kinds.synchronises(runtime)
     rows = base.graph.calls.row[base.graph.waits.call]
-    names = sorted({runtime.name(row) for row in rows[blocking[rows]].tolist()})
+    names = sorted({runtime.name(row) for row in rows[blocking[rows]].tolist()} - _reading(base, blocking))
     choices = []
     for intervention in all_interventions():
         if intervention.argument_required:
@@ -72,6 +75,22 @@ def _candidates(base: Base) -> list[Choice]:
         else:
             choices.append(Choice(intervention))
     return choices
+
+
+def _reading(base: Base, blocking: Bool) -> set[str]:
+    """Names of blocking calls behind which the host can read what was downloaded since it last waited.
+
+    Not to wait there would be wrong, not faster, unless the program is changed to read later. A value or two, as
+    `item()` reads, can be read later; more is not suggested.
+    """
+    items, calls, runtime = base.graph.items, base.graph.calls, base.trace.runtime_calls
+    waits = np.flatnonzero(blocking[calls.row])
+    waits = waits[np.argsort(calls.end_ns[waits], kind="stable")]
+    ends = calls.end_ns[waits]
+    since = np.append(np.iinfo(np.int64).min, ends[:-1])
+    big = np.sort(items.end_ns[(items.kind == Kind.D2H) & (items.bytes > VALUE_BYTES)])
+    landed = np.searchsorted(big, ends, side="right") > np.searchsorted(big, since[: len(ends)], side="right")
+    return {runtime.name(row) for row in calls.row[waits[landed]].tolist()}
 
 
 def _best_of(

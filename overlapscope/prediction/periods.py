@@ -28,6 +28,13 @@ class StepTimes:
         return length[:-1] if len(length) > 1 else length
 
     @property
+    def spread(self) -> tuple[int, int]:
+        """Between which lengths half of the steps lie; of three or fewer, all."""
+        length = np.sort(self.known)
+        aside = (len(length) - 1) // 4
+        return int(length[aside]), int(length[len(length) - 1 - aside])
+
+    @property
     def median_ns(self) -> int:
         """The step's time: of two in the middle the shorter, so that it is one that was recorded."""
         return int(np.sort(self.known)[(len(self.known) - 1) // 2])

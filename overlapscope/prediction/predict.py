@@ -9,15 +9,14 @@ import msgspec
 import numpy as np
 
 from overlapscope.analysis.host import line_ids_around, line_text, ops_around
-from overlapscope.analysis.results import Buckets, Overlap
 from overlapscope.analysis.timeline import build as build_timeline
-from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.errors import UsageError
 from overlapscope.intervals import I64
 from overlapscope.prediction.after import predicted_ops, predicted_trace
 from overlapscope.prediction.build import build
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.fidelity import judge
+from overlapscope.prediction.figures import compared_buckets, compared_percentage, figures
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance, find_hardware
 from overlapscope.prediction.interventions import all_interventions
@@ -33,8 +32,6 @@ from overlapscope.prediction.result import (
     Constant,
     Estimate,
     Fidelity,
-    Figure,
-    Percentage,
     WhatIf,
 )
 from overlapscope.trace import Kind, Trace
@@ -131,7 +128,8 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
     chosen = _busiest(trace) if device is None else device
     hardware = find_hardware(trace, calibration)
     graph = build(trace, hardware.known, with_shapes=with_shapes)
-    stream = build_timeline(trace, chosen).main_stream
+    timeline = build_timeline(trace, chosen)
+    stream = timeline.main_stream
     recorded = step_times(graph, chosen, stream, graph.items.start_ns, graph.items.end_ns)
     try:
         replayed = replay(graph)
@@ -146,7 +144,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
         )
         return Base(trace, chosen, stream, hardware, graph, None, recorded, recorded, nothing)
     steps = step_times(graph, chosen, stream, replayed.start_ns, replayed.end_ns)
-    fidelity = judge(graph, replayed, recorded, steps, chosen)
+    fidelity = judge(graph, replayed, recorded, steps, chosen, timeline.judged_from_ns)
     return Base(trace, chosen, stream, hardware, graph, replayed, recorded, steps, fidelity)
 
 
@@ -215,34 +213,47 @@ def _concluded(base: Base, choices: Sequence[Choice]) -> Prediction:
     taken = {stance: outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
     expected = taken[Stance.EXPECTED]
     times = [taken[stance].step_ns for stance in Stance]
-    step = Estimate(value=times[Stance.EXPECTED], low=min(times), high=max(times))
+    if any(done.touched for done in expected.applied):
+        # The steps of one recording differ, too.
+        least, most = (part / max(base.measured.median_ns, 1) for part in base.measured.spread)
+        times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
+    step = Estimate(value=expected.step_ns, low=min(times), high=max(times))
     was = base.steps.median_ns
-    before = _figures(base.trace, base.device, base.measured)
-    after = {
-        stance: _figures(replace(base.trace, gpu_ops=predicted_ops(one.graph, one.replayed)), base.device, one.steps)
-        for stance, one in taken.items()
-    }
+    before = figures(base.trace, base.device, base.measured, base.measured.median_ns)
+    after = [
+        figures(
+            replace(base.trace, gpu_ops=predicted_ops(taken[stance].graph, taken[stance].replayed)),
+            base.device,
+            taken[stance].steps,
+            taken[stance].step_ns,
+        )
+        for stance in Stance
+    ]
+    constants = _constants(base, choices, expected)
     result = _result(
         base,
         predicted_step_ns=step,
         gain_ns=Estimate(value=was - step.value, low=was - step.high, high=was - step.low),
         gain_pct=100 * (was - step.value) / was if was else None,
-        buckets={
-            name: Figure(
-                measured=getattr(before[0], name),
-                predicted=_estimate([getattr(after[stance][0], name) for stance in Stance]),
-            )
-            for name in Buckets.__struct_fields__
-        },
-        hidden_copy_pct=_percentage("hidden_copy_pct", before[1], [after[stance][1] for stance in Stance]),
-        efficiency_pct=_percentage("efficiency_pct", before[1], [after[stance][1] for stance in Stance]),
+        buckets=compared_buckets(before, after),
+        hidden_copy_pct=compared_percentage("hidden_copy_pct", before, after),
+        efficiency_pct=compared_percentage("efficiency_pct", before, after),
         interventions=tuple(
             _change(base.trace, choice, done) for choice, done in zip(choices, expected.applied, strict=True)
         ),
         assumptions=_assumptions(base, choices, expected),
-        constants=_constants(base, choices, expected),
+        constants=constants,
+        replay=_with_doubts(base, constants),
     )
     return Prediction(result, base.trace, predicted_trace(expected.graph, expected.replayed))
+
+
+def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
+    """The fidelity, and what else a prediction that used these constants leaves in doubt."""
+    doubt = base.hardware.doubt
+    if doubt is None or all(constant.origin != "table" for constant in constants):
+        return base.fidelity
+    return msgspec.structs.replace(base.fidelity, reasons=(*base.fidelity.reasons, doubt))
 
 
 def _result(base: Base, **predicted: object) -> WhatIf:
@@ -268,30 +279,6 @@ def _result(base: Base, **predicted: object) -> WhatIf:
         "replay": base.fidelity,
     }
     return WhatIf(**(facts | nothing | predicted))  # type: ignore[arg-type]
-
-
-def _figures(trace: Trace, device: int, steps: StepTimes) -> tuple[Buckets, Overlap]:
-    """Those of the step of median length: of two in the middle, the shorter."""
-    middle = int(np.argsort(steps.known, kind="stable")[(len(steps.known) - 1) // 2])
-    window = steps.start_ns[middle : middle + 1], steps.end_ns[middle : middle + 1]
-    ns = {name: int(values[0]) for name, values in lengths(build_timeline(trace, device), *window).items()}
-    buckets, _, overlap = measured(ns)
-    return buckets, overlap
-
-
-def _estimate(by_stance: list[int]) -> Estimate:
-    return Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
-
-
-def _percentage(name: str, before: Overlap, after: list[Overlap]) -> Percentage:
-    values = [getattr(one, name) for one in after]
-    known = [value for value in values if value is not None]
-    return Percentage(
-        measured=getattr(before, name),
-        predicted=values[Stance.EXPECTED],
-        low=min(known, default=None),
-        high=max(known, default=None),
-    )
 
 
 def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
@@ -342,7 +329,12 @@ def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tu
 
 def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tuple[Constant, ...]:
     """The constants that the prediction rests on: those that its interventions read, and those of every replay."""
-    fields = dict.fromkeys([*_ALWAYS, *(field for choice in choices for field in choice.intervention.uses)])
+    used = [
+        field
+        for choice, done in zip(choices, expected.applied, strict=True)
+        for field in (choice.intervention.uses if done.touched else ())
+    ]
+    fields = dict.fromkeys([*_ALWAYS, *used])
     found = [constant for field in fields if (constant := base.hardware.constant(field)) is not None]
     items = expected.graph.items
     for done in expected.applied:

@@ -33,7 +33,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     low: int
     """The same with the hardware at its fastest, and copies that nothing is shown to need needed by nothing."""
     high: int
-    """If no assumption holds, with the hardware at its slowest."""
+    """If no assumption that has a cost holds, with the hardware at its slowest. Both ends also hold how much the
+    recorded steps differ among themselves."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +45,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Percentage(msgspec.Struct, frozen=True, kw_only=True):
-    """Likewise in percent; None of nothing."""
+    """A percentage over all steps whose end is known, likewise; None of nothing."""
 
     measured: float | None
     predicted: float | None

@@ -27,7 +27,9 @@ class Savings:
         base = self._base
         if base is None:
             return None
-        found = [saved for fix in fixes if (saved := self._of(base, tuple(fix))) is not None]
+        # What pinned copies would take is not known where the link's rate is a guess.
+        known = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
+        found = [saved for fix in known if (saved := self._of(base, tuple(fix))) is not None]
         return max(0, *found) if found else None
 
     @cached_property

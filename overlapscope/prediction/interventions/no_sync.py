@@ -6,6 +6,7 @@ import numpy as np
 
 from overlapscope.analysis.host import find_blocking, ops_around
 from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import shortened, without_waits
 from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
@@ -19,6 +20,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
     called = runtime.named(lambda name: name == request.argument)[rows]
     within = [op == request.argument for op in ops_around(graph.trace, runtime.thread[rows], runtime.start_ns[rows])]
     mine = blocks[called | np.array(within, np.bool_)]
+    if request.stance == Stance.WORST:
+        # The host needs what it waits for.
+        return Applied(graph, mine, len(mine), "The calls still wait.", mine[:0])
     changed = without_waits(graph, np.isin(graph.waits.call, mine))
     changed = shortened(changed, mine, graph.constants.sync_call_ns or 0)
     waited = (calls.end_ns - calls.start_ns)[mine].sum()
@@ -31,7 +35,7 @@ INTERVENTION = Intervention(
     title="a blocking call returns at once",
     meaning="Calls of that name, or inside a CPU op of that name, that block the host return at once: as if the value "
     "were not read, or read a step later.",
-    assumptions=(Assumption("The host's next work does not depend on what it waited for.", False),),
+    assumptions=(Assumption("The host's next work does not depend on what it waited for.", True),),
     advice="Take the synchronize out of the loop: keep losses on the GPU and read them every so many steps, use "
     "event.wait() or wait_stream() where only order between streams is meant, copy values that must be read to "
     "pinned memory with non_blocking=True and read them a step later.",
