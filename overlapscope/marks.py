@@ -6,6 +6,9 @@ METADATA = "overlapscope"
 WARM_UP_STEPS = "warm_up_steps"
 """In it: how many of the first `ProfilerStep`s were recorded so that the pipeline fills, not to be judged."""
 
+PREDICTION = "prediction"
+"""In it: what makes a trace a prediction of `overlapscope whatif`, `{"of": file, "interventions": [...]}`."""
+
 TORCH = "torch"
 """In it: the version of PyTorch, which Kineto does not write."""
 

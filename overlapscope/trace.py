@@ -288,6 +288,8 @@ class Trace:
     """How many of the first steps were recorded only for the pipeline to fill, and must not be judged."""
     base_ns: int = 0
     """What was added to the file's own times, to write such times again."""
+    predicted_by: tuple[str, ...] | None = None
+    """The changes with which `overlapscope whatif` predicted it; None for a recording."""
 
     def __repr__(self) -> str:
         return f"Trace({self.source!r}, rank={self.rank}, {len(self.gpu_ops):,} GPU ops)"

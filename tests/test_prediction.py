@@ -289,9 +289,8 @@ def test_ops_that_lack_their_launch_are_not_predicted() -> None:
 
 
 def test_another_gpus_constants_are_told_of_and_its_link_may_be_any() -> None:
-    step = [Do("pageable", 4 * MS), Do("kernel", 1 * MS)]
-    known = of(record(repeated(step, 4)), "pin")
-    other = of(replace(record(repeated(step, 4)), device_names={0: "NVIDIA GeForce RTX 3060"}), "pin")
+    trace = record(repeated([Do("pageable", 20 * MS), Do("kernel", 1 * MS)], 4), gb_per_s=10.0)
+    known, other = of(trace, "pin"), of(replace(trace, device_names={0: "NVIDIA GeForce RTX 3060"}), "pin")
     assert not known.replay.reasons and "H200" in " ".join(other.replay.reasons)
     assert known.predicted_step_ns is not None and other.predicted_step_ns is not None
     width = other.predicted_step_ns.high - other.predicted_step_ns.low

@@ -61,8 +61,12 @@ def _is_whole(device: DeviceAnalysis) -> bool:
 
 
 def _filled_in(fixes: Fixes, draft: Draft) -> Fixes:
-    """The fixes with the call at the finding's place; without those that need it where it is not known."""
-    call = (draft.where.call or "").strip() if draft.where is not None else ""
+    """The fixes with the call at the finding's place; without those that need it where it is not known.
+
+    Where an op makes the call, the op stands for it: others may make calls of that name for reasons of their own.
+    """
+    where = draft.where
+    call = ((where.op or where.call).strip() if where.call else "") if where is not None else ""
     return tuple(
         tuple(one.replace("{call}", call) for one in fix)
         for fix in fixes

@@ -32,8 +32,8 @@ class Rule:
     """The same program without it."""
     check: Check
     fixes: Fixes = ()
-    """What stands for the advice in a replay, `{call}` being the call at the finding's place; without any, a finding
-    costs its bound."""
+    """What stands for the advice in a replay, `{call}` being the call at the finding's place, or the op that makes it;
+    without any, a finding costs its bound."""
 
     @property
     def cost(self) -> str:

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from overlapscope.marks import METADATA, TORCH, WARM_UP_STEPS
+from overlapscope.marks import METADATA, PREDICTION, TORCH, WARM_UP_STEPS
 
 _MOST_STEPS = 1 << 31
 
@@ -63,6 +63,14 @@ def warm_up_steps(metadata: dict[str, Any]) -> int:
     own = metadata.get(METADATA)
     number = integer(own.get(WARM_UP_STEPS)) if isinstance(own, dict) else None
     return number if number is not None and 0 < number < _MOST_STEPS else 0
+
+
+def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:
+    """The changes by which the file is a prediction; None for a recording."""
+    own = metadata.get(METADATA)
+    prediction = own.get(PREDICTION) if isinstance(own, dict) else None
+    changes = prediction.get("interventions") if isinstance(prediction, dict) else None
+    return tuple(one for one in changes if isinstance(one, str)) if isinstance(changes, list) else None
 
 
 def integer(value: Any) -> int | None:

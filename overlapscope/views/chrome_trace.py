@@ -18,14 +18,12 @@ from typing import Any, Final
 import numpy as np
 
 from overlapscope import op_names
-from overlapscope.marks import METADATA, TORCH, WARM_UP_STEPS
+from overlapscope.marks import METADATA, PREDICTION, TORCH, WARM_UP_STEPS
 from overlapscope.trace import I32, I64, DeviceAnnotations, GpuOps, HostEvents, Index, Memory, Sync, Table, Trace
 from overlapscope.words import clean
 
 HOST_PID: Final = 1 << 22
 """Stands for the process, whose id a Trace does not hold. No device has that number, and Linux no larger one."""
-PREDICTION: Final = "prediction"
-"""Key, within `METADATA`, of what makes a trace a prediction: `{"of": file, "interventions": [...]}`."""
 
 _WAITS: Final = 1_000_000
 """What newer versions of Kineto add to a stream's number for the lane of the waits for it."""

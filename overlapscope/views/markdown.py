@@ -100,6 +100,9 @@ def _findings(page: Page) -> Iterator[str]:
     if not findings:
         yield "None."
         yield ""
+    if note := tables.costs_note(findings):
+        yield note
+        yield ""
     several = sum(1 for _ in page.sections()) > 1
     for number, finding in enumerate(findings, 1):
         yield from _finding(page, number, finding, several)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeVar
@@ -289,6 +289,14 @@ def cost(section: Section | None, finding: Finding) -> str:
     if finding.cost_ns < HARDLY * section.judged_ns:
         return "by itself it saves hardly anything, by replay"
     return f"saves about {saved}, by replay"
+
+
+def costs_note(findings: Iterable[Finding]) -> str:
+    """What has to be known of the costs of several findings; empty where there is nothing to know."""
+    costly = [finding for finding in findings if finding.bound_ns]
+    if len(costly) < 2 or all(finding.cost_from == "bound" for finding in costly):
+        return ""
+    return "Costs by replay may save the same time, and do not add up."
 
 
 def prose(text: str) -> list[str]:

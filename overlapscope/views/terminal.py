@@ -202,6 +202,8 @@ def _findings(page: Page) -> Iterator[RenderableType]:
             yield Text("No findings.", style="bold")
         return
     yield Text("Findings, costliest first", style="bold")
+    if note := tables.costs_note(findings):
+        yield Text(note, style="dim")
     several = sum(1 for _ in page.sections()) > 1
     for number, finding in enumerate(findings, 1):
         section = section_of(page, finding)

@@ -23,7 +23,7 @@ from overlapscope.views import charts
 from overlapscope.views.check_words import AFFECTS
 from overlapscope.views.colors import palette
 from overlapscope.views.headline import Reason, headlines, reasons
-from overlapscope.views.tables import cost, places, prose
+from overlapscope.views.tables import cost, costs_note, places, prose
 from overlapscope.words import clean, plural
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
@@ -111,7 +111,7 @@ def _findings(shown: Shown) -> Component:
     return parts.panel(
         "Findings",
         dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", id="overview-findings"),
-        note="Costliest first: what the fix saves by itself, by replay, or at most. Several may save the same time.",
+        note=f"Costliest first. {costs_note(findings)}".rstrip(),
     )
 
 

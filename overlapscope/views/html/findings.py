@@ -36,6 +36,8 @@ def findings(page: Page, found: Sequence[Finding], target: Target | None) -> Ite
     """Each finding, costliest first, with a button that shows its example in the timeline."""
     if not found:
         yield '<p class="muted">No rule found anything.</p>'
+    if note := tables.costs_note(found):
+        yield f'<p class="muted">{escape(note)}</p>'
     rules = {rule.id: rule for rule in all_rules()}
     several = len({(finding.source, finding.device) for finding in found}) > 1
     for finding in found:

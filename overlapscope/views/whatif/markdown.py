@@ -8,6 +8,7 @@ from overlapscope.prediction.result import Change, WhatIf
 from overlapscope.views.markdown import escape, plain_start, table_lines
 from overlapscope.views.tables import Table, prose
 from overlapscope.views.whatif import tables, words
+from overlapscope.words import clean
 
 
 def render(result: WhatIf, *, offered: Table | None = None) -> str:
@@ -22,10 +23,15 @@ def _lines(result: WhatIf, offered: Table | None) -> Iterator[str]:
     yield ""
     yield escape(words.subject(result))
     yield ""
+    for sentence in words.doubts(result):
+        yield from (escape(sentence), "")
+    if not result.replay.valid:
+        yield from (f"- {_with_code(sentence)}" for sentence in words.refusal(result))
+        return
     if words.changes_anything(result):
         for table in tables.all_tables(result):
             yield from _titled(table)
-    yield from _changes(result.interventions)
+    yield from _changes(words.in_order(result))
     replayed = [f"- {escape(sentence)}" for sentence in words.replay(result)]
     if not words.changes_anything(result):
         yield from (*replayed, "")
@@ -57,11 +63,19 @@ def _changes(changes: Iterable[Change]) -> Iterator[str]:
     for number, change in enumerate(changes, 1):
         yield f"### {number}. {escape(words.option(change))}: {escape(change.title)}"
         yield ""
-        for block in (
-            words.done(change),
-            *(f"At {place}" for place in change.where),
-            *([change.advice] if change.touched else []),
-        ):
-            # Two spaces at the end of a line keep its line break.
-            yield "  \n".join(plain_start(escape(line)) for line in prose(block))
-            yield ""
+        for block in (words.done(change), *(f"At {place}" for place in change.where)):
+            yield from _block(map(escape, prose(block)))
+        if change.touched:
+            yield from _block(map(_with_code, prose(change.advice)))
+
+
+def _block(lines: Iterable[str]) -> Iterator[str]:
+    # Two spaces at the end of a line keep its line break.
+    yield "  \n".join(map(plain_start, lines))
+    yield ""
+
+
+def _with_code(text: str) -> str:
+    """A sentence of ours as markdown; what it has between backticks is code."""
+    parts = clean(text).split("`")
+    return "".join(f"`{part}`" if number % 2 else escape(part) for number, part in enumerate(parts))

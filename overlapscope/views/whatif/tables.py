@@ -11,9 +11,14 @@ from overlapscope.views.whatif.words import interval, unit
 from overlapscope.words import Unit, bare_percent, clean, unit_for
 
 BETWEEN: Final = "between"
-"""Title of the columns that can be left out where there is not enough room."""
+SHARE: Final = "%"
+_SAVED: Final = "saved in all"
+DROPPABLE: Final = (BETWEEN, SHARE, _SAVED)
+"""Titles of the columns that can be left out where there is not enough room, the first of them first."""
 
 _TEXT_LIMIT = 1000
+_WRAPPED: Final = Column("", number=False, flexible=True, prose=True)
+"""Of names that are sentences, or of which every word counts."""
 _ORIGINS: Final = {
     "calibration": "calibration of this GPU",
     "trace": "this recording",
@@ -47,7 +52,7 @@ def overlap(result: WhatIf) -> Table:
     """The percentages that say how well copies hide."""
     known = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
     rows = [(name, *_percentages(one)) for name, one in known if one is not None]
-    columns = (text(""), Column("measured %"), Column("predicted"), Column(BETWEEN))
+    columns = (_WRAPPED, Column("measured %"), Column("predicted"), Column(BETWEEN))
     return Table("Overlap", columns, tuple(rows))
 
 
@@ -71,8 +76,8 @@ def ladder(result: WhatIf) -> Table:
             )
         )
     columns = (
-        text("", flexible=True),
-        *map(Column, (f"{'step' if result.steps else 'window'} {of.name}", BETWEEN, "saved", "%")),
+        _WRAPPED,
+        *map(Column, (f"{'step' if result.steps else 'window'} {of.name}", BETWEEN, _SAVED, SHARE)),
     )
     return Table("Ladder of gains", columns, tuple(rows))
 
@@ -88,24 +93,23 @@ def assumptions(result: WhatIf) -> Table:
         )
         for one in sorted(result.assumptions, key=lambda one: (one.shown, -(one.cost_ns or 0)))
     ]
-    columns = (
-        Column("", number=False, flexible=True, prose=True),
-        text("for"),
-        text(f"if not, the {'step' if result.steps else 'window'} takes"),
-    )
-    return Table("What is assumed", columns, tuple(rows))
+    left_out = any(one.cost_ns is None and not one.shown for one in result.assumptions)
+    note = "What is not in the interval decides whether the change can be made at all." if left_out else ""
+    columns = (_WRAPPED, text("for"), text(f"if not, the {'step' if result.steps else 'window'} takes"))
+    return Table("What is assumed", columns, tuple(rows), note)
 
 
 def _more(cost_ns: int | None, of: Unit) -> str:
     if not cost_ns:
-        return "unknown" if cost_ns is None else "as long"
+        return "not in the interval" if cost_ns is None else "as long"
     return f"{of.text(abs(cost_ns))} {'more' if cost_ns > 0 else 'less'}"
 
 
 def constants(result: WhatIf) -> Table:
     """The hardware's figures, and where each is from."""
     rows = tuple((clean(one.name, _TEXT_LIMIT), _figure(one), _ORIGINS[one.origin]) for one in result.constants)
-    return Table("What is known of the hardware", (text("", flexible=True), Column(""), text("known from")), rows)
+    origin = Column("known from", number=False, flexible=True, prose=True)
+    return Table("What is known of the hardware", (_WRAPPED, Column(""), origin), rows)
 
 
 def _figure(one: Constant) -> str:

@@ -31,13 +31,17 @@ def _parts(result: WhatIf, width: int, offered: Table | None) -> Iterator[Render
     answer = words.headline(result)
     yield Text(answer.text, style=_STYLES[answer.level])
     yield Text(words.subject(result), style="dim")
+    yield from (Text(sentence, style="yellow") for sentence in words.doubts(result))
     yield ""
+    if not result.replay.valid:
+        yield from (Text(sentence) for sentence in words.refusal(result))
+        return
     if words.changes_anything(result):
         for table in tables.all_tables(result):
             yield from _titled(table, width)
     if result.interventions:
         yield Text("What is changed", style="bold")
-        yield _changes(result.interventions)
+        yield _changes(words.in_order(result))
         yield ""
     if words.changes_anything(result):
         for table in (tables.assumptions(result), tables.constants(result)):
@@ -52,7 +56,7 @@ def _parts(result: WhatIf, width: int, offered: Table | None) -> Iterator[Render
 
 def _titled(table: Table, width: int) -> Iterator[RenderableType]:
     yield Text(table.title, style="bold")
-    yield table_grid(fitted(table, (tables.BETWEEN,), width), width)
+    yield table_grid(fitted(table, tables.DROPPABLE, width), width)
     yield ""
 
 

@@ -13,6 +13,11 @@ from overlapscope.words import Unit, clean, percent, unit_for
 Level = Literal["good", "poor", "muted"]
 
 _NAME_LIMIT = 200
+_TEXT_LIMIT = 1000
+_REMEDY = (
+    "It may help to record again with `overlapscope run` or `overlapscope.record`, which note what each event wait "
+    "waits for, and from behind a synchronize, so that no op was launched before the recording."
+)
 _WORTH_PCT = 1.0
 """What changes less is neither good nor bad."""
 
@@ -76,9 +81,12 @@ def subject(result: WhatIf) -> str:
     """The recording that it is about, and what a step's figures are."""
     named = [PurePath(result.source).name, *([f"rank {result.rank}"] if result.rank is not None else [])]
     named += [result.device_name or "a GPU without a name", f"device {result.device}"]
+    subject = ", ".join(clean(one, _NAME_LIMIT) for one in named)
+    if not result.replay.valid:
+        return subject
     what = f"median of {result.steps:,} steps" if result.steps > 1 else "one step"
     what = what if result.steps else "without steps: the whole window"
-    return f"{', '.join(clean(one, _NAME_LIMIT) for one in named)}; {what}"
+    return f"{subject}; {what}"
 
 
 def option(change: Change) -> str:
@@ -91,8 +99,31 @@ def done(change: Change) -> str:
     return change.what if change.touched else "This recording has nothing of the kind."
 
 
+def in_order(result: WhatIf) -> list[Change]:
+    """The changes in the order in which to make them: that of the ladder, where there is one."""
+    rungs = [set(rung.interventions) for rung in result.ladder]
+
+    def rung_of(change: Change) -> int:
+        asked = f"{change.intervention} {change.argument}" if change.argument else change.intervention
+        return next((number for number, rung in enumerate(rungs) if asked in rung), len(rungs))
+
+    return sorted(result.interventions, key=rung_of)
+
+
+def doubts(result: WhatIf) -> Iterator[str]:
+    """What makes a prediction less certain than its interval says, a sentence each."""
+    if result.replay.valid:
+        yield from (f"In doubt: {clean(reason, _TEXT_LIMIT)}" for reason in result.replay.reasons)
+
+
+def refusal(result: WhatIf) -> Iterator[str]:
+    """Where nothing is predicted: why, and what may help, a sentence each."""
+    yield from (clean(reason, _TEXT_LIMIT) for reason in result.replay.reasons)
+    yield _REMEDY
+
+
 def replay(result: WhatIf) -> Iterator[str]:
-    """How well the recording is explained, a sentence each."""
+    """How well a recording that is explained is explained, a sentence each."""
     of, told = unit(result), result.replay
     took = "a step" if result.steps else "the window"
     off = f": {percent(told.step_error_pct)} off" if told.step_error_pct is not None else ""
@@ -102,11 +133,8 @@ def replay(result: WhatIf) -> Iterator[str]:
     )
     yield (
         f"GPU ops begin at most {_time(told.start_error_ns)} from where they did in their step, "
-        f"which is judged by a launch's latency of {_time(told.launch_latency_ns)}."
+        f"which is judged by a tolerance of {_time(told.launch_latency_ns)}."
     )
-    if told.unexplained_ns:
-        yield f"{_time(told.unexplained_ns)} of waiting follow from nothing that was recorded, and are left out."
-    yield from (clean(reason, 1000) for reason in told.reasons)
 
 
 def _time(ns: int) -> str:
