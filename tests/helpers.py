@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,14 @@ from overlapscope.trace import (
     Trace,
 )
 
+TRACES = Path(__file__).parents[1] / "traces"
 MS = 1_000_000
 US = 1_000
+
+
+def recordings() -> list[Path]:
+    """The bundled recordings, without the pairs that predictions alone are held against."""
+    return sorted(path for path in TRACES.rglob("*.json.gz") if not {"further", "second"} & {*path.parts})
 
 
 class Op(NamedTuple):

@@ -36,12 +36,11 @@ from overlapscope.sources.cache import READER_DIGEST, Cache, Opening, reader_fil
 from overlapscope.sources.cache_file import BrokenFile, Stored
 from overlapscope.sources.cache_folder import Folder
 from overlapscope.trace import Damage, Kind, Table, Trace
-from tests.helpers import MS, Host, Op, Wait, make_trace
+from tests.helpers import MS, TRACES, Host, Op, Wait, make_trace, recordings
 from tests.kineto_files import kernel, write
 
-TRACES = Path("traces")
 SMALL = TRACES / "streamed0_pinned0.json.gz"
-REAL = sorted(path for path in TRACES.rglob("*.json.gz") if "laboratory" not in path.parts)
+REAL = [path for path in recordings() if "laboratory" not in path.parts]
 
 
 def cache_in(folder: Path, **settings: Any) -> Cache:

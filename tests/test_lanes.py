@@ -31,11 +31,10 @@ from overlapscope.lanes.stalls import caused_by
 from overlapscope.lanes.view import MOST, NAMED, WIDE
 from overlapscope.sources import load
 from overlapscope.trace import Kind, Trace
-from tests.helpers import Host, Op, Wait, make_trace
+from tests.helpers import TRACES, Host, Op, Wait, make_trace, recordings
 from tests.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
 
-TRACES = Path(__file__).parents[1] / "traces"
-RECORDINGS = sorted(TRACES.rglob("*.json.gz"))
+RECORDINGS = recordings()
 
 
 class Drawn(NamedTuple):

@@ -30,11 +30,12 @@ from overlapscope.sources import _crew, _processes, files, kineto
 from overlapscope.sources._columns import Columns, Share
 from overlapscope.sources._crew import Crew
 from overlapscope.trace import Damage, Table, Trace
+from tests.helpers import recordings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")
 
 DATA = Path(__file__).parents[1] / "traces"
-RECORDINGS = sorted(DATA.rglob("*.json.gz"))
+RECORDINGS = recordings()
 ALONE = Crew(processes=1)
 BASE_NS = 1_790_857_026_000_000_000
 

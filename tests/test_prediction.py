@@ -22,11 +22,9 @@ from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
 from overlapscope.sources import load
 from overlapscope.trace import Kind, Trace
-from tests.helpers import MS, US, Host, Op, make_trace
+from tests.helpers import MS, TRACES, US, Host, Op, make_trace, recordings
 from tests.made_up_programs import Do, record, repeated
 
-TRACES = Path(__file__).parents[1] / "traces"
-RECORDINGS = sorted(TRACES.glob("[klmpsg]*/**/*.json.gz")) + sorted(TRACES.glob("*.json.gz"))
 ALONE = ["faster-loader", "pin", "non-blocking", "batch-copies", "side-stream", "two-way", "prefetch", "graph"]
 
 LAUNCHES = st.builds(
@@ -58,7 +56,7 @@ def of(trace: Trace, *interventions: str) -> WhatIf:
 # -- nothing changed ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: str(path.relative_to(TRACES))[:-8])
+@pytest.mark.parametrize("recording", recordings(), ids=lambda path: str(path.relative_to(TRACES))[:-8])
 def test_the_unchanged_replay_gives_the_recording_back(recording: Path) -> None:
     trace = load(recording, progress=False, cache=False)
     if not len(trace.gpu_ops):

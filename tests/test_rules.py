@@ -17,11 +17,11 @@ from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.sources import load
 from overlapscope.trace import Kind, Memory, Trace
-from tests.helpers import MS, US, Host, Op, make_trace
+from tests.helpers import MS, US, Host, Op, make_trace, recordings
 from tests.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
 
 DATA = Path(__file__).parents[1] / "traces"
-RECORDINGS = sorted(str(path.relative_to(DATA)).removesuffix(".json.gz") for path in DATA.rglob("*.json.gz"))
+RECORDINGS = [path.relative_to(DATA).as_posix().removesuffix(".json.gz") for path in recordings()]
 
 
 class Truth(NamedTuple):
