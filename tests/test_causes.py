@@ -13,7 +13,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.sources import load
 from overlapscope.trace import Kind, Memory, Trace
-from tests.helpers import MS, US, Host, Op, Wait, make_trace
+from tests.helpers import MS, US, Host, Op, Wait, make_trace, recordings
 
 DATA = Path(__file__).parents[1] / "traces"
 RECORDED = DATA / "known_causes"
@@ -44,7 +44,7 @@ def test_idle_time_of_recordings(name: str) -> None:
         assert share(device.idle_by_cause, truth["cause"]) >= truth["least_share"]
 
 
-@pytest.mark.parametrize("path", sorted(DATA.rglob("*.json.gz")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", recordings(), ids=lambda p: p.stem)
 def test_next_to_nothing_stays_unknown(path: Path) -> None:
     for device in analyze_trace(load(path)).result.devices:
         for causes in (device.exposed_copy_by_cause, device.idle_by_cause):

@@ -11,6 +11,7 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.sources import load
 from overlapscope.trace import Kind
+from tests.helpers import recordings
 from tests.kineto_files import call, host, kernel, memcpy, write
 
 DATA = Path(__file__).parents[1] / "traces"
@@ -135,7 +136,7 @@ def test_two_files_of_one_rank_are_both_kept(tmp_path: Path) -> None:
     assert [trace.rank for trace in load_all([tmp_path])] == [3, 3]
 
 
-@pytest.mark.parametrize("path", sorted(DATA.rglob("*.json.gz")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", recordings(), ids=lambda p: p.stem)
 def test_no_percentage_exceeds_a_hundred(path: Path) -> None:
     for device in analysed(path).result.devices:
         periods = (*device.steps, *device.ranges)
