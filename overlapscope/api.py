@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.errors import UsageError
 from overlapscope.report import Report, build
 from overlapscope.sources import load
 from overlapscope.trace import Trace
@@ -96,12 +97,16 @@ def whatif(
     the constants come from the trace and the shipped table. Where the replay does not explain the recording,
     `replay.valid` is False and `predicted_step_ns` None.
 
-    Raises UsageError for an intervention that does not exist or lacks its argument, a trace without GPU activity and a
-    file that holds no calibration, KeyError where there is no such device.
+    Raises UsageError for an intervention that does not exist, lacks its argument or names what the trace does not have,
+    a trace without GPU activity and a file that holds no calibration, KeyError where there is no such device.
     """
     from overlapscope.prediction import predict
     from overlapscope.prediction.calibration import read
+    from overlapscope.prediction.names import check_names
 
+    if isinstance(interventions, str):
+        raise UsageError(f"interventions are a list, even of one: [{interventions!r}].")
+    check_names(trace, interventions)
     if isinstance(calibration, str | os.PathLike):
         calibration = read(calibration)
     return predict(trace, interventions, device=device, calibration=calibration).result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +135,12 @@ def test_viewers_find_names_and_arrows(tmp_path: Path) -> None:
 
 
 def test_a_prediction_says_that_it_is_one(tmp_path: Path) -> None:
-    trace = ov.load(TRACES / "recorder" / "overlapscope.trace.json.gz")
-    text = b"".join(chrome_trace.blocks(trace, packed=False, predicted=["pin", "no-sync cudaStreamSynchronize"]))
-    document = json.loads(text)
+    recorded = ov.load(TRACES / "recorder" / "overlapscope.trace.json.gz")
+    assert recorded.predicted_by is None
+    trace = replace(recorded, predicted_by=("pin", "no-sync cudaStreamSynchronize"))
+    path = tmp_path / "again.json.gz"
+    assert again(trace, path).predicted_by == trace.predicted_by
+    document = json.loads(gzip.decompress(path.read_bytes()))
     assert document["traceName"] == ("prediction of overlapscope.trace.json.gz with pin, no-sync cudaStreamSynchronize")
     assert document["overlapscope"]["prediction"] == {
         "of": "overlapscope.trace.json.gz",

@@ -20,7 +20,7 @@ from overlapscope.sources import load
 from overlapscope.trace import Memory
 from overlapscope.views import verdict
 from overlapscope.views.page import Page, section_of
-from overlapscope.views.tables import cost
+from overlapscope.views.tables import cost, costs_note
 from tests.rule_traces import blocking_uploads, uploads
 
 DATA = Path(__file__).parents[1] / "traces"
@@ -144,3 +144,18 @@ def test_every_fix_is_something_that_can_be_predicted(rule: Rule) -> None:
         assert len(parse([one.replace("{call}", "cudaStreamSynchronize") for one in fix])) == len(fix)
         assert all(one.split()[0] in rule.cost for one in fix)
     assert not (rule.fixes and rule.severity == "info")
+
+
+def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
+    recording = "mixed_workloads/checkpoint_blocking"
+    finding, savings = findings(recording)["host-sync"], Savings(analysed(recording).trace, 0)
+    assert finding.where is not None and finding.where.op == "aten::copy_"
+    assert finding.cost_ns == pytest.approx(savings.largest([["no-sync aten::copy_"]]), rel=1e-3)
+    assert finding.cost_ns != savings.largest([[f"no-sync {finding.where.call}"]])
+
+
+def test_several_costs_by_replay_are_said_not_to_add_up() -> None:
+    found = list(findings("laboratory/offload_pipeline/one_stream.trace").values())
+    costly = [finding for finding in found if finding.bound_ns]
+    assert len(costly) > 1 and "do not add up" in costs_note(found)
+    assert not costs_note(costly[:1])

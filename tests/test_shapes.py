@@ -134,7 +134,7 @@ def step_us(result: WhatIf) -> tuple[float, float, float]:
 
 def one_buffer_us(result: WhatIf) -> float:
     """How much longer the step is where buffers do not take turns."""
-    return next(one.cost_ns for one in result.assumptions if one.cost_ns is not None) / 1000
+    return max(one.cost_ns or 0 for one in result.assumptions) / 1000
 
 
 def shown(result: WhatIf) -> list[bool]:

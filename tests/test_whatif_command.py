@@ -104,6 +104,14 @@ def predicted(name: str = "", **told: Any) -> WhatIf:
 
 
 NOTHING: dict[str, Any] = {
+    "replay": Fidelity(
+        valid=False,
+        reasons=("A wait is doubtful.",),
+        step_error_pct=0.0,
+        start_error_ns=0,
+        launch_latency_ns=5_100,
+        unexplained_ns=0,
+    ),
     **dict.fromkeys(("predicted_step_ns", "gain_ns", "gain_pct", "hidden_copy_pct", "efficiency_pct")),
     **dict.fromkeys(("interventions", "assumptions", "constants"), ()),
     "buckets": {},
@@ -167,7 +175,8 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         "pinned copy of 50 MB to the GPU 55.1 GB/s calibration of this GPU",
         "launch latency 5.1 us table of an H200",
         "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were measured: 0.4 % off.",
-        "3.2 us of waiting follow from nothing that was recorded, and are left out.",
+        "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.1 us.",
+        "In doubt: A wait of is doubtful.",
     ):
         assert expected in shown
     assert not any("exposed comm" in line for line in shown), "of nothing there is nothing to say"
@@ -177,14 +186,41 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
 
 def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
     shown = text.render(predicted(**NOTHING), width=120)
-    assert "is doubtful" in shown and "What is changed" not in shown and "n/a" not in shown
-    assert "is doubtful" in markdown.render(predicted(**NOTHING))
+    answer, subject, empty, reason, remedy, *_ = shown.splitlines()
+    assert answer.startswith("Nothing is predicted") and "median" not in subject and not empty
+    assert reason == "A wait is doubtful." and remedy.startswith("It may help to record again")
+    assert "measured" not in shown and "at most" not in shown and "n/a" not in shown
+    assert "- A wait is doubtful." in markdown.render(predicted(**NOTHING))
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_no_line_is_wider_than_asked(width: int) -> None:
+def test_the_changes_stand_in_the_order_of_the_ladder() -> None:
+    rungs = [(), ("pin",), ("no-sync x", "pin")]
+    ladder = [Rung(interventions=one, added="", predicted_step_ns=estimate(1), gain_ns=0) for one in rungs]
+    result = predicted(interventions=(change("no-sync", "x"), change("pin")), ladder=tuple(ladder))
+    shown = text.render(result, width=120)
+    assert shown.index("1. pin") < shown.index("2. no-sync x")
+
+
+def test_what_has_no_cost_is_said_to_be_outside_the_interval() -> None:
+    asked = Assumption(intervention="pin", text="It can be pinned.", cost_ns=None, shown=False)
+    shown = " ".join(text.render(predicted(assumptions=(asked,)), width=120).split())
+    assert "It can be pinned. pin not in the interval" in shown and "can be made at all" in shown
+    assert "can be made at all" not in text.render(predicted(), width=120), "what is shown needs no interval"
+
+
+def test_code_in_advice_is_code_in_markdown() -> None:
+    advised = msgspec.structs.replace(change(), advice="Copy under `with torch.cuda.stream(x):`, <b>.")
+    shown = markdown.render(predicted(interventions=(advised,)))
+    assert "`with torch.cuda.stream(x):`" in shown and "\\<b\\>" in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_asked_and_no_word_is_cut(width: int) -> None:
     shown = text.render(predicted(ladder=LADDER), width=width)
     assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    for word in ("calibration", "predicted", "efficiency", "side-stream"):
+        assert word in shown
 
 
 def test_hostile_names_reach_nobody() -> None:
@@ -199,8 +235,8 @@ def test_hostile_names_reach_nobody() -> None:
 
 
 def test_the_options_are_the_interventions_that_there_are() -> None:
-    offered = {one.id: (one.argument, one.required and one.argument is not None) for one in OPTIONS}
-    assert offered == {one.id: (one.argument, one.argument_required) for one in all_interventions()}
+    offered = [(one.id, one.argument, one.required and one.argument is not None) for one in OPTIONS]
+    assert offered == [(one.id, one.argument, one.argument_required) for one in all_interventions()]
     titles = {one.id: one.title for one in all_interventions()}
     assert all(one.help.startswith(titles[one.id]) for one in OPTIONS)
 
@@ -254,6 +290,9 @@ def test_the_predicted_timeline_is_written_and_analysed_as_any(
     told = msgspec.json.decode(captured.out, type=WhatIf)
     [device] = ov.analyze(ov.load(target)).devices
     assert told.predicted_step_ns is not None and told.efficiency_pct is not None
+    assert main(["analyze", str(target)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "predicted by overlapscope whatif (side-stream)" in shown and "enable_cuda_sync_events" not in shown
     assert sorted(step.span_ns for step in device.steps[:-1])[1] == told.predicted_step_ns.value
     assert device.overlap.efficiency_pct == pytest.approx(told.efficiency_pct.predicted, abs=3)
     assert main(["whatif", PIPELINE, "--side-stream", "--output", str(target)]) == 2
@@ -286,12 +325,12 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
     ("args", "expected"),
     [
         ([str(TRACES / "ddp"), "--pin"], "is a directory; name one trace in it"),
-        ([PAGEABLE, "--pinn"], "unrecognized arguments: --pinn"),
+        ([PAGEABLE, "--pinn"], "unrecognized arguments: --pinn (did you mean '--pin'?)"),
         ([PAGEABLE, "--no-sync"], "expected one argument"),
         (["--graph", PAGEABLE], "is a file and no RANGE; write TRACE first, or --graph=RANGE"),
         ([PAGEABLE, "--best", "--pin"], "leave out either it or --pin"),
         ([PAGEABLE, "--no-sync", "cudaEventSynchronise"], "(did you mean 'cudaEventSynchronize'?); blocking calls: "),
-        ([PIPELINE, "--graph", "forward"], "there is no range 'forward'; ranges: ProfilerStep#3, ProfilerStep#4"),
+        ([PIPELINE, "--graph", "forward"], "there is no range 'forward'; ranges: none but the steps."),
         ([PAGEABLE, "--pin", "--device", "7"], "there is no device 7; devices that did anything: 0."),
         ([PAGEABLE, "--pin", "--calibration", PAGEABLE], "is no calibration"),
         (["nowhere.json", "--pin"], "nowhere.json: there is no such file"),
@@ -301,6 +340,19 @@ def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsy
     assert main(["whatif", *args]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and expected in " ".join(captured.err.split()) and "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("pin", r"interventions are a list, even of one: \['pin'\]"),
+        (["no-sync cudaEventSynchronise"], r"did you mean 'cudaEventSynchronize'\?"),
+        (["graph forward"], "there is no range 'forward'"),
+    ],
+)
+def test_python_refuses_what_the_command_does(asked: Any, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        ov.whatif(ov.load(PIPELINE if asked == ["graph forward"] else PAGEABLE), asked)
 
 
 # -- which calibration

@@ -54,5 +54,6 @@ def analyze_trace(
         trust=verdict(checks),
         devices=tuple(analysis.result for analysis in devices),
         environment=describe(trace),
+        predicted_by=trace.predicted_by,
     )
     return TraceAnalysis(result, tuple(devices), trace)

@@ -261,3 +261,5 @@ class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     trust: Trust
     devices: tuple[Device, ...]
     environment: Environment
+    predicted_by: tuple[str, ...] | None = None
+    """The changes with which `overlapscope whatif` predicted it; null for a recording."""

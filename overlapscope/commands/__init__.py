@@ -100,16 +100,25 @@ def _run(arguments: list[str]) -> int:
         raise UsageError(
             f"there is no command {asked!r}{did_you_mean(asked, COMMANDS)}; commands: {', '.join(COMMANDS)}."
         )
-    parser, command = _parser(asked)
+    parser, own, command = _parser(asked)
     try:
-        parsed = parser.parse_args(arguments)
+        parsed, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            own.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(own, unknown)}")
     except SystemExit as stop:
         return int(stop.code or 0)
     return command.run(parsed) if command is not None else DONE
 
 
-def _parser(asked: str) -> tuple[argparse.ArgumentParser, Subcommand | None]:
-    """The parser, with the arguments of the one command that is asked for."""
+def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
+    """A hint at the option that was meant."""
+    option = next((one.partition("=")[0] for one in unknown if one.startswith("--")), "")
+    known = [spelled for action in parser._actions for spelled in action.option_strings]
+    return did_you_mean(option, known) if option else ""
+
+
+def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, Subcommand | None]:
+    """The parser, that of the one command that is asked for, else the same again, and the command."""
     formatter = _formatter()
     parser = argparse.ArgumentParser(
         prog="overlapscope",
@@ -123,6 +132,7 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, Subcommand | None]:
     # one, which would import all of rich.
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="overlapscope")
     command: Subcommand | None = None
+    own = parser
     for name, summary in COMMANDS.items():
         if name != asked:
             if asked not in COMMANDS:
@@ -138,7 +148,7 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, Subcommand | None]:
             allow_abbrev=False,
         )
         loaded.prepare_parser(own)
-    return parser, command
+    return parser, own, command
 
 
 def _formatter() -> type[argparse.HelpFormatter]:

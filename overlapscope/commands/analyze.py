@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
-from overlapscope.commands._names import check_known
 from overlapscope.commands._output import add_output_arguments, check_output, write
 from overlapscope.commands._reading import add_reading_arguments
 from overlapscope.errors import UsageError
+from overlapscope.names import check_known
 from overlapscope.words import clean
 
 if TYPE_CHECKING:

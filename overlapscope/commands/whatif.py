@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from overlapscope.commands import DONE
-from overlapscope.commands._names import check_known
 from overlapscope.commands._output import check_output, write, write_file
 from overlapscope.commands._reading import add_reading_arguments
 from overlapscope.errors import UsageError
@@ -37,16 +36,17 @@ class Option:
 
 
 OPTIONS: Final = (
-    Option("pin", "host memory pinned beforehand"),
-    Option("side-stream", "copies on their own stream per direction"),
-    Option("prefetch", "input copied one step ahead"),
-    Option("no-sync", "a blocking call returns at once: CALL, or calls that the op CALL makes", "CALL"),
-    Option("non-blocking", "copies with non_blocking=True"),
-    Option("batch-copies", "many small copies as one"),
-    Option("graph", "launches as a CUDA graph: of each range named RANGE, or of each step", "RANGE", required=False),
-    Option("two-way", "both copy directions at once"),
     Option("faster-loader", "data is there when it is asked for"),
+    Option("pin", "host memory pinned beforehand"),
+    Option("non-blocking", "copies with non_blocking=True"),
+    Option("no-sync", "a blocking call returns at once: CALL, or calls that the op CALL makes", "CALL"),
+    Option("batch-copies", "many small copies as one"),
+    Option("side-stream", "copies on their own stream per direction"),
+    Option("two-way", "both copy directions at once"),
+    Option("prefetch", "input copied one step ahead"),
+    Option("graph", "launches as a CUDA graph: of each range named RANGE, or of each step", "RANGE", required=False),
 )
+"""In the order of `all_interventions`."""
 
 
 class Command:
@@ -87,7 +87,6 @@ class Command:
             raise UsageError(f"--best finds the changes itself; leave out either it or --{asked[0].split()[0]}.")
         check_output(args.output, force=args.force)
         trace = _load(args)
-        _check_names(trace, asked)
         prediction = _predict(trace, asked, args)
         write(_drawn(prediction, args, nothing_asked=not (asked or args.best)), None)
         if prediction.result.predicted_step_ns is None:
@@ -130,25 +129,12 @@ def _load(args: argparse.Namespace) -> Trace:
     return load(args.trace, limit_bytes=LIMIT_BYTES if args.max_size is None else args.max_size, cache=args.cache)
 
 
-def _check_names(trace: Trace, asked: list[str]) -> None:
-    """Raises UsageError for a call or a range that the trace does not have."""
-    from overlapscope.analysis.host import find_blocking, ops_around
-
-    for name, _, argument in (one.partition(" ") for one in asked):
-        if name == "graph" and argument:
-            ranges = [trace.names[name_id] for name_id in dict.fromkeys(trace.annotations.name_id.tolist())]
-            check_known(trace.source, "range", argument, ranges)
-        elif name == "no-sync":
-            calls, rows = trace.runtime_calls, find_blocking(trace).row
-            if argument not in ops_around(trace, calls.thread[rows], calls.start_ns[rows]):
-                blocking = dict.fromkeys(map(calls.name, rows.tolist()))
-                check_known(trace.source, "blocking call", argument, blocking)
-
-
 def _predict(trace: Trace, asked: list[str], args: argparse.Namespace) -> Prediction:
     from overlapscope.prediction import best, predict
+    from overlapscope.prediction.names import check_names
     from overlapscope.reading import read_calibration
 
+    check_names(trace, asked)
     calibration = read_calibration(args.calibration, trace, device=args.device)
     try:
         if args.best:
@@ -199,9 +185,5 @@ def _write_timeline(prediction: Prediction, args: argparse.Namespace) -> None:
 
     if prediction.after is None:
         return
-    changes = [
-        f"{change.intervention} {change.argument}" if change.argument else change.intervention
-        for change in prediction.result.interventions
-    ]
-    blocks = chrome_trace.blocks(prediction.after, packed=args.output.suffix == ".gz", predicted=changes)
+    blocks = chrome_trace.blocks(prediction.after, packed=args.output.suffix == ".gz")
     write_file(blocks, args.output, force=args.force)

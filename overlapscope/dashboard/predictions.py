@@ -14,6 +14,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.errors import OverlapscopeError
 from overlapscope.lanes import Lanes
 from overlapscope.prediction import best, predict
+from overlapscope.prediction.names import check_names
 from overlapscope.prediction.result import WhatIf
 from overlapscope.words import clean
 
@@ -149,6 +150,7 @@ def _compute(opened: Opened, asked: Asked) -> Predicted | OverlapscopeError:
         if asked.interventions is None:
             prediction = best(trace, device=asked.device)
         else:
+            check_names(trace, asked.interventions)
             prediction = predict(trace, asked.interventions, device=asked.device)
         after = prediction.after
         return Predicted(prediction.result, None if after is None else lanes.build(analyze_trace(after)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -28,7 +28,7 @@ _MARGIN = 0.02
 """Of the span shown, on either side."""
 _WORDS = {"good": "faster", "poor": "slower"}
 _SIGNS = {"faster": "✓", "slower": "✕", "no gain": "=", "nothing changed": "=", "not predicted": "?"}
-_ASSUMED = "What the recording does not tell. The interval reaches from all of it to none."
+_ASSUMED = "What the recording does not tell. The interval's upper end has everything wrong that has a cost."
 _REPLAY = "How well the replay explains the recording"
 
 
@@ -49,8 +49,9 @@ def answer(shown: Shown, found: WhatIf) -> Component:
         dmc.Text(told.text, fw=600, fz=22, lh=1.3, mt=4, id="whatif-sentence"),
         dmc.Text(words.subject(found), c="dimmed", size="sm", mt=4),
     ]
+    said += [dmc.Text(_coded(doubt), size="sm", mt=4, c=palette(shown.dark)["fair"]) for doubt in words.doubts(found)]
     if found.predicted_step_ns is None:
-        said.append(_replay(found))
+        said.append(_list([_coded(sentence) for sentence in words.refusal(found)]))
     else:
         said += [_bars(shown, found, found.predicted_step_ns), _figures(shown, found, found.predicted_step_ns)]
     return dmc.Paper([head, *said], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
@@ -117,7 +118,7 @@ def _figures(shown: Shown, found: WhatIf, predicted: Estimate) -> Component:
         if one.measured or one.predicted.high:
             name = _bucket(field)
             figures.append(time(name, one.measured, one.predicted, colors[bucket_color(name)]))
-    for name, part in (("hidden copy", found.hidden_copy_pct), ("efficiency", found.efficiency_pct)):
+    for name, part in (("hidden copies", found.hidden_copy_pct), ("overlap efficiency", found.efficiency_pct)):
         if part is not None and (part.measured, part.predicted) != (None, None):
             change = f"{bare_percent(part.measured)} → {percent(part.predicted)}"
             figures.append(_figure(name, "", change, _between_pct(part)))
@@ -183,17 +184,17 @@ def details(shown: Shown, found: WhatIf) -> Component | None:
     assumed, known = tables.assumptions(found), tables.constants(found)
     return dmc.Stack(
         [
-            *([_changes(found.interventions)] if found.interventions else []),
+            *([_changes(words.in_order(found))] if found.interventions else []),
             *([_table(shown, assumed, "whatif-assumptions", _ASSUMED)] if assumed.rows else []),
             *([_table(shown, known, "whatif-constants")] if known.rows else []),
-            parts.panel(_REPLAY, _replay(found)),
+            parts.panel(_REPLAY, _list(words.replay(found))),
         ],
         gap="md",
     )
 
 
 def _table(shown: Shown, table: Table, id: str, note: str = "") -> Component:
-    return parts.panel(table.title, plain_table(shown, table, {}, id), note=note)
+    return parts.panel(table.title, plain_table(shown, table, {}, id), note=f"{note} {table.note}".strip())
 
 
 def _changes(changes: Sequence[Change]) -> Component:
@@ -208,14 +209,19 @@ def _change(change: Change) -> Component:
     what = dmc.Text("\n".join(prose(change.what)), size="sm", className="prose")
     if not change.touched:
         return html.Div([head, what])
-    advice = dmc.Text("\n".join(prose(change.advice)), className="prose")
+    advice = dmc.Text(_coded(change.advice), size="sm", className="prose")
     places = [html.Div(f"at {clean(place, 200)}", className="place") for place in change.where]
     return html.Div([head, what, advice, *places])
 
 
-def _replay(found: WhatIf) -> Component:
-    told = [dmc.ListItem(sentence) for sentence in words.replay(found)]
-    return dmc.List(told, size="sm", mt="xs", id="whatif-replay")
+def _coded(text: str) -> list[Component | str]:
+    """Sentences of ours with their code; a line break stays one."""
+    lines = "\n".join(prose(text)).split("`")
+    return [dmc.Code(part) if number % 2 else part for number, part in enumerate(lines)]
+
+
+def _list(told: Iterable[str | list[Component | str]]) -> Component:
+    return dmc.List([dmc.ListItem(one) for one in told], size="sm", mt="xs", id="whatif-replay")
 
 
 # -- the ladder -----------------------------------------------------------------------------------
@@ -234,5 +240,5 @@ def ladder(shown: Shown, found: WhatIf | None) -> Component | None:
         for number in range(len(table.rows))
     ]
     title = dmc.Text(table.title, fw=600, size="sm", mt="md")
-    # Without the percentages there is room for the buttons in a narrow window.
-    return html.Div([title, plain_table(shown, without(table, "%"), {}, "whatif-rungs-table", buttons)])
+    # Without the times saved there is room for the buttons in a narrow window.
+    return html.Div([title, plain_table(shown, without(table, tables.SAVED), {}, "whatif-rungs-table", buttons)])

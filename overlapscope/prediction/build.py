@@ -57,7 +57,7 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
         shapes=cache(partial(look_up, trace)) if with_shapes else lambda: None,
         threads=threads,
         item_of_op=item_of_op,
-        streams=tuple((int(lane) >> 32, int(np.int32(int(lane) & 0xFFFFFFFF))) for lane in lanes.tolist()),
+        streams=tuple((lane >> 32, ((lane & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000) for lane in lanes.tolist()),
         constants=constants,
         unexplained_ns=unexplained,
         keeping=keeping,
@@ -68,8 +68,10 @@ def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
     """The items, without lags, and each op's."""
     ops = trace.gpu_ops
     call = np.where(ops.launch >= 0, np.append(call_of_row, -1)[ops.launch], -1)
-    # Ops of one launch are one item; an op without a launch is one by itself.
-    key = np.where(call >= 0, call, len(call_of_row) + np.arange(len(ops)))
+    # Ops of one launch on one device are one item; an op without a launch is one by itself.
+    devices = distinct(ops.device)
+    mine = call * len(devices) + np.searchsorted(devices, ops.device)
+    key = np.where(call >= 0, mine, len(call_of_row) * len(devices) + np.arange(len(ops)))
     _, first, item_of_op = np.unique(key, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     place = np.empty(len(order), np.int64)
@@ -145,18 +147,26 @@ def _with_inherited(edges: I64, by_lane: dict[int, I64], lane: I64, made_ns: I64
     wait is over: whoever waits for the event waits for what it waited for.
     """
     result: list[tuple[int, int, int]] = []
-    holding: dict[int, list[tuple[int, int, int]]] = {}
-    """By held item: what holds it, with what confidence, and when the wait was asked for."""
+    holding: dict[int, dict[tuple[int, bool], tuple[int, int, int]]] = {}
+    """By held item: the last item of each lane that holds it, surely or not, with what confidence, and when the wait
+    was asked for. An item implies those before it on its lane."""
     for first, then, confidence, waited, recorded in edges[np.argsort(edges[:, 3], kind="stable")].tolist():
         holds = [(first, confidence, waited)]
         if recorded != _UNKNOWN:
             rows = by_lane[int(lane[first])]
             following = int(np.searchsorted(made_ns[rows], recorded))
             if following < len(rows):
-                for other, certain, asked in holding.get(int(rows[following]), ()):
-                    if asked < recorded and other != then:
-                        holds.append((other, min(confidence, certain), waited))
-        holding.setdefault(then, []).extend(holds)
+                passed_on = holding.get(int(rows[following]), {}).values()
+                holds += [
+                    (other, min(confidence, certain), waited)
+                    for other, certain, asked in passed_on
+                    if asked < recorded and other != then
+                ]
+        held = holding.setdefault(then, {})
+        for one in holds:
+            key = int(lane[one[0]]), one[1] >= HIGH
+            if key not in held or held[key][0] <= one[0]:
+                held[key] = one
         result += [(one, then, certain) for one, certain, _ in holds]
     return result
 
@@ -182,8 +192,7 @@ def _with_lags(
     held = _held_until(orders, items)
 
     # How long each could at most have taken to begin, from each of what it waits for.
-    at_most = np.where(after_call, called + AFTER_CALL_NS, call_end + AFTER_CALL_NS)
-    at_most = np.where(launched, at_most, start)
+    at_most = np.where(launched, call_end + AFTER_CALL_NS, start)
     explained = np.maximum.reduce([at_most, queued + QUEUE_NS, engine + QUEUE_NS, held + HANDOVER_NS])
     orders = orders.joined(_seen_orders(items, np.flatnonzero(start > explained)))
     held = _held_until(orders, items)

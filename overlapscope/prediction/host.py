@@ -84,10 +84,13 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     latest = np.searchsorted(calls.end_ns[by_end], calls.start_ns, side="right") - 1
     other = np.where(latest >= 0, by_end[np.maximum(latest, 0)], -1)
     changes = (other >= 0) & (other != previous) & (calls.thread[other] != calls.thread)
+    made = [calls.start_ns[calls.thread == number] for number in range(len(threads))]
+    ops = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
     for call in np.flatnonzero(changes & ((calls.thread == main) | engine[calls.thread] | engine[calls.thread[other]])):
         giver, taker = int(calls.thread[other[call]]), int(calls.thread[call])
         by_engine = bool(engine[taker])
-        if by_engine or _silent(trace, calls, threads, int(previous[call]), int(other[call]), giver, taker):
+        since = int(calls.end_ns[previous[call]]) if previous[call] >= 0 else _EARLIEST
+        if by_engine or _silent(ops[taker], made[giver], since, int(calls.end_ns[other[call]])):
             handed[call] = other[call]
             before[call] = calls.start_ns[call] - calls.end_ns[other[call]]
             own[call] &= not by_engine
@@ -95,14 +98,10 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     return replace(calls, before_ns=before, handed_by=handed, own_order=own, release_ns=release)
 
 
-def _silent(trace: Trace, calls: Calls, threads: I64, previous: int, last: int, giver: int, taker: int) -> bool:
-    """Whether the taker began nothing while the giver made its calls since the taker's previous one."""
-    since = int(calls.end_ns[previous]) if previous >= 0 else _EARLIEST
-    theirs = np.flatnonzero(calls.thread == giver)
-    begun = theirs[np.searchsorted(calls.start_ns[theirs], since)]
-    ops = trace.cpu_ops
-    starts = ops.start_ns[ops.thread == threads[taker]]
-    low, high = np.searchsorted(starts, [max(since, int(calls.start_ns[begun])), int(calls.end_ns[last])])
+def _silent(ops_ns: I64, made_ns: I64, since: int, until: int) -> bool:
+    """Whether a thread began no op (`ops_ns`) while another made its calls (`made_ns`) in that time."""
+    begun = int(np.append(made_ns, until)[np.searchsorted(made_ns, since)])
+    low, high = np.searchsorted(ops_ns, [max(since, begun), until])
     return bool(low == high)
 
 

@@ -182,7 +182,7 @@ class _Seen:
             size, took = timeline.ops.bytes[rows], (timeline.ops.end_ns - timeline.ops.start_ns)[rows]
             place = np.searchsorted(known, size)
             by_itself = np.where(np.append(known, -1)[place] == size, np.append(alone_ns, 0)[place], 0)
-            tells = (by_itself >= _TWO_WAY_NS) & (beside >= _TWO_WAY_SHARE * took)
+            tells = (by_itself >= _TWO_WAY_NS) & (beside > 0) & (beside >= _TWO_WAY_SHARE * took)
             factors.append(1 - (took - by_itself)[tells] / beside[tells])
         every = np.sort(np.concatenate(factors))
         return float(np.clip(every[len(every) // 2], 0.01, 1.0)) if len(every) >= FEWEST else None

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.intervals import I64
 from overlapscope.prediction.graph import Graph
-from overlapscope.trace import Kind, Trace
+from overlapscope.trace import Bool, Kind, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,32 +53,43 @@ def step_of_items(graph: Graph) -> I64:
     return np.where(inside, found, -1)
 
 
-def step_times(graph: Graph, device: int, stream: int, start_ns: I64, end_ns: I64) -> StepTimes:
-    """When the steps run, if the graph's items run as given.
-
-    A step begins with the first of its items on the main stream (`analysis.periods`). Steps of the recorder's warm-up
-    are left out, and the first is where its work was under way before the recording.
-    """
-    items, trace = graph.items, graph.trace
-    mine = (items.device == device) & ~items.gone
-    lanes = [number for number, lane in enumerate(graph.streams) if lane == (device, stream)]
+def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I64:
+    """Numbers of the steps that are judged: behind the recorder's warm-up and the lead-in, as recorded."""
+    items = graph.items
     number = step_of_items(graph)
-    first_judged = _first_judged(trace)
-    on_main = mine & np.isin(items.lane, lanes) & (number >= first_judged)
-    if not on_main.any():
-        # All of it was moved away: then what did run there bounds the steps.
-        was_there = np.zeros(len(items), np.bool_)
-        was_there[graph.item_of_op[graph.trace.gpu_ops.stream == stream]] = True
-        on_main = mine & was_there & (number >= first_judged)
-    # Work that was queued before the recording makes the steps that it delays look longer.
-    led_in = end_ns[mine & (items.call < 0)].max(initial=-(2**62))
-    steps = np.unique(number[on_main])
-    begins = np.array([start_ns[on_main & (number == one)].min() for one in steps.tolist()], np.int64)
-    begins = np.sort(begins[begins >= led_in])
+    there = (items.device == device) & (number >= _first_judged(graph.trace)) & _launched_on(graph, stream)
+    found = [one for one in distinct(number[there]) if items.start_ns[there & (number == one)].min() >= judged_from_ns]
+    return np.array(found, np.int64)
+
+
+def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I64, end_ns: I64) -> StepTimes:
+    """When the given steps run, if the graph's items run as given.
+
+    A step begins with the first of its items on the main stream (`analysis.periods`); where all of them were moved
+    away, with the first that ran there when recorded. Without steps, the window.
+    """
+    items = graph.items
+    mine = (items.device == device) & ~items.gone
     last = int(end_ns[mine].max())
-    if not len(begins):
+    number = step_of_items(graph)
+    there = mine & _launched_on(graph, stream)
+    begins = []
+    for one in numbers.tolist():
+        its = there & (number == one)
+        stayed = its & ~items.moved
+        if its.any():
+            begins.append(int(start_ns[stayed if stayed.any() else its].min()))
+    if not begins:
         return StepTimes(start_ns[mine].min(keepdims=True), np.array([last]), True)
-    return StepTimes(begins, np.append(begins[1:], last), False)
+    starts = np.sort(np.array(begins, np.int64))
+    return StepTimes(starts, np.append(starts[1:], last), False)
+
+
+def _launched_on(graph: Graph, stream: int) -> Bool:
+    """Items with an op that ran on a stream of that number when recorded."""
+    found = np.zeros(len(graph.items), np.bool_)
+    found[graph.item_of_op[graph.trace.gpu_ops.stream == stream]] = True
+    return found
 
 
 def _first_judged(trace: Trace) -> int:
@@ -86,17 +98,18 @@ def _first_judged(trace: Trace) -> int:
     return int(np.searchsorted(rows, judged[0])) if len(judged) else 0
 
 
-def engine_ns(graph: Graph, device: int, steps: StepTimes, start_ns: I64, end_ns: I64) -> int:
+def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I64) -> int:
     """How long the busier copy engine works for a step (median): steps that follow each other cannot be shorter.
 
     A recording of few steps may not show it, where copies are left over that run behind its last kernel. 0 without
     steps.
     """
-    items, number, judged = graph.items, step_of_items(graph), _first_judged(graph.trace)
+    items, number = graph.items, step_of_items(graph)
     longest = 0
     for kind in (Kind.H2D, Kind.D2H):
-        mine = items.on_engine & (items.kind == kind) & (items.device == device) & (number >= judged)
+        mine = items.on_engine & (items.kind == kind) & (items.device == device) & np.isin(number, numbers)
         if mine.any():
-            each = np.bincount(number[mine] - judged, (end_ns - start_ns)[mine], len(steps.known))
+            each = np.zeros(len(numbers))
+            np.add.at(each, np.searchsorted(numbers, number[mine]), (end_ns - start_ns)[mine])
             longest = max(longest, int(np.median(each)))
     return longest

@@ -24,7 +24,7 @@ from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Request
 from overlapscope.prediction.needs import BY_SHAPES
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.periods import StepTimes, engine_ns, step_times
+from overlapscope.prediction.periods import StepTimes, engine_ns, find_steps, step_times
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
     Assumption,
@@ -71,6 +71,8 @@ class Base:
     trace: Trace
     device: int
     main_stream: int
+    numbers: I64
+    """Of the steps that are judged."""
     hardware: Hardware
     graph: Graph
     replayed: Replay | None
@@ -113,7 +115,7 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
             raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
         choices.append(Choice(found, argument or None))
     order = list(known)
-    return tuple(sorted(dict.fromkeys(choices), key=lambda choice: order.index(choice.intervention.id)))
+    return tuple(sorted({*choices}, key=lambda choice: (order.index(choice.intervention.id), choice.argument or "")))
 
 
 def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *, with_shapes: bool = True) -> Base:
@@ -125,12 +127,19 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
         raise UsageError(f"{trace.source}: there is no GPU activity to predict from.")
     if device is not None and device not in trace.devices:
         raise KeyError(f"device {device}")
+    named = set(trace.device_names.values())
+    if calibration is not None and named and calibration.gpu not in named:
+        raise UsageError(
+            f"the calibration is of an {calibration.gpu}, but {trace.source} was recorded on "
+            f"{', '.join(sorted(named))}; leave it out, or make one of that GPU."
+        )
     chosen = _busiest(trace) if device is None else device
     hardware = find_hardware(trace, calibration)
     graph = build(trace, hardware.known, with_shapes=with_shapes)
     timeline = build_timeline(trace, chosen)
     stream = timeline.main_stream
-    recorded = step_times(graph, chosen, stream, graph.items.start_ns, graph.items.end_ns)
+    numbers = find_steps(graph, chosen, stream, timeline.judged_from_ns)
+    recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
     try:
         replayed = replay(graph)
     except Deadlock:
@@ -142,10 +151,10 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
             launch_latency_ns=hardware.known.launch_latency_ns or 0,
             unexplained_ns=0,
         )
-        return Base(trace, chosen, stream, hardware, graph, None, recorded, recorded, nothing)
-    steps = step_times(graph, chosen, stream, replayed.start_ns, replayed.end_ns)
+        return Base(trace, chosen, stream, numbers, hardware, graph, None, recorded, recorded, nothing)
+    steps = step_times(graph, chosen, stream, numbers, replayed.start_ns, replayed.end_ns)
     fidelity = judge(graph, replayed, recorded, steps, chosen, timeline.judged_from_ns)
-    return Base(trace, chosen, stream, hardware, graph, replayed, recorded, steps, fidelity)
+    return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps, fidelity)
 
 
 def _busiest(trace: Trace) -> int:
@@ -172,10 +181,10 @@ def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance], ru
     if changed:
         graph = spread(graph, run)
     replayed = replay(graph)
-    steps = step_times(graph, base.device, base.main_stream, replayed.start_ns, replayed.end_ns)
+    steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
     if changed and not steps.whole:
-        step_ns = max(step_ns, engine_ns(graph, base.device, steps, replayed.start_ns, replayed.end_ns))
+        step_ns = max(step_ns, engine_ns(graph, base.device, base.numbers, replayed.start_ns, replayed.end_ns))
     return Outcome(applied, graph, replayed, steps, step_ns)
 
 
@@ -245,7 +254,9 @@ def _concluded(base: Base, choices: Sequence[Choice]) -> Prediction:
         constants=constants,
         replay=_with_doubts(base, constants),
     )
-    return Prediction(result, base.trace, predicted_trace(expected.graph, expected.replayed))
+    timeline = predicted_trace(expected.graph, expected.replayed)
+    by = (*(base.trace.predicted_by or ()), *(choice.text for choice in choices))
+    return Prediction(result, base.trace, replace(timeline, predicted_by=by))
 
 
 def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
@@ -312,7 +323,7 @@ def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tu
     found = []
     for number, (choice, done) in enumerate(zip(choices, expected.applied, strict=True)):
         for assumption in choice.intervention.assumptions if done.touched else ():
-            cost = None
+            cost = 0 if assumption.harmless else None
             if assumption.costed:
                 stances = [Stance.EXPECTED] * len(choices)
                 stances[number] = Stance.WORST

@@ -75,9 +75,13 @@ class _Engine:
 
     def next_event(self) -> float:
         """When it takes its next copy, or ends the one it has, as things stand."""
-        if self.item >= 0:
-            return self.at + self.work / (self.beside if self.other.item >= 0 else 1.0)
-        return max(self.ready[0][0], self.free) if self.ready else _NEVER
+        if self.item < 0:
+            return max(self.ready[0][0], self.free) if self.ready else _NEVER
+        alone = self.other.at - self.at if self.other.item >= 0 else _NEVER
+        if alone >= self.work:
+            return self.at + self.work
+        alone = max(alone, 0.0)
+        return self.at + alone + (self.work - alone) / self.beside
 
     def take(self, now: float) -> None:
         """Begin the next copy. Of those that are ready, or as good as, the one that came first when recorded."""
@@ -90,11 +94,18 @@ class _Engine:
                 heappush(self.ready, (ready, item))
         self.at = max(now, ready_at, self.free + self.lag[self.item])
 
+    def done(self, to: float) -> float:
+        """How much work it does until then, if it has begun by then."""
+        if self.item < 0 or to <= self.at:
+            return 0.0
+        beside = max(0.0, to - max(self.at, self.other.at)) if self.other.item >= 0 else 0.0
+        return to - self.at - beside * (1 - self.beside)
+
     def advance(self, to: float) -> None:
-        """Work until then, if it has begun by then."""
-        if self.item >= 0 and to > self.at:
-            self.work -= (to - self.at) * (self.beside if self.other.item >= 0 else 1.0)
-            self.at = to
+        """Work until then, and so the other."""
+        for engine, work in [(self, self.done(to)), (self.other, self.other.done(to))]:
+            engine.work -= work
+            engine.at = max(engine.at, to)
 
 
 class _Simulation:
@@ -230,7 +241,6 @@ class _Simulation:
         if engine is None:
             return False
         engine.advance(at)
-        engine.other.advance(at)
         if engine.item < 0:
             engine.take(at)
             engine.work = self._work[engine.item]

@@ -44,12 +44,9 @@ _SYNC_KINDS: Final = {
 Column = Sequence[Any]
 
 
-def blocks(trace: Trace, *, packed: bool, predicted: Sequence[str] | None = None) -> Iterator[bytes]:
-    """The file, block by block: gzip where `packed`.
-
-    `predicted`: the interventions by which it is a prediction, which the file then says; None for a recording.
-    """
-    text = (piece.encode() for piece in _pieces(trace, predicted))
+def blocks(trace: Trace, *, packed: bool) -> Iterator[bytes]:
+    """The file, block by block: gzip where `packed`. Of a prediction it says what was changed."""
+    text = (piece.encode() for piece in _pieces(trace))
     if not packed:
         yield from text
         return
@@ -68,8 +65,8 @@ def metadata_event(what: str, pid: int, tid: int, **args: str | int) -> str:
     return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
 
 
-def _pieces(trace: Trace, predicted: Sequence[str] | None) -> Iterator[str]:
-    head = json.dumps(_head(trace, predicted), indent=2)
+def _pieces(trace: Trace) -> Iterator[str]:
+    head = json.dumps(_head(trace), indent=2)
     yield f'{head[:-2]},\n  "traceEvents": [\n'
     separator = ""
     for events in _Events(trace).all():
@@ -77,22 +74,22 @@ def _pieces(trace: Trace, predicted: Sequence[str] | None) -> Iterator[str]:
         if some:
             yield separator + some
             separator = ",\n"
-    yield f'\n],\n  "traceName": {json.dumps(_title(trace, predicted))}\n}}\n'
+    yield f'\n],\n  "traceName": {json.dumps(_title(trace))}\n}}\n'
 
 
-def _title(trace: Trace, predicted: Sequence[str] | None) -> str:
-    name = PurePath(trace.source).name
-    return name if predicted is None else f"prediction of {name} with {', '.join(predicted) or 'nothing changed'}"
+def _title(trace: Trace) -> str:
+    name, changes = PurePath(trace.source).name, trace.predicted_by
+    return name if changes is None else f"prediction of {name} with {', '.join(changes) or 'nothing changed'}"
 
 
-def _head(trace: Trace, predicted: Sequence[str] | None) -> dict[str, Any]:
+def _head(trace: Trace) -> dict[str, Any]:
     """What stands around the events, under the names that the reader looks for."""
     versions = {name: _number(value) for name, value in trace.versions.items()}
     torch, schema = versions.pop("torch", None), versions.pop("schema", None)
     own: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
     own |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
-    if predicted is not None:
-        own[PREDICTION] = {"of": PurePath(trace.source).name, "interventions": list(predicted)}
+    if trace.predicted_by is not None:
+        own[PREDICTION] = {"of": PurePath(trace.source).name, "interventions": list(trace.predicted_by)}
     ranks = {"rank": trace.rank, "world_size": trace.world_size}
     ranks = {name: value for name, value in ranks.items() if value is not None}
     return {

@@ -84,6 +84,9 @@ class Section:
                 parts.append(clean(self.device.name, 60))
         if self.page.scope != "window":
             parts.append(clean(self.page.scope, 60))
+        if self.trace.predicted_by is not None:
+            changes = ", ".join(self.trace.predicted_by) or "nothing changed"
+            parts.append(f"predicted by overlapscope whatif ({clean(changes, 120)})")
         return ", ".join(parts)
 
 

@@ -79,3 +79,8 @@ def test_an_address_brings_its_switches_along_and_a_rung_those_of_the_best(page:
     rung.get_by_role("button", name="use").click()
     expect(page.locator("#whatif-sentence")).to_have_text(sentence)
     assert changes(page) == best
+
+
+def test_a_call_that_the_trace_does_not_have_is_refused(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "whatif", trace=SYNCS, change="no-sync cudaStreamSynchronise")
+    expect(page.locator("#whatif-error")).to_contain_text("did you mean 'cudaStreamSynchronize'?")

@@ -35,15 +35,16 @@
     /* What the address says is changed. */
     read: (page) => (page ? new URLSearchParams(window.location.search).getAll("change") : []),
 
-    /* The switches, then the arguments, for what is changed. */
+    /* The switches, then the arguments, for what is changed. One that the trace does not have stays: the server says
+       so. */
     fill: (changes, page) => {
       const { kinds } = page;
       const mine = ({ id }) => (changes || []).filter((change) => change === id || change.startsWith(`${id} `));
       return [
         ...kinds.map((kind) => mine(kind).length > 0 && !(kind.required && !kind.options.length)),
         ...withArgument(page).map((kind) => {
-          const known = mine(kind).map((change) => argumentOf(change, kind)).filter((one) => kind.options.includes(one));
-          return known.length || !kind.required ? known : kind.options.slice(0, 1);
+          const asked = mine(kind).map((change) => argumentOf(change, kind)).filter(Boolean);
+          return asked.length || !kind.required ? asked : kind.options.slice(0, 1);
         }),
       ];
     },

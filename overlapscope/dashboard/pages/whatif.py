@@ -130,6 +130,7 @@ def _choice(kind: Intervention, options: list[str]) -> Component:
         multiline=True,
         w=340,
         withArrow=True,
+        position="bottom-start",
         openDelay=200,
         events={"hover": True, "focus": True, "touch": True},
         children=html.Div(switch),

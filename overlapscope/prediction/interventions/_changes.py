@@ -15,6 +15,8 @@ from overlapscope.prediction.needs import Told, find_needs
 from overlapscope.trace import Kind
 
 NOTHING = np.empty(0, np.int64)
+LONG_WORK_NS = 1_000_000
+"""Work of the host between two calls that is longer than Python takes to get from one op to the next."""
 _NEXT_NS = 20_000
 """A synchronize this soon after a copy's call, by the same op, is the copy's own (ATen/native/cuda/Copy.cu)."""
 
@@ -103,11 +105,14 @@ def without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph
     inside = covered(when, began, ended) == ended - began
     length = calls.length_ns.copy()
     length[mine[inside]] = 0
-    own = calls.own_order.copy()
+    own, release = calls.own_order.copy(), calls.release_ns.copy()
     own[mine[freed]] = True
+    if len(mine) and freed[0]:
+        # A thread's first call then comes after nothing, and stays where it was.
+        own[mine[0]], release[mine[0]] = False, began[0]
     changed = mine[(spared > 0) | inside]
     waits = graph.waits.take(~np.isin(graph.waits.call, mine[inside]))
-    calls = replace(calls, before_ns=before, length_ns=length, handed_by=handed, own_order=own)
+    calls = replace(calls, before_ns=before, length_ns=length, handed_by=handed, own_order=own, release_ns=release)
     went = int(spared.sum() + (ended - began)[inside].sum())
     return replace(graph, calls=calls, waits=waits), changed, went
 

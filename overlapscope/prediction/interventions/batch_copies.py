@@ -29,6 +29,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     lines = [np.flatnonzero(graph.calls.thread == number) for number in range(len(graph.threads))]
     gone, size, length = items.gone.copy(), items.bytes.copy(), items.duration_ns.copy()
     before, call_ns = graph.calls.before_ns.copy(), graph.calls.length_ns.copy()
+    then = graph.orders.then.copy()
     stays_waiting = np.ones(len(graph.waits), np.bool_)
     joined = []
     for run in runs:
@@ -40,6 +41,8 @@ def _apply(graph: Graph, request: Request) -> Applied:
             kind = Kind(int(items.kind[first]))
             length[first] = request.hardware.copy_ns(kind, size[first : first + 1], request.stance)[0]
         gone[rest] = True
+        # The one copy needs what each of them needed.
+        then[np.isin(then, rest)] = first
         calls = _calls_of(graph, run, lines[int(graph.calls.thread[items.call[first]])], is_own)
         dropped = calls[1:]
         before[dropped] = call_ns[dropped] = 0
@@ -56,6 +59,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         graph,
         items=replace(items, gone=gone, bytes=size, duration_ns=length),
         calls=replace(graph.calls, before_ns=before, length_ns=call_ns),
+        orders=replace(graph.orders, then=then),
         waits=graph.waits.take(stays_waiting),
     )
     rows = np.concatenate([*runs, NOTHING])
@@ -73,12 +77,14 @@ def _runs(graph: Graph) -> list[I64]:
     small = items.is_copy[order] & (items.bytes[order] <= SMALL_BYTES) & (items.bytes[order] > 0)
     same = small[1:] & small[:-1]
     step = step_of_items(graph)
-    # Whoever waits for the copies so far needs them before the next.
-    waits = np.zeros(len(calls), np.bool_)
-    waits[graph.waits.call] = True
-    waits[items.call[items.is_copy & (items.call >= 0)]] = False
-    waits[waits_of_copies(graph)] = False
-    waited = np.cumsum(waits)[items.call]
+    # Any call between two copies but their own waits may be there for a reason.
+    other = np.ones(len(calls), np.bool_)
+    other[items.call[order[small]]] = False
+    other[waits_of_copies(graph)] = False
+    by_thread = np.lexsort((calls.start_ns, calls.thread))
+    before = np.empty(len(calls), np.int64)
+    before[by_thread] = np.cumsum(other[by_thread])
+    waited = before[items.call]
     for column in (items.lane, items.kind, items.host_memory, calls.thread[items.call], step, waited):
         same &= column[order][1:] == column[order][:-1]
     runs = np.split(order, np.flatnonzero(~same) + 1)

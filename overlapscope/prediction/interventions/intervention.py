@@ -43,6 +43,8 @@ class Assumption:
     text: str
     costed: bool
     """Its contrary is what the intervention does at `Stance.WORST`."""
+    harmless: bool = False
+    """Its contrary only makes the step shorter."""
 
 
 @dataclass(frozen=True, slots=True)

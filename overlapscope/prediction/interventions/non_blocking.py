@@ -12,14 +12,11 @@ from overlapscope.analysis.late_launch import loading
 from overlapscope.intervals import covered
 from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import waits_of_copies
+from overlapscope.prediction.interventions._changes import LONG_WORK_NS, waits_of_copies
 from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace import Kind, Memory
 from overlapscope.words import plural
-
-_READS_NS = 1_000_000
-"""Work of the host between two calls that is longer than Python takes to get from one op to the next."""
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
@@ -68,7 +65,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     for number, thread in enumerate(graph.threads):
         mine = np.flatnonzero(calls.thread == number)
         works[mine] -= covered(on_thread(notes, thread), since[mine], calls.start_ns[mine])
-    long = np.flatnonzero(works >= _READS_NS)
+    long = np.flatnonzero(works >= LONG_WORK_NS)
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
     reader = np.searchsorted(since[long], calls.end_ns[downloads.call])

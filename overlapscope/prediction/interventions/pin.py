@@ -11,7 +11,7 @@ from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import without_host_time
 from overlapscope.prediction.interventions._relief import with_warm_caches, without_giving_back
 from overlapscope.prediction.interventions._words import copies as copies_text
-from overlapscope.prediction.interventions._words import duration
+from overlapscope.prediction.interventions._words import duration, number_of
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace import Kind, Memory
 
@@ -19,13 +19,13 @@ from overlapscope.trace import Kind, Memory
 def _apply(graph: Graph, request: Request) -> Applied:
     items, known = graph.items, graph.constants
     ops = pinning(graph.trace)
-    staged = np.flatnonzero(items.is_copy & (items.host_memory == Memory.PAGEABLE) & ~items.gone)
+    pageable = np.flatnonzero(items.is_copy & (items.host_memory == Memory.PAGEABLE) & ~items.gone)
+    staged = pageable[items.bytes[pageable] > 0]
     mine = staged
     if len(ops):
         # Where the host pins on the way, it moves the same bytes through its memory a second time meanwhile.
-        mine = np.flatnonzero(
-            items.is_copy & np.isin(items.host_memory, (Memory.PAGEABLE, Memory.PINNED)) & ~items.gone
-        )
+        either = np.isin(items.host_memory, (Memory.PAGEABLE, Memory.PINNED))
+        mine = np.flatnonzero(items.is_copy & either & (items.bytes > 0) & ~items.gone)
     length, memory = items.duration_ns.copy(), items.host_memory.copy()
     for kind in (Kind.H2D, Kind.D2H):
         rows = mine[items.kind[mine] == kind]
@@ -58,7 +58,11 @@ def _apply(graph: Graph, request: Request) -> Applied:
     if spared:
         what = f"{what}, and " if len(staged) else ""
         what += f"pin_memory() no longer takes {duration(spared)} of the host's time"
+    if len(staged) < len(pageable):
+        what += f" ({number_of(len(pageable) - len(staged), 'copy', 'copies')} of unknown size left as they are)"
     changes = len(staged) + sum(len(rows) for rows in touched[1:])
+    if not changes:
+        return Applied(graph, touched[0], 0, "", mine[:0])
     return Applied(changed, np.concatenate(touched), changes, f"{what}.", mine)
 
 

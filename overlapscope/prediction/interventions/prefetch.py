@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from overlapscope.analysis.grouping import distinct
 from overlapscope.intervals import I64
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
@@ -25,15 +26,16 @@ def _apply(graph: Graph, request: Request) -> Applied:
         return Applied(graph, mine, 0, "There are no input copies at the start of steps.", mine)
     changed, _ = move(graph, mine, Stance.BEST)
     # What is copied in a step is the next one's: that one's first kernel waits for it.
-    first_kernel = _first_kernels(graph)
-    then = np.array([first_kernel.get(int(number) + 1, -1) for number in step], np.int64)
+    device = items.device[mine].tolist()
+    first = _kernels(graph, last=False)
+    then = np.array([first.get((one, number + 1), -1) for one, number in zip(device, step.tolist(), strict=True)])
     kept = replace(changed, orders=changed.orders.take(~np.isin(changed.orders.first, mine)))
     needed = then >= 0
     data = Orders.of(mine[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
     if request.stance == Stance.WORST:
         # One buffer: the copy has to wait for the kernels that read it last.
-        last = _last_kernels(graph)
-        reads = np.array([last.get(int(number) - 1, -1) for number in step], np.int64)
+        last = _kernels(graph, last=True)
+        reads = np.array([last.get((one, number - 1), -1) for one, number in zip(device, step.tolist(), strict=True)])
         read = reads >= 0
         data = data.joined(Orders.of(reads[read], mine[read], graph.constants.handover_ns or 0, Why.DATA))
     changed = replace(kept, orders=kept.orders.joined(data))
@@ -43,38 +45,33 @@ def _apply(graph: Graph, request: Request) -> Applied:
 
 
 def _inputs(graph: Graph) -> tuple[I64, I64]:
-    """Uploads of each step that were launched before its first kernel, and the number of the step of each."""
+    """Uploads of each step that were launched before its first kernel on their device, and the step of each."""
     items = graph.items
     step = step_of_items(graph)
     at = np.where(items.call >= 0, np.append(graph.calls.start_ns, 0)[items.call], 0)
-    kernel = ~items.is_copy & ~items.gone & (step >= 0)
-    first = np.full(int(step.max(initial=-1)) + 2, _NEVER)
-    np.minimum.at(first, step[kernel], at[kernel])
-    upload = (items.kind == Kind.H2D) & ~items.gone & (step >= 0) & (at < first[step]) & (first[step] < _NEVER)
-    rows = np.flatnonzero(upload)
-    return rows, step[rows]
+    rows = []
+    for device in distinct(items.device):
+        here = (items.device == device) & ~items.gone & (step >= 0)
+        kernel = here & ~items.is_copy
+        first = np.full(int(step.max(initial=-1)) + 2, _NEVER)
+        np.minimum.at(first, step[kernel], at[kernel])
+        rows.append(np.flatnonzero(here & (items.kind == Kind.H2D) & (at < first[step]) & (first[step] < _NEVER)))
+    found = np.sort(np.concatenate([*rows, graph.orders.first[:0]]))
+    return found, step[found]
 
 
-def _first_kernels(graph: Graph) -> dict[int, int]:
-    """The first kernel of each step on the lane that runs most kernels."""
-    rows, step = _kernels(graph)
-    steps, first = np.unique(step, return_index=True)
-    return dict(zip(steps.tolist(), rows[first].tolist(), strict=True))
-
-
-def _last_kernels(graph: Graph) -> dict[int, int]:
-    rows, step = _kernels(graph)
-    steps, first = np.unique(step[::-1], return_index=True)
-    return dict(zip(steps.tolist(), rows[::-1][first].tolist(), strict=True))
-
-
-def _kernels(graph: Graph) -> tuple[I64, I64]:
+def _kernels(graph: Graph, *, last: bool) -> dict[tuple[int, int], int]:
+    """By device and step: the first kernel, or the last, on the lane that runs most of the device's."""
     items = graph.items
     step = step_of_items(graph)
-    kernel = np.flatnonzero(~items.is_copy & ~items.gone & (step >= 0))
-    lanes = np.bincount(items.lane[kernel], minlength=1)
-    mine = kernel[items.lane[kernel] == np.argmax(lanes)]
-    return mine, step[mine]
+    found: dict[tuple[int, int], int] = {}
+    for device in distinct(items.device).tolist():
+        mine = np.flatnonzero((items.device == device) & ~items.is_copy & ~items.gone & (step >= 0))
+        mine = mine[items.lane[mine] == np.argmax(np.bincount(items.lane[mine], minlength=1))]
+        mine = mine[::-1] if last else mine
+        steps, first = np.unique(step[mine], return_index=True)
+        found |= {(device, number): row for number, row in zip(steps.tolist(), mine[first].tolist(), strict=True)}
+    return found
 
 
 INTERVENTION = Intervention(

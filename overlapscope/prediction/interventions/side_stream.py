@@ -28,7 +28,9 @@ INTERVENTION = Intervention(
     "the order that data needs: the next kernel waits for an upload before it, a download for the kernel before it.",
     assumptions=(
         Assumption(
-            "A kernel needs the uploads issued before it on its stream, and a download the kernels before it.", False
+            "A kernel needs the uploads issued before it on its stream, and a download the kernels before it.",
+            costed=False,
+            harmless=True,
         ),
         Assumption(
             "Buffers take turns: an upload need not wait for the kernels before it, nor a kernel for a download.",

@@ -31,7 +31,7 @@ INTERVENTION = Intervention(
     meaning="Downloads on streams that also carry uploads move to a stream of their own, so that the link works both "
     "ways at once. While it does, each direction is slower, by the contention measured for the link.",
     assumptions=(
-        Assumption("A download needs the kernels before it on its stream.", False),
+        Assumption("A download needs the kernels before it on its stream.", costed=False, harmless=True),
         Assumption("Nothing on the stream needs the downloads before it: buffers take turns.", True),
     ),
     advice="Give downloads a stream of their own, apart from the uploads' (torch.cuda.Stream()), and let it wait for "

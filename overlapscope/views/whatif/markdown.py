@@ -8,7 +8,6 @@ from overlapscope.prediction.result import Change, WhatIf
 from overlapscope.views.markdown import escape, plain_start, table_lines
 from overlapscope.views.tables import Table, prose
 from overlapscope.views.whatif import tables, words
-from overlapscope.words import clean
 
 
 def render(result: WhatIf, *, offered: Table | None = None) -> str:
@@ -24,7 +23,7 @@ def _lines(result: WhatIf, offered: Table | None) -> Iterator[str]:
     yield escape(words.subject(result))
     yield ""
     for sentence in words.doubts(result):
-        yield from (escape(sentence), "")
+        yield from (_with_code(sentence), "")
     if not result.replay.valid:
         yield from (f"- {_with_code(sentence)}" for sentence in words.refusal(result))
         return
@@ -76,6 +75,4 @@ def _block(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _with_code(text: str) -> str:
-    """A sentence of ours as markdown; what it has between backticks is code."""
-    parts = clean(text).split("`")
-    return "".join(f"`{part}`" if number % 2 else escape(part) for number, part in enumerate(parts))
+    return "".join(f"`{part}`" if number % 2 else escape(part) for number, part in enumerate(text.split("`")))

@@ -11,9 +11,9 @@ from overlapscope.views.whatif.words import interval, unit
 from overlapscope.words import Unit, bare_percent, clean, unit_for
 
 BETWEEN: Final = "between"
-SHARE: Final = "%"
-_SAVED: Final = "saved in all"
-DROPPABLE: Final = (BETWEEN, SHARE, _SAVED)
+SHARE: Final = "% saved"
+SAVED: Final = "saved in all"
+DROPPABLE: Final = (BETWEEN, SHARE, SAVED)
 """Titles of the columns that can be left out where there is not enough room, the first of them first."""
 
 _TEXT_LIMIT = 1000
@@ -77,7 +77,7 @@ def ladder(result: WhatIf) -> Table:
         )
     columns = (
         _WRAPPED,
-        *map(Column, (f"{'step' if result.steps else 'window'} {of.name}", BETWEEN, _SAVED, SHARE)),
+        *map(Column, (f"{'step' if result.steps else 'window'} {of.name}", BETWEEN, SAVED, SHARE)),
     )
     return Table("Ladder of gains", columns, tuple(rows))
 
@@ -95,7 +95,7 @@ def assumptions(result: WhatIf) -> Table:
     ]
     left_out = any(one.cost_ns is None and not one.shown for one in result.assumptions)
     note = "What is not in the interval decides whether the change can be made at all." if left_out else ""
-    columns = (_WRAPPED, text("for"), text(f"if not, the {'step' if result.steps else 'window'} takes"))
+    columns = (_WRAPPED, text("for"), Column("if not", number=False, flexible=True, prose=True))
     return Table("What is assumed", columns, tuple(rows), note)
 
 

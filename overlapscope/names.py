@@ -10,12 +10,15 @@ from overlapscope.words import clean, did_you_mean
 _LISTED = 20
 
 
-def check_known(source: str, what: str, asked: str, known: Collection[str]) -> None:
-    """Raises UsageError, with what there is, where `asked` is not among the names known of a `what`: `range`."""
+def check_known(source: str, what: str, asked: str, known: Collection[str], *, none: str = "none") -> None:
+    """Raises UsageError, with what there is, where `asked` is not among the names known of a `what`: `range`.
+
+    `none` is what is said to be there where nothing is.
+    """
     if asked in known:
         return
     names = [clean(name, 80) for name in known]
-    listed = ", ".join(names[:_LISTED]) or "none"
+    listed = ", ".join(names[:_LISTED]) or none
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     hint = did_you_mean(asked, known)
     raise UsageError(f"{source}: there is no {what} {asked!r}{hint}; {what}s: {listed}{more}.")

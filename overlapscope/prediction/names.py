@@ -1,0 +1,37 @@
+"""Names from traces that interventions are told: calls and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from overlapscope.analysis.host import find_blocking, ops_around
+from overlapscope.analysis.periods import is_step
+from overlapscope.names import check_known
+from overlapscope.trace import Trace
+
+
+def check_names(trace: Trace, interventions: Sequence[str]) -> None:
+    """Raises UsageError for a call of `no-sync` or a range of `graph` that the trace does not have.
+
+    What is wrong with the interventions themselves, `predict` says.
+    """
+    for name, _, argument in (one.strip().partition(" ") for one in interventions):
+        asked = argument.strip()
+        if asked and name == "graph":
+            _check_range(trace, asked)
+        elif asked and name == "no-sync":
+            _check_call(trace, asked)
+
+
+def _check_range(trace: Trace, asked: str) -> None:
+    notes = trace.annotations
+    if not notes.named(lambda name: name == asked).any():
+        others = notes.take(~is_step(notes))
+        ranges = [trace.names[name_id] for name_id in dict.fromkeys(others.name_id.tolist())]
+        check_known(trace.source, "range", asked, ranges, none="none but the steps" if len(notes) else "none")
+
+
+def _check_call(trace: Trace, asked: str) -> None:
+    calls, rows = trace.runtime_calls, find_blocking(trace).row
+    if asked not in ops_around(trace, calls.thread[rows], calls.start_ns[rows]):
+        check_known(trace.source, "blocking call", asked, dict.fromkeys(map(calls.name, rows.tolist())))
