@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from overlapscope.errors import UsageError
 from overlapscope.prediction import best, predict
+from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import all_interventions
@@ -22,7 +23,7 @@ from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
 from overlapscope.sources import load
 from overlapscope.trace import Kind, Trace
-from tests.helpers import MS, TRACES, US, Host, Op, make_trace, recordings
+from tests.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, recordings
 from tests.made_up_programs import Do, record, repeated
 
 ALONE = ["faster-loader", "pin", "non-blocking", "batch-copies", "side-stream", "two-way", "prefetch", "graph"]
@@ -334,3 +335,66 @@ def test_things_that_wait_for_each_other_are_no_prediction() -> None:
     both = np.array([0, 1])
     with pytest.raises(Deadlock):
         replay(replace(graph, orders=Orders.of(both, both[::-1], 0, Why.DATA)))
+
+
+# -- what once went wrong -------------------------------------------------------------------------
+
+
+def test_streams_that_wait_for_each_other_again_and_again_are_no_riddle() -> None:
+    """Each wait passes on what the other stream was told to wait for; nothing runs in between."""
+    rounds = 200
+    ops = [
+        Op(
+            Kind.COMPUTE,
+            1 * MS + number * MS,
+            1 * MS + number * MS + 100 * US,
+            stream,
+            (number * MS, number * MS + 5 * US),
+        )
+        for number in (1, rounds + 2)
+        for stream in (7, 13)
+    ]
+    waits = [
+        Wait(2 * MS + number * 10 * US + side, to, source_stream=of)
+        for number in range(rounds)
+        for side, (to, other) in enumerate(((7, 13), (13, 7)))
+    ]
+    assert of(make_trace(ops, waits=waits), "side-stream").steps == 0
+
+
+def test_a_copy_of_unknown_size_is_not_pinned() -> None:
+    trace = record(repeated([Do("pageable", 4 * MS), Do("kernel", 1 * MS)], 4))
+    unknown = replace(trace, gpu_ops=replace(trace.gpu_ops, bytes=np.full(len(trace.gpu_ops), -1)))
+    result = of(unknown, "pin")
+    assert result.interventions[0].touched == 0
+    assert result.predicted_step_ns is not None and result.predicted_step_ns.value == result.replayed_step_ns
+
+
+def test_ops_without_a_stream_are_replayed() -> None:
+    trace = record(repeated([Do("h2d", 1 * MS), Do("kernel", 1 * MS)], 4))
+    nowhere = replace(trace, gpu_ops=replace(trace.gpu_ops, stream=np.full(len(trace.gpu_ops), -1, np.int32)))
+    assert of(nowhere, "side-stream").replay.valid
+
+
+def test_small_copies_are_not_joined_across_another_call() -> None:
+    step = [*[Do("h2d", 2 * US, work_ns=20 * US)] * 5, Do("kernel", 10 * US), *[Do("h2d", 2 * US, work_ns=20 * US)] * 5]
+    result = of(record(repeated(step, 3), gb_per_s=5.0), "batch-copies")
+    assert "30 copies" in result.interventions[0].what and "become 6 copies" in result.interventions[0].what
+
+
+def test_a_graph_does_not_load_data() -> None:
+    ops, notes, at = [], [], 1 * MS
+    for number in range(4):
+        notes.append(Host(f"ProfilerStep#{number}", at, at + 30 * MS))
+        notes.append(Host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 1 * MS, at + 29 * MS))
+        launches = (at + 20 * US, at + 40 * US, at + 29 * MS + 100 * US, at + 29 * MS + 200 * US)
+        ops += [Op(Kind.COMPUTE, call + 6 * US, call + 12 * US, launch=(call, call + 5 * US)) for call in launches]
+        at += 30 * MS
+    result = of(make_trace(ops, annotations=notes), "graph")
+    assert result.predicted_step_ns is not None and result.predicted_step_ns.value > 28 * MS
+
+
+def test_a_calibration_of_another_gpu_is_refused() -> None:
+    other = msgspec.structs.replace(shipped(), gpu="NVIDIA GeForce GTX 1050")
+    with pytest.raises(UsageError, match="GTX 1050"):
+        predict(record(repeated([Do("kernel", 10 * US)], 2)), ["graph"], calibration=other)
