@@ -355,7 +355,7 @@ def test_streams_that_wait_for_each_other_again_and_again_are_no_riddle() -> Non
         for stream in (7, 13)
     ]
     waits = [
-        Wait(2 * MS + number * 10 * US + side, to, source_stream=of)
+        Wait(2 * MS + number * 10 * US + side, to, source_stream=other)
         for number in range(rounds)
         for side, (to, other) in enumerate(((7, 13), (13, 7)))
     ]
