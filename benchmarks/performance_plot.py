@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
 from plotly.subplots import make_subplots
 
+from benchmarks.picture import save
 from benchmarks.processes import Run
-from tests.browser import chromium
 
 WIDTH, HEIGHT = 960, 380
 
@@ -45,12 +43,4 @@ def draw(sizes: Sequence[float], hta: Sequence[Run], ours: Sequence[Run], target
         margin={"t": 70, "b": 50, "l": 50, "r": 40},
         legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.24},
     )
-    with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
-        page_file = Path(directory, "plot.html")
-        figure.write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
-        browser = playwright.chromium.launch(executable_path=chromium.find(), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=2)
-        page.goto(page_file.as_uri())
-        page.locator(".main-svg").first.wait_for()
-        page.locator(".plotly-graph-div").screenshot(path=target)
-        browser.close()
+    save(figure, target)

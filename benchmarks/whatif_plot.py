@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import plotly.graph_objects as go
-from playwright.sync_api import sync_playwright
 
+from benchmarks.picture import save
 from benchmarks.whatif_evaluation import Row
 from overlapscope.prediction.result import Estimate
-from tests.browser import chromium
 
 WIDTH, HEIGHT = 760, 620
 
@@ -60,15 +58,7 @@ def draw(seen: Sequence[Row], unseen: Sequence[Row], target: Path) -> None:
         margin={"t": 40, "b": 50, "l": 60, "r": 20},
         legend={"orientation": "h", "x": 0, "y": 1.08},
     )
-    with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
-        page_file = Path(directory, "plot.html")
-        figure.write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
-        browser = playwright.chromium.launch(executable_path=chromium.find(), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=2)
-        page.goto(page_file.as_uri())
-        page.locator(".main-svg").first.wait_for()
-        page.locator(".plotly-graph-div").screenshot(path=target)
-        browser.close()
+    save(figure, target)
 
 
 def _predicted(rows: Sequence[Row]) -> Iterator[tuple[Row, Estimate]]:
