@@ -11,8 +11,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 VENV := .venv
 DEMO := .venv-demo
 PIP_FLAGS := --disable-pip-version-check --quiet
-# Many tests wait for a browser or a process of their own: three at a time keep two cores busy.
-PYTEST_FLAGS ?= -n 3 --dist loadgroup
+PYTEST_FLAGS ?= -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types bench wheel clean python browser
