@@ -12,7 +12,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import all_interventions
-from overlapscope.prediction.predict import Base, Choice, Prediction, apply, conclude, outcome, prepare
+from overlapscope.prediction.predict import Base, Choice, Prediction, apply, conclude, in_order, outcome, prepare
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
 from overlapscope.trace import Bool, Kind, Trace
@@ -38,6 +38,7 @@ def best(trace: Trace, *, device: int | None = None, calibration: Calibration | 
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
+    chosen = conclude(base, ())
     while left:
         steps = [(one,) for one in left]
         gained = _best_of(base, taken, steps)
@@ -46,9 +47,10 @@ def best(trace: Trace, *, device: int | None = None, calibration: Calibration | 
             if now - gained[0] < LEAST_GAIN * was:
                 break
         now, added = gained
-        taken = _in_order((*taken, *added))
+        taken = in_order((*taken, *added))
         left = [choice for choice in left if choice not in added]
-        found = conclude(base, taken).result.predicted_step_ns
+        chosen = conclude(base, taken)
+        found = chosen.result.predicted_step_ns
         if found is not None:
             rungs.append(
                 Rung(
@@ -58,7 +60,6 @@ def best(trace: Trace, *, device: int | None = None, calibration: Calibration | 
                     gain_ns=was - found.value,
                 )
             )
-    chosen = conclude(base, taken)
     return Prediction(msgspec.structs.replace(chosen.result, ladder=tuple(rungs)), chosen.before, chosen.after)
 
 
@@ -99,14 +100,9 @@ def _best_of(
     """The shortest step that adding one of the given sets brings, and which; the first of equals."""
     tried = []
     for added in steps:
-        choices = _in_order((*taken, *added))
+        choices = in_order((*taken, *added))
         try:
             tried.append((outcome(base, choices, [Stance.EXPECTED] * len(choices)).step_ns, added))
         except Deadlock:
             continue
     return min(tried, key=lambda one: one[0]) if tried else (2**62, ())
-
-
-def _in_order(choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    order = [one.id for one in all_interventions()]
-    return tuple(sorted(choices, key=lambda choice: order.index(choice.intervention.id)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -114,7 +114,12 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
         if argument and found.argument is None:
             raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
         choices.append(Choice(found, argument or None))
-    order = list(known)
+    return in_order(choices)
+
+
+def in_order(choices: Iterable[Choice]) -> tuple[Choice, ...]:
+    """The choices as they are applied, each once, in whatever order they were asked for."""
+    order = [one.id for one in all_interventions()]
     return tuple(sorted({*choices}, key=lambda choice: (order.index(choice.intervention.id), choice.argument or "")))
 
 

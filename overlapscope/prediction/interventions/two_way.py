@@ -15,10 +15,8 @@ from overlapscope.trace import Kind
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     there = items.is_copy & ~items.gone
-    both = np.intersect1d(
-        distinct(items.lane[there & (items.kind == Kind.H2D)]), items.lane[there & (items.kind == Kind.D2H)]
-    )
-    mine = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, both))
+    uploads = distinct(items.lane[there & (items.kind == Kind.H2D)])
+    mine = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, uploads))
     called = items.call[mine]
     changed, told = move(graph, mine, request.stance)
     what = f"{copies(graph, mine)} to the host leave the streams that also carry copies to the GPU."
