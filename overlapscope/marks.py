@@ -6,6 +6,10 @@ METADATA = "overlapscope"
 WARM_UP_STEPS = "warm_up_steps"
 """In it: how many of the first `ProfilerStep`s were recorded so that the pipeline fills, not to be judged."""
 
+PLAIN_STEPS = "plain_steps"
+"""In it: `{"before": {"host_ns": [...], "device_ns": [...]}, "after": {...}}`, the lengths of steps that were timed
+while nothing was recorded (`trace.PlainSteps`)."""
+
 PREDICTION = "prediction"
 """In it: what makes a trace a prediction of `overlapscope whatif`, `{"of": file, "interventions": [...]}`."""
 

@@ -248,6 +248,24 @@ class Damage:
     """Up to three short descriptions, for the person who looks into it."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimedSteps:
+    """Steps that were timed while nothing was recorded, in order. Empty where none were."""
+
+    host_ns: tuple[int, ...] = ()
+    """From mark to mark, by the host's clock."""
+    device_ns: tuple[int, ...] = ()
+    """Between CUDA events recorded at the marks on the current stream; empty without a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSteps:
+    """Steps that the recorder timed right before and right behind the recording (`docs/recording.md`)."""
+
+    before: TimedSteps = TimedSteps()
+    after: TimedSteps = TimedSteps()
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trace:
     """One process' recording.
@@ -290,6 +308,8 @@ class Trace:
     """What was added to the file's own times, to write such times again."""
     predicted_by: tuple[str, ...] | None = None
     """The changes with which `overlapscope whatif` predicted it; None for a recording."""
+    plain_steps: PlainSteps = field(default_factory=PlainSteps)
+    """What a step takes while nothing is recorded, as far as the recorder timed it."""
 
     def __repr__(self) -> str:
         return f"Trace({self.source!r}, rank={self.rank}, {len(self.gpu_ops):,} GPU ops)"

@@ -6,9 +6,13 @@ import math
 import re
 from typing import Any
 
-from overlapscope.marks import METADATA, PREDICTION, TORCH, WARM_UP_STEPS
+from overlapscope.marks import METADATA, PLAIN_STEPS, PREDICTION, TORCH, WARM_UP_STEPS
+from overlapscope.trace import PlainSteps, TimedSteps
 
 _MOST_STEPS = 1 << 31
+_MOST_TIMED = 10_000
+"""So many steps are read of each side."""
+_LONGEST_STEP_NS = 1 << 53
 
 _LOOSE = re.compile(
     rb'"(baseTimeNanoseconds|schemaVersion|cuda_runtime_version|cuda_driver_version|cupti_version|rank|world_size)"'
@@ -63,6 +67,28 @@ def warm_up_steps(metadata: dict[str, Any]) -> int:
     own = metadata.get(METADATA)
     number = integer(own.get(WARM_UP_STEPS)) if isinstance(own, dict) else None
     return number if number is not None and 0 < number < _MOST_STEPS else 0
+
+
+def plain_steps(metadata: dict[str, Any]) -> PlainSteps:
+    """The steps that the recorder timed while nothing was recorded. A list with anything but lengths in it is none."""
+    own = metadata.get(METADATA)
+    sides = own.get(PLAIN_STEPS) if isinstance(own, dict) else None
+    if not isinstance(sides, dict):
+        return PlainSteps()
+    return PlainSteps(_timed(sides.get("before")), _timed(sides.get("after")))
+
+
+def _timed(side: Any) -> TimedSteps:
+    if not isinstance(side, dict):
+        return TimedSteps()
+    return TimedSteps(_lengths(side.get("host_ns")), _lengths(side.get("device_ns")))
+
+
+def _lengths(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_TIMED:
+        return ()
+    possible = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_STEP_NS for ns in value)
+    return tuple(value) if possible else ()
 
 
 def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:

@@ -16,7 +16,15 @@ from overlapscope.sources._categories import Table
 from overlapscope.sources._columns import Columns
 from overlapscope.sources._crew import Crew
 from overlapscope.sources._events import valid_text
-from overlapscope.sources._metadata import device_names, flags, integer, predicted_by, versions, warm_up_steps
+from overlapscope.sources._metadata import (
+    device_names,
+    flags,
+    integer,
+    plain_steps,
+    predicted_by,
+    versions,
+    warm_up_steps,
+)
 from overlapscope.sources._progress import Progress, ReadingBar
 from overlapscope.sources._stream import EventStream, Losses
 from overlapscope.sources._tables import Finished
@@ -108,6 +116,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         warm_up_steps=warm_up_steps(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
+        plain_steps=plain_steps(metadata),
     )
 
 

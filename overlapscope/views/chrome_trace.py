@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Final
@@ -18,8 +19,20 @@ from typing import Any, Final
 import numpy as np
 
 from overlapscope import op_names
-from overlapscope.marks import METADATA, PREDICTION, TORCH, WARM_UP_STEPS
-from overlapscope.trace import I32, I64, DeviceAnnotations, GpuOps, HostEvents, Index, Memory, Sync, Table, Trace
+from overlapscope.marks import METADATA, PLAIN_STEPS, PREDICTION, TORCH, WARM_UP_STEPS
+from overlapscope.trace import (
+    I32,
+    I64,
+    DeviceAnnotations,
+    GpuOps,
+    HostEvents,
+    Index,
+    Memory,
+    PlainSteps,
+    Sync,
+    Table,
+    Trace,
+)
 from overlapscope.words import clean
 
 HOST_PID: Final = 1 << 22
@@ -88,6 +101,8 @@ def _head(trace: Trace) -> dict[str, Any]:
     torch, schema = versions.pop("torch", None), versions.pop("schema", None)
     own: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
     own |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
+    if trace.plain_steps != PlainSteps():
+        own[PLAIN_STEPS] = asdict(trace.plain_steps)
     if trace.predicted_by is not None:
         own[PREDICTION] = {"of": PurePath(trace.source).name, "interventions": list(trace.predicted_by)}
     ranks = {"rank": trace.rank, "world_size": trace.world_size}
