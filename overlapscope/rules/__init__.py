@@ -54,7 +54,7 @@ def _on_device(
     analysis: TraceAnalysis, device: DeviceAnalysis, program: Program | None, scope: str, replayed: bool
 ) -> Iterator[Finding]:
     recorded = _Drafts(analysis, device)
-    spoken, base = recorded, None
+    spoken, base = recorded, None if program is None else program.recorded
     if program is not None and program.decides and program.analysis is not None:
         ordinal = device.result.device
         plain = next((one for one in program.analysis.devices if one.result.device == ordinal), None)

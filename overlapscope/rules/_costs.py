@@ -43,10 +43,10 @@ class Costs:
     """Those of one device's findings; the recording is replayed when the first of them asks."""
 
     def __init__(
-        self, analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims, plain: Base | None = None
+        self, analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims, ready: Base | None = None
     ) -> None:
-        """`plain` where the analysis is of a plain program."""
-        self._trace, self._device, self._plain = analysis.trace, device, plain
+        """`ready` is what predictions of it start from, where somebody has it."""
+        self._trace, self._device, self._ready = analysis.trace, device, ready
         self._judged_ns = found.judged_ns
         self._lost_ns = found.buckets.idle_ns + found.buckets.exposed_copy_ns
         self._can_be_replayed = _is_whole(device) and len(analysis.trace.gpu_ops) <= MOST_OPS
@@ -76,7 +76,7 @@ class Costs:
         from overlapscope.prediction.savings import Savings
 
         if self._savings is None:
-            self._savings = Savings(self._trace, self._device.result.device, self._plain)
+            self._savings = Savings(self._trace, self._device.result.device, self._ready)
         try:
             saved = self._savings.largest(fixes)
         except (ArithmeticError, LookupError, MemoryError, ValueError):
