@@ -108,6 +108,8 @@ class Calls(Rows):
     """Without waiting."""
     handed_by: I64
     """The call of another thread that this one comes after; -1 for none."""
+    maybe_by: I64
+    """Where nothing ties its thread to another: the main thread's last call, which it may come after; else -1."""
     own_order: Bool
     """It comes after the call before it on its own thread."""
     release_ns: I64
