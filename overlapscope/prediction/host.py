@@ -62,7 +62,6 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
         length_ns=end - start,
         handed_by=np.full(len(kept), -1, np.int64),
         maybe_by=np.full(len(kept), -1, np.int64),
-        own_order=np.ones(len(kept), np.bool_),
         release_ns=np.full(len(kept), _EARLIEST),
         start_ns=start,
         end_ns=end,
@@ -72,6 +71,8 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
 
 def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     """The calls with what each comes after."""
+    if not len(calls):
+        return calls
     previous = np.full(len(calls), -1, np.int64)
     members = [np.flatnonzero(calls.thread == number) for number in range(len(threads))]
     for mine in members:
@@ -80,34 +81,31 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     ended = np.where(first, _EARLIEST, np.append(calls.end_ns, 0)[previous])
     before = np.where(first, 0, calls.start_ns - ended)
     release = np.where(first, calls.start_ns, _EARLIEST)
-    handed, maybe, own = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64), ~first
+    handed, maybe = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
     tied, engine, main = _ties(trace, calls, threads)
     ops = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
     made = [calls.start_ns[mine] for mine in members]
     for taker, mine in enumerate(members):
-        other = _last_ended(calls, mine, [members[giver] for giver in np.flatnonzero(tied[taker]).tolist()])
-        for call, giving in zip(mine.tolist(), other.tolist(), strict=True):
-            if giving < 0 or calls.end_ns[giving] <= ended[call]:
-                continue
+        other = _last_ended(calls, mine, ended, [members[giver] for giver in np.flatnonzero(tied[taker]).tolist()])
+        for call, giving in zip(mine[other >= 0].tolist(), other[other >= 0].tolist(), strict=True):
             giver = int(calls.thread[giving])
             if engine[taker] or _silent(ops[taker], made[giver], int(ended[call]), int(calls.end_ns[giving])):
                 handed[call] = giving
                 before[call] = calls.start_ns[call] - calls.end_ns[giving]
-                own[call] &= not engine[taker]
                 release[call] = _EARLIEST
         if taker != main and (handed[mine] < 0).all():
-            other = _last_ended(calls, mine, [members[main]])
-            maybe[mine] = np.where(np.append(calls.end_ns, 0)[other] > ended[mine], other, -1)
-    return replace(calls, before_ns=before, handed_by=handed, maybe_by=maybe, own_order=own, release_ns=release)
+            maybe[mine] = _last_ended(calls, mine, ended, [members[main]])
+    return replace(calls, before_ns=before, handed_by=handed, maybe_by=maybe, release_ns=release)
 
 
-def _last_ended(calls: Calls, mine: I64, others: list[I64]) -> I64:
-    """For each call of a thread, the last of other threads' to have ended by then; -1 for none."""
-    found = np.full(len(mine), -1, np.int64)
+def _last_ended(calls: Calls, mine: I64, ended: I64, others: list[I64]) -> I64:
+    """For each call of a thread, the last of other threads' to have ended by then; -1 if its own last `ended` later."""
+    found, until = np.full(len(mine), -1, np.int64), ended[mine]
     ends = np.append(calls.end_ns, _EARLIEST)
     for rows in others:
         latest = np.append(rows, -1)[np.searchsorted(calls.end_ns[rows], calls.start_ns[mine], side="right") - 1]
-        found = np.where(ends[latest] > ends[found], latest, found)
+        found = np.where(ends[latest] > until, latest, found)
+        until = np.maximum(until, ends[latest])
     return found
 
 
@@ -152,8 +150,7 @@ def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
     found = np.flatnonzero(np.isin(threads, steps))
     if len(found):
         return int(found[0])
-    many = np.bincount(calls.thread, minlength=max(1, len(threads)))
-    return int(np.lexsort((-many, engine if len(engine) else many))[0])
+    return int(np.lexsort((-np.bincount(calls.thread), engine))[0])
 
 
 def find_waits(trace: Trace, calls: Calls, items: Items, known: Constants) -> tuple[Calls, Waits]:

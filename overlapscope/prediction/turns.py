@@ -76,8 +76,8 @@ def _relation(one: _Work, other: _Work) -> Relation:
     apart = shifts[overlaps * _OVERLAP <= seen]
     if len(apart) > _CHANCE * len(shifts):
         at_most = _AS_PROMPT * _handover_ns(one.begins_ns, other.begins_ns)
-        alike = [_handover_ns(first + (one.begins_ns - first + by) % window, other.begins_ns) <= at_most for by in apart]
-        if sum(alike) > _CHANCE * len(shifts):
+        moved = [first + (one.begins_ns - first + by) % window for by in apart]
+        if sum(_handover_ns(one_ns, other.begins_ns) <= at_most for one_ns in moved) > _CHANCE * len(shifts):
             return Relation.UNKNOWN
     return Relation.TURNS
 

@@ -105,14 +105,13 @@ def without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph
     inside = covered(when, began, ended) == ended - began
     length = calls.length_ns.copy()
     length[mine[inside]] = 0
-    own, release = calls.own_order.copy(), calls.release_ns.copy()
-    own[mine[freed]] = True
+    release = calls.release_ns.copy()
     if len(mine) and freed[0]:
         # A thread's first call then comes after nothing, and stays where it was.
-        own[mine[0]], release[mine[0]] = False, began[0]
+        release[mine[0]] = began[0]
     changed = mine[(spared > 0) | inside]
     waits = graph.waits.take(~np.isin(graph.waits.call, mine[inside]))
-    calls = replace(calls, before_ns=before, length_ns=length, handed_by=handed, own_order=own, release_ns=release)
+    calls = replace(calls, before_ns=before, length_ns=length, handed_by=handed, release_ns=release)
     went = int(spared.sum() + (ended - began)[inside].sum())
     return replace(graph, calls=calls, waits=waits), changed, went
 
