@@ -2,8 +2,8 @@
 
 No recording says so, whatever its version: flows join the ops of a forward and a backward pass, not threads. But a
 thread that waits begins nothing, and goes on at once when the other is done. Where two threads never begin anything
-while the other is in the middle of something, and follow each other more promptly than they would if either's times
-were shifted, they take turns.
+while the other is in the middle of something, and follow each other more rarely and promptly than they would if
+either's times were shifted, they take turns.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _CHANCE = 0.1
 """Threads take turns where at most this share of the shifts looks as if they did."""
 _OVERLAP = 0.01
 """So much of the overlap that a shift brings is none: clocks and rounding."""
-_AS_PROMPT = 2
-"""Threads follow each other as promptly as others if it takes them at most so many times as long."""
+_ALIKE = 2
+"""A shift looks like the recording where threads follow each other at most so many times as often, and as late."""
 _SAMPLED = 2048
 
 
@@ -75,9 +75,10 @@ def _relation(one: _Work, other: _Work) -> Relation:
         return Relation.BESIDE
     apart = shifts[overlaps * _OVERLAP <= seen]
     if len(apart) > _CHANCE * len(shifts):
-        at_most = _AS_PROMPT * _handover_ns(one.begins_ns, other.begins_ns)
-        moved = [first + (one.begins_ns - first + by) % window for by in apart]
-        if sum(_handover_ns(one_ns, other.begins_ns) <= at_most for one_ns in moved) > _CHANCE * len(shifts):
+        changes, took = _handovers(one.begins_ns, other.begins_ns)
+        moved = [_handovers(first + (one.begins_ns - first + by) % window, other.begins_ns) for by in apart]
+        alike = [many <= _ALIKE * changes and each <= _ALIKE * took for many, each in moved]
+        if sum(alike) > _CHANCE * len(shifts):
             return Relation.UNKNOWN
     return Relation.TURNS
 
@@ -90,9 +91,10 @@ def _overlaps(one: _Work, other: _Work, shifts: I64, first: int, window: int) ->
     return found
 
 
-def _handover_ns(one_ns: I64, other_ns: I64) -> float:
-    """From the last begin of one thread to the first of the other, on average over their changes."""
+def _handovers(one_ns: I64, other_ns: I64) -> tuple[int, float]:
+    """How often one thread comes after the other, and how long after, on average for the more prompt of the two."""
     at = np.concatenate([one_ns, other_ns])
     order = np.argsort(at, kind="stable")
-    changes = np.diff(order < len(one_ns))
-    return float(np.diff(at[order])[changes].mean())
+    changes, took = np.diff((order < len(one_ns)).astype(np.int8)), np.diff(at[order])
+    each = min(float(took[changes == to].mean()) for to in (-1, 1) if (changes == to).any())
+    return int(np.count_nonzero(changes)), each
