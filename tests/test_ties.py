@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from overlapscope.prediction import predict
+from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.names import check_names
+from overlapscope.prediction.noise import spread
 from overlapscope.prediction.predict import prepare
 from overlapscope.prediction.turns import Relation, relations
 from overlapscope.sources import load
@@ -81,6 +83,9 @@ def test_a_thread_by_itself_stays_and_the_interval_says_so() -> None:
     assert (graph.calls.handed_by < 0).all()
     result = predict(trace, ["faster-loader"]).result
     assert "tells what 1 thread with" in " ".join(result.replay.reasons)
+    lucky = spread(graph, Stance.BEST).calls
+    follows = lucky.handed_by >= 0
+    assert follows.any() and (lucky.thread[follows] == 1).all() and (lucky.thread[lucky.handed_by[follows]] == 0).all()
 
 
 def test_two_threads_seen_once_are_not_said_to_take_turns() -> None:
@@ -128,3 +133,11 @@ def test_a_blocking_call_is_found_inside_a_range_of_its_thread() -> None:
     notes = [Host("read loss", 2 * MS, 2 * MS + 950 * US), Host("read loss", 3 * MS, 3 * MS + 950 * US, thread=9)]
     result = predict(make_trace(kernels, calls=calls, annotations=notes), ["no-sync read loss"]).result
     assert result.interventions[0].touched == 1
+
+
+def test_item_is_no_copy_that_might_not_block_even_where_no_ops_were_recorded() -> None:
+    for name, blocks in (("item_every_step", False), ("blocking_copy", True)):
+        trace = load(TRACES / f"known_causes/{name}.json.gz", progress=False, cache=False)
+        light = dataclasses.replace(trace, cpu_ops=HostEvents.empty(trace.names))
+        with_ops, without = (predict(one, ["non-blocking"]).result.interventions[0].touched for one in (trace, light))
+        assert with_ops == without and (without > 0) == blocks
