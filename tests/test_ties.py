@@ -95,6 +95,17 @@ def test_two_threads_seen_once_are_not_said_to_take_turns() -> None:
     assert relations(make_trace(calls=calls), (MAIN, OTHER)) == {(0, 1): Relation.UNKNOWN}
 
 
+def test_threads_that_seldom_work_are_not_said_to_take_turns() -> None:
+    """Of many threads by themselves some never meet."""
+    random = np.random.default_rng(1)
+    calls = [
+        Host("cudaLaunchKernel", at, at + 5 * US, thread)
+        for thread in range(20)
+        for at in random.integers(0, 1000 * MS, 600).tolist()
+    ]
+    assert Relation.TURNS not in relations(make_trace(calls=calls), range(20)).values()
+
+
 def bursts(thread: int, begin: int) -> Iterator[Host]:
     for number in range(20):
         for at in range(begin, begin + 3000, 100):

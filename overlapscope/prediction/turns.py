@@ -24,6 +24,8 @@ _CHANCE = 0.1
 """Threads take turns where at most this share of the shifts looks as if they did."""
 _OVERLAP = 0.01
 """So much of the overlap that a shift brings is none: clocks and rounding."""
+_FEW = 3
+"""So many overlaps may as well be none by chance."""
 _ALIKE = 2
 """A shift looks like the recording where threads follow each other at most so many times as often, and as late."""
 _SAMPLED = 2048
@@ -73,7 +75,7 @@ def _relation(one: _Work, other: _Work) -> Relation:
     overlaps = _overlaps(one, other, shifts, first, window) + _overlaps(other, one, -shifts, first, window)
     if seen > _OVERLAP * np.median(overlaps):
         return Relation.BESIDE
-    apart = shifts[overlaps * _OVERLAP <= seen]
+    apart = shifts[overlaps <= max(seen / _OVERLAP, _FEW)]
     if len(apart) > _CHANCE * len(shifts):
         changes, took = _handovers(one.begins_ns, other.begins_ns)
         moved = [_handovers(first + (one.begins_ns - first + by) % window, other.begins_ns) for by in apart]
