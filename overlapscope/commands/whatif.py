@@ -39,7 +39,7 @@ OPTIONS: Final = (
     Option("faster-loader", "data is there when it is asked for"),
     Option("pin", "host memory pinned beforehand"),
     Option("non-blocking", "copies with non_blocking=True"),
-    Option("no-sync", "a blocking call returns at once: CALL, or calls that the op CALL makes", "CALL"),
+    Option("no-sync", "a blocking call returns at once: CALL, or calls inside the op or range CALL", "CALL"),
     Option("batch-copies", "many small copies as one"),
     Option("side-stream", "copies on their own stream per direction"),
     Option("two-way", "both copy directions at once"),
