@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from overlapscope.prediction import predict
+from overlapscope.prediction.base import prepare
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.names import check_names
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.predict import prepare
 from overlapscope.prediction.turns import Relation, relations
 from overlapscope.sources import load
 from overlapscope.trace import HostEvents, Kind, Trace
@@ -83,7 +83,7 @@ def test_a_thread_by_itself_stays_and_the_interval_says_so() -> None:
     assert (graph.calls.handed_by < 0).all()
     result = predict(trace, ["faster-loader"]).result
     assert "tells what 1 thread with" in " ".join(result.replay.reasons)
-    lucky = spread(graph, Stance.BEST).calls
+    lucky = spread(graph, Stance.BEST, plain=False).calls
     follows = lucky.handed_by >= 0
     assert follows.any() and (lucky.thread[follows] == 1).all() and (lucky.thread[lucky.handed_by[follows]] == 0).all()
 
