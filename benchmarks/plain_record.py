@@ -69,10 +69,11 @@ class Worker:
         else:
             task = ["time", str(target), *program]
         places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {"PYTHONPATH": os.pathsep.join(places)} | ({"OMP_NUM_THREADS": "1"} if device == "cpu" else {})
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.plain_worker", *task],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
+            env=os.environ | variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

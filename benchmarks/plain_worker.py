@@ -1,7 +1,7 @@
 """A process of `benchmarks.plain_record`: imports what its script does, says so, and runs it when told to.
 
-    python -m benchmarks.plain_worker time FILE SCRIPT [ARGUMENTS...]             # without overlapscope
-    python -m benchmarks.plain_worker record SCRIPT -- OPTIONS... SCRIPT [ARGUMENTS...]   # overlapscope run
+python -m benchmarks.plain_worker time FILE SCRIPT [ARGUMENTS...]                     # without overlapscope
+python -m benchmarks.plain_worker record SCRIPT [OPTIONS...] SCRIPT [ARGUMENTS...]    # by overlapscope run
 """
 
 from __future__ import annotations

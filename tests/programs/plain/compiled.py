@@ -28,9 +28,8 @@ class Block(nn.Module):
 
 WIDTH = o.size(256, 8)
 model = nn.Sequential(*(Block(WIDTH) for _ in range(o.size(12, 2)))).to(o.device)
-fast = torch.compile(
-    model, backend="inductor" if o.cuda else "eager", mode="reduce-overhead" if "reduced" in o.edits and o.cuda else None
-)
+mode = "reduce-overhead" if "reduced" in o.edits and o.cuda else None
+fast = torch.compile(model, backend="inductor" if o.cuda else "eager", mode=mode)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 batches = torch.randn(16, o.size(256, 8), WIDTH, device=o.device)
 loss = torch.zeros(())

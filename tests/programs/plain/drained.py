@@ -15,7 +15,7 @@ from tests.programs.plain.photos import Photos
 o = options("resized")
 SIDE, WIDTH, PATCH = o.size(224, 16), o.size(384, 16), 16 if o.cuda else 4
 
-photos = Photos(SIDE, 4, resized="resized" in o.edits)
+photos = Photos(SIDE, 3, resized="resized" in o.edits)
 loader = DataLoader(photos, batch_size=o.size(16, 2), num_workers=o.size(12, 2))
 layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True)
 patches = nn.Conv2d(3, WIDTH, PATCH, stride=PATCH)

@@ -40,20 +40,20 @@ workers = "workers" in o.edits
 loader = DataLoader(
     Texts(), batch_size=o.size(16, 2), num_workers=o.size(4, 1) if workers else 0, pin_memory=workers and o.cuda
 )
-model = GPT2LMHeadModel(
-    GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=LENGTH,
-        n_embd=o.size(768, 32),
-        n_layer=o.size(8, 2),
-        n_head=o.size(12, 2),
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-).to(o.device)
+config = GPT2Config(
+    vocab_size=VOCABULARY,
+    n_positions=LENGTH,
+    n_embd=o.size(768, 32),
+    n_layer=o.size(8, 2),
+    n_head=o.size(12, 2),
+    resid_pdrop=0.0,
+    embd_pdrop=0.0,
+    attn_pdrop=0.0,
+    bos_token_id=0,
+    eos_token_id=0,
+)
+with torch.device(o.device):
+    model = GPT2LMHeadModel(config)
 graphed = "graph" in o.edits and o.cuda
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, capturable=graphed)
 static = torch.zeros(o.size(16, 2), LENGTH, dtype=torch.int64, device=o.device)

@@ -14,8 +14,8 @@ from tests.programs.plain.options import options
 
 o = options("graph")
 
-layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(o.size(100, 5))).to(o.device)
-optimizer = torch.optim.SGD(layers.parameters(), lr=1e-3)
+layers = [nn.Linear(128, 128, device=o.device) for _ in range(o.size(100, 5))]
+optimizer = torch.optim.SGD([weight for layer in layers for weight in layer.parameters()], lr=1e-3)
 batch = torch.randn(64, 128, device=o.device)
 
 
@@ -34,4 +34,4 @@ step = captured(train) if "graph" in o.edits and o.cuda else train
 for _ in range(o.steps):
     step()
     overlapscope.step()
-print(f"{sum(layer.weight.sum().item() for layer in layers):.4f}")
+print(f"{sum(float(layer.weight.detach().sum()) for layer in layers):.4f}")

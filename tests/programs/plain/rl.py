@@ -25,7 +25,8 @@ state = np.zeros(SEEN, np.float32)
 
 def choose(seen: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        return policy(seen).argmax()
+        best: torch.Tensor = policy(seen).argmax()
+        return best
 
 
 def update(seen: torch.Tensor, chosen: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:
