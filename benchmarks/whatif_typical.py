@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from overlapscope.prediction.base import prepare
 from overlapscope.prediction.graph import Graph, Why
 from overlapscope.prediction.periods import step_times
-from overlapscope.prediction.predict import prepare
 from overlapscope.prediction.replay import replay
 from overlapscope.sources import load
 from overlapscope.trace import Memory
@@ -38,7 +38,7 @@ def _errors_pct(path: Path) -> list[float]:
             graph = _typical(base.graph)
             replayed = replay(graph)
             steps = step_times(graph, device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
-            errors.append(100 * abs(steps.median_ns / base.measured.median_ns - 1))
+            errors.append(100 * abs(steps.median_ns / base.recorded.median_ns - 1))
     return errors
 
 

@@ -30,17 +30,19 @@ def analyze(
     device: int | None = None,
     step: str | None = None,
     range: str | None = None,
+    plain_step_ns: int | None = None,
 ) -> Report:
     """Analyse a trace, or the traces of one job, into a report.
 
     `device`, `step` and `range` narrow every figure to one device, step or range; causes are found on the
-    whole recording all the same.
+    whole recording all the same. `plain_step_ns` tells what a step takes while nothing is recorded, for a trace whose
+    recorder did not time that (`docs/plain.md`).
 
     Raises KeyError where no device has what was asked for.
     """
     traces = (trace,) if isinstance(trace, Trace) else tuple(trace)
     analyses = [analyze_trace(one, device=device, step=step, range=range) for one in traces]
-    return build(analyses, scope=step or range or "window")
+    return build(analyses, scope=step or range or "window", plain_step_ns=plain_step_ns)
 
 
 def diff(before: Job, after: Job) -> Diff:

@@ -5,7 +5,7 @@ The JSON's names are a contract (`docs/json-report.md`, `overlapscope schema`): 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from overlapscope import __version__
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.prediction.program import Program, find_program, summary
 from overlapscope.rules import find_all
 from overlapscope.rules.finding import Finding
 
@@ -50,14 +51,58 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         show([trace.source for trace in self.traces], height=height)
 
 
-def build(analyses: Iterable[TraceAnalysis], *, scope: str = "window", replayed: bool = True) -> Report:
+def build(
+    analyses: Iterable[TraceAnalysis],
+    *,
+    scope: str = "window",
+    replayed: bool = True,
+    plain_step_ns: int | None = None,
+) -> Report:
     """Join analysed traces into a report and apply every rule. `scope` names what was analysed.
 
-    `replayed` is false where nobody asks what fixes save: every finding's cost is its bound then.
+    `replayed` is false where nobody asks what fixes save: every finding's cost is its bound then, and a plain step that
+    was not timed is not estimated. `plain_step_ns` tells what a step takes while nothing is recorded.
     """
     done = tuple(analyses)
-    findings = find_all(done, scope=scope, replayed=replayed)
-    return Report(traces=tuple(one.result for one in done), findings=findings)
+    programs = [find_program(one, plain_step_ns, estimate=replayed) if scope == "window" else None for one in done]
+    return joined(done, programs, scope=scope, replayed=replayed)
+
+
+def joined(
+    analyses: Sequence[TraceAnalysis], programs: Sequence[Program | None], *, scope: str, replayed: bool
+) -> Report:
+    """`build`, for whoever has the plain programs already."""
+    findings = find_all(analyses, programs, scope=scope, replayed=replayed)
+    results = [one.result for one in analyses]
+    return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings)
+
+
+def _with_plain(result: TraceResult, program: Program | None) -> TraceResult:
+    if program is None:
+        return result
+    devices = (msgspec.structs.replace(one, plain=summary(one, program)) for one in result.devices)
+    return msgspec.structs.replace(result, devices=tuple(devices))
+
+
+def of_program(report: Report) -> Report:
+    """The report as of the plain program, on every device of which its step is measured or told.
+
+    It is what is judged and compared: `Device.plain.program` takes the place of the recording's figures, and the
+    findings' plain bounds that of the recorded ones.
+    """
+    traces = [msgspec.structs.replace(trace, devices=tuple(map(_spoken, trace.devices))) for trace in report.traces]
+    findings = [
+        one if one.plain_bound_ns is None else msgspec.structs.replace(one, bound_ns=one.plain_bound_ns)
+        for one in report.findings
+    ]
+    return msgspec.structs.replace(report, traces=tuple(traces), findings=tuple(findings))
+
+
+def _spoken(device: Device) -> Device:
+    plain = device.plain
+    if plain is None or plain.program is None:
+        return device
+    return msgspec.structs.replace(plain.program, plain=plain)
 
 
 def to_json(report: Report) -> bytes:

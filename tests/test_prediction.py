@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from overlapscope.errors import UsageError
 from overlapscope.prediction import best, predict
+from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import all_interventions
-from overlapscope.prediction.predict import Outcome, outcome, parse, prepare
+from overlapscope.prediction.predict import Outcome, outcome, parse
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
 from overlapscope.sources import load

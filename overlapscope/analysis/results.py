@@ -196,6 +196,31 @@ class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
     ops: int
 
 
+PlainOrigin = Literal["measured", "told", "estimated"]
+"""How the length of a plain step is known: timed by the recorder, told by the user, or estimated from the recording."""
+
+
+class Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """One device while nothing is recorded: what a step of the program takes then (`docs/plain.md`)."""
+
+    step_ns: int
+    low_ns: int
+    """`low_ns <= step_ns <= high_ns`: how sure it is."""
+    high_ns: int
+    origin: PlainOrigin
+    recorded_step_ns: int
+    """What a step took in the recording: the median of those whose end is known; without steps the window."""
+    buckets: Buckets | None
+    """Of a step, adding up to `step_ns`; None where the recording cannot be replayed and took less than its ops do."""
+    exposed_copy_by_cause: dict[str, int]
+    """Adds up to the bucket."""
+    idle_by_cause: dict[str, int]
+    """Likewise. `unknown` holds what no replay explains."""
+    program: Device | None = None
+    """The figures of the recording replayed with its steps as long as plain ones, which is what verdict, budgets, diffs
+    and baselines speak of; None where the plain step is only estimated, or nothing could be replayed."""
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one device in one trace."""
 
@@ -222,6 +247,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ranges: tuple[Period, ...]
     kernels: tuple[KernelGroup, ...]
     """Longest first."""
+    plain: Plain | None = None
+    """The same while nothing is recorded; None where it is not known at all, or a step or range is looked at alone."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

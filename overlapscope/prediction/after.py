@@ -9,6 +9,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.intervals import I64
+from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.replay import Replay
 from overlapscope.trace import Collectives, GpuOps, HostEvents, Kind, Memory, Table, Trace
@@ -46,6 +47,30 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     # All tables share one table of names.
     tables = {f.name: replace(getattr(moved, f.name), names=names) for f in fields(moved) if _is_table(moved, f.name)}
     return replace(moved, names=names, **tables)
+
+
+def plain_trace(base: Base) -> Trace:
+    """The timeline of a recording's plain program. Nothing was moved to another stream, so records of synchronisation
+    stay, at their calls. Python frames, which are nothing but a place in the code, are left out."""
+    assert base.replayed is not None
+    trace = base.graph.trace
+    lean = replace(trace, python_frames=HostEvents.empty(trace.names))
+    graph = replace(base.graph, trace=lean)
+    clock = _Clock(graph, base.replayed)
+    syncs = trace.syncs
+    at, threads = _rows_of(trace, syncs.correlation), trace.runtime_calls.thread
+    thread = np.where(at >= 0, np.append(threads, -1)[at], -1)
+    moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, thread, place=syncs.place))
+    syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
+    return replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
+
+
+def _rows_of(trace: Trace, correlation: I64) -> I64:
+    """The runtime call of each correlation; -1 for none."""
+    known = trace.runtime_calls.correlation
+    order = np.argsort(known, kind="stable")
+    found = np.append(order, -1)[np.searchsorted(known[order], correlation)]
+    return np.where((correlation >= 0) & (np.append(known, -2)[found] == correlation), found, -1)
 
 
 def _is_table(trace: Trace, name: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -26,8 +27,9 @@ class Figures:
     """Of all steps whose end is known, together: a single one may hold no copy where the host runs ahead."""
 
 
-def figures(trace: Trace, device: int, steps: StepTimes, step_ns: int) -> Figures:
-    """The figures of a device's steps, of which each takes `step_ns` when many follow each other."""
+def figures(trace: Trace, device: int, steps: StepTimes, step_ns: int, real_ns: int) -> Figures:
+    """The figures of a device's steps, of which each takes `step_ns` when many follow each other, and stands for one of
+    `real_ns` (`base.Base.real_ns`)."""
     known = len(steps.known)
     middle = int(np.argsort(steps.known, kind="stable")[(known - 1) // 2])
     timeline = build(trace, device)
@@ -39,7 +41,25 @@ def figures(trace: Trace, device: int, steps: StepTimes, step_ns: int) -> Figure
     # What a step takes longer than its own window is time in which a copy engine works for it.
     beyond = step_ns - int(ends[0] - starts[0])
     buckets = msgspec.structs.replace(buckets, exposed_copy_ns=buckets.exposed_copy_ns + beyond)
-    return Figures(buckets, overlap)
+    return Figures(Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns)), overlap)
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def fitted(parts: Mapping[K, int], spare: K, whole: int) -> dict[K, int]:
+    """Lengths that add up to `whole`: what is lacking goes to the spare one, what is too much comes from it, and where
+    that is not enough from all others in proportion."""
+    result = dict(parts)
+    result[spare] = max(0, result[spare] + whole - sum(result.values()))
+    total, running, given = sum(result.values()), 0, 0
+    if total > whole:
+        for name, ns in result.items():
+            running += ns
+            # The running sum is rounded, so that no nanosecond is lost or made.
+            result[name] = running * whole // total - given
+            given += result[name]
+    return result
 
 
 def compared_buckets(before: Figures, after: Sequence[Figures]) -> dict[str, Figure]:

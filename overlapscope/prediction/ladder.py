@@ -9,10 +9,11 @@ import msgspec
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import all_interventions
-from overlapscope.prediction.predict import Base, Choice, Prediction, apply, conclude, in_order, outcome, prepare
+from overlapscope.prediction.predict import Choice, Prediction, apply, conclude, in_order, outcome, plain_of
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
 from overlapscope.trace import Bool, Kind, Trace
@@ -20,25 +21,32 @@ from overlapscope.trace import Bool, Kind, Trace
 VALUE_BYTES = 1024
 """A download of at most this size is a value or two."""
 LEAST_GAIN = 0.01
-"""A rung is worth taking where it saves at least this share of the replayed step."""
+"""A rung is worth taking where it saves at least this share of the unchanged step."""
 
 
-def best(trace: Trace, *, device: int | None = None, calibration: Calibration | None = None) -> Prediction:
+def best(
+    trace: Trace,
+    *,
+    device: int | None = None,
+    calibration: Calibration | None = None,
+    plain_step_ns: int | None = None,
+) -> Prediction:
     """Predict with the set of interventions that gains most, and say what each adds.
 
     From nothing changed, whichever gains most comes next, or the pair of them where none alone gains anything; until
     nothing more gains 1 % of the step. Raises what `predict` does.
     """
-    base = prepare(trace, device, calibration)
-    if not base.fidelity.valid:
-        return conclude(base, ())
-    was = base.steps.median_ns
+    recorded = prepare(trace, device, calibration)
+    if not recorded.fidelity.valid:
+        return conclude(recorded, (), plain_step_ns)
+    base = plain_of(recorded, plain_step_ns)
+    was = base.step_ns
     left = [choice for choice in _candidates(base) if apply(base, [choice], [Stance.EXPECTED])[0].touched]
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
-    chosen = conclude(base, ())
+    chosen = conclude(recorded, (), plain_step_ns)
     while left:
         steps = [(one,) for one in left]
         gained = _best_of(base, taken, steps)
@@ -49,7 +57,7 @@ def best(trace: Trace, *, device: int | None = None, calibration: Calibration | 
         now, added = gained
         taken = in_order((*taken, *added))
         left = [choice for choice in left if choice not in added]
-        chosen = conclude(base, taken)
+        chosen = conclude(recorded, taken, plain_step_ns)
         found = chosen.result.predicted_step_ns
         if found is not None:
             rungs.append(

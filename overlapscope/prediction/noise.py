@@ -19,14 +19,16 @@ copied a step ahead (traces/further/training)."""
 COPIES = {Stance.BEST: -0.03, Stance.WORST: 0.03}
 HOST = {Stance.BEST: -0.2, Stance.WORST: 0.2}
 """Also of copies from and to pageable memory, which the host moves."""
+HOST_OF_PLAIN = {Stance.BEST: -0.1, Stance.WORST: 0.1}
+"""Where the plain step tells how fast the host was, what differs is which of its work takes how much of it."""
 
 
-def spread(graph: Graph, stance: Stance) -> Graph:
-    """The graph of a lucky run (`BEST`), or of an unlucky one (`WORST`)."""
+def spread(graph: Graph, stance: Stance, *, plain: bool) -> Graph:
+    """The graph of a lucky run (`BEST`), or of an unlucky one (`WORST`). `plain` where the plain step is known."""
     if stance == Stance.EXPECTED:
         return graph
     items, calls = graph.items, graph.calls
-    host = HOST[stance]
+    host = (HOST_OF_PLAIN if plain else HOST)[stance]
     device = np.where(items.on_engine, COPIES[stance], np.where(items.is_copy, host, KERNELS[stance]))
     return replace(
         graph,

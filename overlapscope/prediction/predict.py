@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 import numpy as np
 
+from overlapscope.analysis import plain_step
 from overlapscope.analysis.host import line_ids_around, line_text, ops_around
-from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.errors import UsageError
 from overlapscope.intervals import I64
 from overlapscope.prediction.after import predicted_ops, predicted_trace
-from overlapscope.prediction.build import build
+from overlapscope.prediction.base import Base, as_plain, prepare
 from overlapscope.prediction.calibration import Calibration
-from overlapscope.prediction.fidelity import judge
-from overlapscope.prediction.figures import compared_buckets, compared_percentage, figures
+from overlapscope.prediction.figures import Figures, compared_buckets, compared_percentage, figures
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.hardware import Hardware, Stance, find_hardware
+from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Request
 from overlapscope.prediction.needs import BY_SHAPES
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.periods import StepTimes, engine_ns, find_steps, step_times
+from overlapscope.prediction.periods import StepTimes, engine_ns, step_times
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
     Assumption,
@@ -32,6 +31,7 @@ from overlapscope.prediction.result import (
     Constant,
     Estimate,
     Fidelity,
+    KnownStep,
     WhatIf,
 )
 from overlapscope.trace import Kind, Trace
@@ -65,24 +65,6 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Base:
-    """A recording made ready for predictions: its graph, and the replay of that with nothing changed."""
-
-    trace: Trace
-    device: int
-    main_stream: int
-    numbers: I64
-    """Of the steps that are judged."""
-    hardware: Hardware
-    graph: Graph
-    replayed: Replay | None
-    """None where the graph cannot be replayed; `fidelity` then is not valid."""
-    measured: StepTimes
-    steps: StepTimes
-    fidelity: Fidelity
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """What interventions made of a recording, taken one way."""
 
@@ -90,8 +72,10 @@ class Outcome:
     graph: Graph
     replayed: Replay
     steps: StepTimes
-    step_ns: int
+    replayed_step_ns: int
     """What a step takes when many follow each other."""
+    step_ns: int
+    """What that stands for (`Base.real_ns`)."""
 
 
 def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
@@ -123,51 +107,6 @@ def in_order(choices: Iterable[Choice]) -> tuple[Choice, ...]:
     return tuple(sorted({*choices}, key=lambda choice: (order.index(choice.intervention.id), choice.argument or "")))
 
 
-def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *, with_shapes: bool = True) -> Base:
-    """Build and replay a recording's graph. `with_shapes` lets it read the recording's file again for those of inputs.
-
-    Raises KeyError where it has no such device, UsageError where it has no GPU activity at all.
-    """
-    if not len(trace.gpu_ops):
-        raise UsageError(f"{trace.source}: there is no GPU activity to predict from.")
-    if device is not None and device not in trace.devices:
-        raise KeyError(f"device {device}")
-    named = set(trace.device_names.values())
-    if calibration is not None and named and calibration.gpu not in named:
-        raise UsageError(
-            f"the calibration is of an {calibration.gpu}, but {trace.source} was recorded on "
-            f"{', '.join(sorted(named))}; leave it out, or make one of that GPU."
-        )
-    chosen = _busiest(trace) if device is None else device
-    hardware = find_hardware(trace, calibration)
-    graph = build(trace, hardware.known, with_shapes=with_shapes)
-    timeline = build_timeline(trace, chosen)
-    stream = timeline.main_stream
-    numbers = find_steps(graph, chosen, stream, timeline.judged_from_ns)
-    recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
-    try:
-        replayed = replay(graph)
-    except Deadlock:
-        nothing = Fidelity(
-            valid=False,
-            reasons=("Its launches, ops and waits contradict each other: each waits for another.",),
-            step_error_pct=None,
-            start_error_ns=0,
-            launch_latency_ns=hardware.known.launch_latency_ns or 0,
-            unexplained_ns=0,
-        )
-        return Base(trace, chosen, stream, numbers, hardware, graph, None, recorded, recorded, nothing)
-    steps = step_times(graph, chosen, stream, numbers, replayed.start_ns, replayed.end_ns)
-    fidelity = judge(graph, replayed, recorded, steps, chosen, timeline.judged_from_ns)
-    return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps, fidelity)
-
-
-def _busiest(trace: Trace) -> int:
-    """The device with the most time in ops; the lowest of equals."""
-    ops = trace.gpu_ops
-    return max(trace.devices, key=lambda one: (int((ops.end_ns - ops.start_ns)[ops.device == one].sum()), -one))
-
-
 def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance]) -> tuple[Applied, ...]:
     """What each choice makes of what the ones before it made, each at its stance."""
     graph, applied = base.graph, []
@@ -184,13 +123,13 @@ def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance], ru
     graph = applied[-1].graph if applied else base.graph
     changed = any(done.touched for done in applied)
     if changed:
-        graph = spread(graph, run)
+        graph = spread(graph, run, plain=base.plain is not None)
     replayed = replay(graph)
     steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
     if changed and not steps.whole:
         step_ns = max(step_ns, engine_ns(graph, base.device, base.numbers, replayed.start_ns, replayed.end_ns))
-    return Outcome(applied, graph, replayed, steps, step_ns)
+    return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
 
 
 def predict(
@@ -199,57 +138,61 @@ def predict(
     *,
     device: int | None = None,
     calibration: Calibration | None = None,
+    plain_step_ns: int | None = None,
 ) -> Prediction:
     """What a step would take with the interventions: `pin`, `side-stream`, `no-sync cudaStreamSynchronize`...
 
-    `device` defaults to the busiest. Constants of the hardware come from the calibration, where one of the trace's GPU
-    is given, else from the trace, else from the table of an H200 that is shipped.
+    It is a step of the plain program where the recorder timed one, or `plain_step_ns` tells it; else one of the
+    recording. `device` defaults to the busiest. Constants of the hardware come from the calibration, where one of the
+    trace's GPU is given, else from the trace, else from the table of an H200 that is shipped.
 
     Raises UsageError for an intervention that does not exist, lacks what it has to be told, or a trace without GPU
     activity; KeyError, with what was asked for, where there is no such device.
     """
-    return conclude(prepare(trace, device, calibration), parse(interventions))
+    return conclude(prepare(trace, device, calibration), parse(interventions), plain_step_ns)
 
 
-def conclude(base: Base, choices: Sequence[Choice]) -> Prediction:
+def plain_of(base: Base, told_ns: int | None) -> Base:
+    """The plain program of a recording that can be replayed, where its step is told or timed; else the recording."""
+    step = plain_step.told(told_ns) if told_ns is not None else plain_step.measured(base.trace.plain_steps)
+    return base if step is None or not base.fidelity.valid else as_plain(base, step)
+
+
+def conclude(recorded: Base, choices: Sequence[Choice], plain_step_ns: int | None) -> Prediction:
     """Predict from a recording that has been made ready."""
+    base = plain_of(recorded, plain_step_ns)
     if not base.fidelity.valid:
         return Prediction(_result(base), base.trace, None)
     try:
-        return _concluded(base, choices)
+        return _concluded(recorded, base, choices)
     except Deadlock:
         reason = "With these changes, launches, ops and waits wait for each other in a circle."
         contradicted = msgspec.structs.replace(base.fidelity, valid=False, reasons=(reason,))
         return Prediction(_result(replace(base, fidelity=contradicted)), base.trace, None)
 
 
-def _concluded(base: Base, choices: Sequence[Choice]) -> Prediction:
+def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
     taken = {stance: outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
     expected = taken[Stance.EXPECTED]
     times = [taken[stance].step_ns for stance in Stance]
     if any(done.touched for done in expected.applied):
         # The steps of one recording differ, too.
-        least, most = (part / max(base.measured.median_ns, 1) for part in base.measured.spread)
+        least, most = (part / max(base.recorded.median_ns, 1) for part in base.recorded.spread)
+        if base.plain is not None:
+            # Lucky or not, all of them are as sure as the plain step is.
+            least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
         times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
     step = Estimate(value=expected.step_ns, low=min(times), high=max(times))
-    was = base.steps.median_ns
-    before = figures(base.trace, base.device, base.measured, base.measured.median_ns)
-    after = [
-        figures(
-            replace(base.trace, gpu_ops=predicted_ops(taken[stance].graph, taken[stance].replayed)),
-            base.device,
-            taken[stance].steps,
-            taken[stance].step_ns,
-        )
-        for stance in Stance
-    ]
+    was = base.step_ns
+    after = [_figures_of(base, taken[stance]) for stance in Stance]
     constants = _constants(base, choices, expected)
     result = _result(
         base,
         predicted_step_ns=step,
         gain_ns=Estimate(value=was - step.value, low=was - step.high, high=was - step.low),
         gain_pct=100 * (was - step.value) / was if was else None,
-        buckets=compared_buckets(before, after),
+        recorded_predicted_step_ns=_of_recording(recorded, base, choices, expected),
+        buckets=compared_buckets(before := _figures_before(base), after),
         hidden_copy_pct=compared_percentage("hidden_copy_pct", before, after),
         efficiency_pct=compared_percentage("efficiency_pct", before, after),
         interventions=tuple(
@@ -264,6 +207,27 @@ def _concluded(base: Base, choices: Sequence[Choice]) -> Prediction:
     return Prediction(result, base.trace, replace(timeline, predicted_by=by))
 
 
+def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:
+    """What the changes would make of the recording's own steps."""
+    if base.plain is None:
+        return expected.step_ns
+    return outcome(recorded, choices, [Stance.EXPECTED] * len(choices)).step_ns
+
+
+def _figures_before(base: Base) -> Figures:
+    """Of the step that predictions are compared with: as recorded, or of the plain program."""
+    if base.plain is None or base.replayed is None:
+        step_ns = base.recorded.median_ns
+        return figures(base.trace, base.device, base.recorded, step_ns, step_ns)
+    trace = replace(base.trace, gpu_ops=predicted_ops(base.graph, base.replayed))
+    return figures(trace, base.device, base.steps, base.steps.median_ns, base.step_ns)
+
+
+def _figures_of(base: Base, found: Outcome) -> Figures:
+    trace = replace(base.trace, gpu_ops=predicted_ops(found.graph, found.replayed))
+    return figures(trace, base.device, found.steps, found.replayed_step_ns, found.step_ns)
+
+
 def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
     """The fidelity, and what else a prediction that used these constants leaves in doubt."""
     doubt = base.hardware.doubt
@@ -275,6 +239,7 @@ def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
 def _result(base: Base, **predicted: object) -> WhatIf:
     nothing: dict[str, object] = {
         "predicted_step_ns": None,
+        "recorded_predicted_step_ns": None,
         "gain_ns": None,
         "gain_pct": None,
         "buckets": {},
@@ -289,9 +254,11 @@ def _result(base: Base, **predicted: object) -> WhatIf:
         "rank": base.trace.rank,
         "device": base.device,
         "device_name": base.trace.device_names.get(base.device),
-        "steps": 0 if base.measured.whole else len(base.measured.known),
-        "baseline_step_ns": base.measured.median_ns,
-        "replayed_step_ns": base.steps.median_ns,
+        "steps": 0 if base.recorded.whole else len(base.recorded.known),
+        "baseline_step_ns": base.recorded.median_ns if base.plain is None else base.plain.step_ns,
+        "plain": None if base.plain is None else KnownStep(**asdict(base.plain)),
+        "recorded_step_ns": base.recorded.median_ns,
+        "replayed_step_ns": base.replayed_step_ns,
         "replay": base.fidelity,
     }
     return WhatIf(**(facts | nothing | predicted))  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from overlapscope import __version__
+from overlapscope.analysis.results import PlainOrigin
 
 SCHEMA_VERSION = 1
 
@@ -37,10 +38,20 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     recorded steps differ among themselves."""
 
 
+class KnownStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step takes while nothing is recorded."""
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+    origin: PlainOrigin
+
+
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the step of median length: as recorded, and predicted."""
+    """A figure of the step of median length: as it is, and predicted."""
 
     measured: int
+    """As recorded; of the plain program where its step is known."""
     predicted: Estimate
 
 
@@ -120,7 +131,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
     """What this rung has more than the one before."""
     predicted_step_ns: Estimate
     gain_ns: int
-    """Against the replayed step: that of the value."""
+    """Against the unchanged step: that of the value."""
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,15 +146,23 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     """How many steps the figures are the median of; 0 where the trace has none and the step is the window."""
     baseline_step_ns: int
-    """As measured."""
+    """As it is: of the plain program where its step is measured or told, else as recorded."""
+    plain: KnownStep | None
+    """The plain step, where it is measured or told."""
+    recorded_step_ns: int
+    """As recorded."""
     replayed_step_ns: int
-    """By the simulation with nothing changed."""
+    """By the simulation of the recording with nothing changed."""
     predicted_step_ns: Estimate | None
-    """By the simulation with the interventions; None where the replay is not valid."""
+    """By the simulation with the interventions, of the same program as `baseline_step_ns`; None where the replay is not
+    valid."""
+    recorded_predicted_step_ns: int | None
+    """The value for the recording itself."""
     gain_ns: Estimate | None
-    """Replayed less predicted; its `low` belongs to the prediction's `high`. Negative where the step gets longer."""
+    """What is saved of the unchanged step by the simulation; its `low` belongs to the prediction's `high`. Negative
+    where the step gets longer."""
     gain_pct: float | None
-    """The value's share of the replayed step."""
+    """The value's share of that step."""
     buckets: dict[str, Figure]
     """`compute_ns`, `exposed_comm_ns`, `exposed_copy_ns`, `exposed_other_ns`, `idle_ns` of the step; empty where
     nothing is predicted."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.predict import Base, apply, parse, prepare
+from overlapscope.prediction.predict import apply, parse
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.trace import Trace
 
 
 class Savings:
-    """One device of one recording, made ready when first asked."""
+    """One device of one recording, made ready when first asked, or of its plain program."""
 
-    def __init__(self, trace: Trace, device: int) -> None:
-        self._trace, self._device = trace, device
+    def __init__(self, trace: Trace, device: int, plain: Base | None = None) -> None:
+        self._trace, self._device, self._plain = trace, device, plain
         self._known: dict[tuple[str, ...], int] = {}
 
     def largest(self, fixes: Iterable[Sequence[str]]) -> int | None:
@@ -34,6 +35,8 @@ class Savings:
 
     @cached_property
     def _base(self) -> Base | None:
+        if self._plain is not None:
+            return self._plain
         # An analysis reads its trace once.
         base = prepare(self._trace, self._device, None, with_shapes=False)
         return base if base.fidelity.valid else None

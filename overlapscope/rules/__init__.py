@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Device
 from overlapscope.rules._claims import claims
-from overlapscope.rules._costs import Costs
-from overlapscope.rules.finding import FLOOR, CostFrom, Draft, Finding
+from overlapscope.rules._costs import Cost, Costs
+from overlapscope.rules.finding import FLOOR, Draft, Finding
 from overlapscope.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from overlapscope.prediction.program import Program
 
 _SUPPORT = {"finding", "rule", "_claims", "_costs", "_page", "_text"}
 
@@ -23,14 +28,43 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(sorted(rules, key=lambda rule: rule.id))
 
 
-def find_all(analyses: Iterable[TraceAnalysis], *, scope: str = "window", replayed: bool = True) -> tuple[Finding, ...]:
+def find_all(
+    analyses: Sequence[TraceAnalysis],
+    programs: Sequence[Program | None] | None = None,
+    *,
+    scope: str = "window",
+    replayed: bool = True,
+) -> tuple[Finding, ...]:
     """What all rules find in all traces and devices, costliest first, good news last.
 
-    `replayed` is false where nobody asks what fixes save: every cost is its bound then.
+    `programs` are the plain ones behind the recordings: where one decides, findings are of it. `replayed` is false
+    where nobody asks what fixes save: every cost is its bound then.
     """
-    rules = all_rules()
     findings = [
-        Finding(
+        finding
+        for analysis, program in zip(analyses, programs or [None] * len(analyses), strict=True)
+        if analysis.result.trust.verdict != "unusable"
+        for device in analysis.devices
+        for finding in _on_device(analysis, device, program, scope, replayed)
+    ]
+    return tuple(sorted(findings, key=costliest_first))
+
+
+def _on_device(
+    analysis: TraceAnalysis, device: DeviceAnalysis, program: Program | None, scope: str, replayed: bool
+) -> Iterator[Finding]:
+    recorded = _Drafts(analysis, device)
+    spoken, base = recorded, None
+    if program is not None and program.decides and program.analysis is not None:
+        ordinal = device.result.device
+        plain = next((one for one in program.analysis.devices if one.result.device == ordinal), None)
+        if plain is not None:
+            spoken, base = _Drafts(program.analysis, plain), program.base
+    costs = Costs(spoken.analysis, spoken.device, spoken.claims, base) if replayed else None
+    for number, (rule, draft) in enumerate(spoken.found):
+        cost = costs.of(rule, draft) if costs is not None else Cost(draft.bound_ns, "bound")
+        seen = draft if spoken is recorded else recorded.like(spoken, number)
+        yield Finding(
             rule=rule.id,
             severity=draft.severity or rule.severity,
             source=analysis.result.source,
@@ -38,29 +72,43 @@ def find_all(analyses: Iterable[TraceAnalysis], *, scope: str = "window", replay
             device=device.result.device,
             scope=scope,
             title=draft.title,
-            detail=draft.detail,
+            detail=draft.detail + cost.remark,
             advice=draft.advice,
-            cost_ns=cost_ns,
-            bound_ns=draft.bound_ns,
-            cost_from=cost_from,
-            where=draft.where,
-            example=draft.example,
+            cost_ns=cost.ns,
+            bound_ns=seen.bound_ns if seen is not None else 0,
+            plain_bound_ns=None if spoken is recorded else draft.bound_ns,
+            cost_from=cost.known_from,
+            where=(seen.where if seen is not None else None) or draft.where,
+            # A window of the recording, which is what can be looked at.
+            example=seen.example if seen is not None else None,
         )
-        for analysis in analyses
-        if analysis.result.trust.verdict != "unusable"
-        for device in analysis.devices
-        for found in [claims(analysis, device)]
-        for costs in [Costs(analysis, device, found) if replayed else None]
-        for rule in rules
-        for draft in rule.check(analysis, device, found)
-        if draft.severity == "info" or rule.severity == "info" or draft.bound_ns >= floor_ns(device.result)
-        for cost_ns, cost_from in [costs.of(rule, draft) if costs is not None else _bound(draft)]
-    ]
-    return tuple(sorted(findings, key=costliest_first))
 
 
-def _bound(draft: Draft) -> tuple[int, CostFrom]:
-    return draft.bound_ns, "bound"
+class _Drafts:
+    """What all rules say of one device."""
+
+    def __init__(self, analysis: TraceAnalysis, device: DeviceAnalysis) -> None:
+        self.analysis, self.device = analysis, device
+        self.claims = claims(analysis, device)
+        floor = floor_ns(device.result)
+        self.found = tuple(
+            (rule, draft)
+            for rule in all_rules()
+            for draft in rule.check(analysis, device, self.claims)
+            if "info" in (draft.severity, rule.severity) or draft.bound_ns >= floor
+        )
+
+    def like(self, other: _Drafts, number: int) -> Draft | None:
+        """The draft that says here what one says of the other: of the same rule and call, else the same in order."""
+        rule, draft = other.found[number]
+        mine = [one for known, one in self.found if known.id == rule.id]
+        place = sum(known.id == rule.id for known, _ in other.found[:number])
+        same = [one for one in mine if _call(one) == _call(draft)]
+        return same[0] if same else mine[place] if place < len(mine) else None
+
+
+def _call(draft: Draft) -> tuple[str | None, str | None] | None:
+    return None if draft.where is None else (draft.where.op, draft.where.call)
 
 
 def costliest_first(finding: Finding) -> tuple[bool, int, int, str, str, int]:

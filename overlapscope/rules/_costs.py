@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.rules._claims import Claims
+from overlapscope.rules._text import duration
 from overlapscope.rules.finding import CostFrom, Draft, Fixes
 from overlapscope.rules.rule import Rule
 
 if TYPE_CHECKING:
+    from overlapscope.prediction.base import Base
     from overlapscope.prediction.savings import Savings
 
 MOST_OPS = 200_000
@@ -19,20 +22,53 @@ are several for each finding (5.5 s in all for 200,000 made-up ops, whose analys
 replays any."""
 
 
+CONTRADICTS = 0.1
+"""A replay that saves less than this share of what a finding explains contradicts a finding that explains most of the
+time lost."""
+MORE = 1.1
+"""A saving larger than this many times what the finding explains is told the reason of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a fix saves."""
+
+    ns: int
+    known_from: CostFrom
+    remark: str = ""
+    """What has to be said of it: sentences, with a space before them."""
+
+
 class Costs:
     """Those of one device's findings; the recording is replayed when the first of them asks."""
 
-    def __init__(self, analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> None:
-        self._trace, self._device = analysis.trace, device
+    def __init__(
+        self, analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims, plain: Base | None = None
+    ) -> None:
+        """`plain` where the analysis is of a plain program."""
+        self._trace, self._device, self._plain = analysis.trace, device, plain
         self._judged_ns = found.judged_ns
+        self._lost_ns = found.buckets.idle_ns + found.buckets.exposed_copy_ns
         self._can_be_replayed = _is_whole(device) and len(analysis.trace.gpu_ops) <= MOST_OPS
         self._savings: Savings | None = None
 
-    def of(self, rule: Rule, draft: Draft) -> tuple[int, CostFrom]:
-        """What the fix saves, in ns, and how that is known."""
+    def of(self, rule: Rule, draft: Draft) -> Cost:
+        """What the fix saves."""
         fixes = _filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft)
         saved = self._saved_ns(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
-        return (draft.bound_ns, "bound") if saved is None else (saved, "replay")
+        if saved is None:
+            return Cost(draft.bound_ns, "bound")
+        if saved < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > self._lost_ns:
+            remark = (
+                f" A replay of the recording saves {duration(saved)} only, though this explains most of the time that "
+                "the GPU loses. One of the two is wrong, or something else is nearly as slow: take the saving as an "
+                "upper bound."
+            )
+            return Cost(draft.bound_ns, "bound", remark)
+        if saved > MORE * draft.bound_ns:
+            remark = f" The fix saves more than the {duration(draft.bound_ns)} of this finding, since it also shortens "
+            return Cost(saved, "replay", f"{remark}what other findings explain.")
+        return Cost(saved, "replay")
 
     def _saved_ns(self, fixes: Fixes) -> int | None:
         """None where no replay can tell."""
@@ -40,7 +76,7 @@ class Costs:
         from overlapscope.prediction.savings import Savings
 
         if self._savings is None:
-            self._savings = Savings(self._trace, self._device.result.device)
+            self._savings = Savings(self._trace, self._device.result.device, self._plain)
         try:
             saved = self._savings.largest(fixes)
         except (ArithmeticError, LookupError, MemoryError, ValueError):

@@ -48,10 +48,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What to change."""
     cost_ns: int
     """What the fix saves over the scope, taken alone: by replay where that is possible, else at most; 0 for good
-    news."""
+    news. Of the plain program where its step is measured or told, as the words are."""
     bound_ns: int
-    """The time that the finding answers for, as measured: an upper bound on what the fix saves of it. A fix may save
-    more by replay, as it can do away with what other findings answer for too. 0 for good news."""
+    """The time that the finding answers for in the recording: an upper bound on what the fix saves of it. A fix may
+    save more by replay, as it can do away with what other findings answer for too. 0 for good news."""
+    plain_bound_ns: int | None = None
+    """The same in the plain program; None where its step is neither measured nor told."""
     cost_from: CostFrom
     """Whether `cost_ns` is what a replay of the recording says (`overlapscope whatif`), or the bound."""
     where: Where | None

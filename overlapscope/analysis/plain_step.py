@@ -1,0 +1,64 @@
+"""What a step takes while nothing is recorded, by what the recorder timed around the recording."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from math import comb
+
+from overlapscope.analysis.results import PlainOrigin
+from overlapscope.trace import PlainSteps, TimedSteps
+
+FEWEST = 5
+"""So many timed steps at least are worth a median."""
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStep:
+    """A step's length, `low_ns <= step_ns <= high_ns`."""
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+    origin: PlainOrigin
+
+    @property
+    def decides(self) -> bool:
+        """Whether verdict, findings, predictions and budgets speak of it: not where it is only estimated."""
+        return self.origin != "estimated"
+
+
+def told(step_ns: int) -> PlainStep:
+    """A length that somebody states."""
+    return PlainStep(step_ns, step_ns, step_ns, "told")
+
+
+def measured(steps: PlainSteps) -> PlainStep | None:
+    """The plain step by the timed ones; None where there are too few.
+
+    Between the medians of before and behind where both are known, else the median. The interval holds the 95 %
+    intervals of the medians, by order statistics (Conover, Practical Nonparametric Statistics, 3.2).
+    """
+    sides = [sorted(lengths) for side in (steps.before, steps.after) if len(lengths := _lengths(side)) >= FEWEST]
+    if not sides:
+        return None
+    medians = [statistics.median(side) for side in sides]
+    ends = [end for side in sides for end in _interval(side)]
+    return PlainStep(round(statistics.fmean(medians)), min(ends), max(ends), "measured")
+
+
+def _lengths(side: TimedSteps) -> tuple[int, ...]:
+    """By the device's clock where there is one: the host's says when steps were launched."""
+    return side.device_ns or side.host_ns
+
+
+def _interval(lengths: list[int]) -> tuple[int, int]:
+    """Between which two of the sorted lengths the median lies, with 95 % confidence; of few, all."""
+    count = len(lengths)
+    aside, tail = 0, 0.0
+    while 2 * (tail + comb(count, aside) / 2**count) <= 1 - _CONFIDENCE:
+        tail += comb(count, aside) / 2**count
+        aside += 1
+    aside = max(0, aside - 1)
+    return lengths[aside], lengths[count - 1 - aside]

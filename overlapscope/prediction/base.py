@@ -1,0 +1,171 @@
+"""A recording made ready for predictions: its dependency graph, replayed as recorded and as the plain program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from overlapscope.analysis.plain_step import PlainStep
+from overlapscope.analysis.timeline import build as build_timeline
+from overlapscope.errors import UsageError
+from overlapscope.intervals import I64
+from overlapscope.prediction.build import build
+from overlapscope.prediction.calibration import Calibration
+from overlapscope.prediction.fidelity import judge
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Hardware, find_hardware
+from overlapscope.prediction.periods import StepTimes, find_steps, step_times
+from overlapscope.prediction.recording_cost import EventCost, HostCost, host_cost, without
+from overlapscope.prediction.replay import Deadlock, Replay, replay
+from overlapscope.prediction.result import Fidelity
+from overlapscope.trace import Trace
+
+EVENT_COST = EventCost(op_ns=1000.0, call_ns=1000.0, frame_ns=500.0)
+"""How the costs of events relate to each other, where the plain step says what they add up to."""
+_CLOSE = 0.003
+"""A replayed step is as long as the plain one if they differ by less than this share."""
+_MOST_TIMES = 64.0
+_MOST_OF_REST = 0.98
+_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """What predictions start from: the recording, or the plain program that it is a recording of."""
+
+    trace: Trace
+    device: int
+    main_stream: int
+    numbers: I64
+    """Of the steps that are judged."""
+    hardware: Hardware
+    graph: Graph
+    replayed: Replay | None
+    """None where the graph cannot be replayed; `fidelity` then is not valid."""
+    recorded: StepTimes
+    """As measured in the recording."""
+    replayed_step_ns: int
+    """Of the recording's own replay, with nothing changed."""
+    steps: StepTimes
+    """As replayed."""
+    fidelity: Fidelity
+    """Of the recording's own replay."""
+    plain: PlainStep | None = None
+    """Of the plain program; None for the recording itself."""
+
+    @property
+    def step_ns(self) -> int:
+        """What a step takes with nothing changed."""
+        return self.real_ns(self.steps.median_ns)
+
+    def real_ns(self, step_ns: int) -> int:
+        """What a replayed step stands for: the replay may not come to be quite as long as the plain step is.
+
+        What it lacks is time that nothing in the recording explains, and stays; what it has too much of is taken from
+        all alike.
+        """
+        if self.plain is None:
+            return step_ns
+        lacking = self.plain.step_ns - self.steps.median_ns
+        if lacking >= 0:
+            return step_ns + lacking
+        return round(step_ns * self.plain.step_ns / self.steps.median_ns)
+
+
+def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *, with_shapes: bool = True) -> Base:
+    """Build and replay a recording's graph. `with_shapes` lets it read the recording's file again for those of inputs.
+
+    Raises KeyError where it has no such device, UsageError where it has no GPU activity at all.
+    """
+    if not len(trace.gpu_ops):
+        raise UsageError(f"{trace.source}: there is no GPU activity to predict from.")
+    if device is not None and device not in trace.devices:
+        raise KeyError(f"device {device}")
+    named = set(trace.device_names.values())
+    if calibration is not None and named and calibration.gpu not in named:
+        raise UsageError(
+            f"the calibration is of an {calibration.gpu}, but {trace.source} was recorded on "
+            f"{', '.join(sorted(named))}; leave it out, or make one of that GPU."
+        )
+    chosen = _busiest(trace) if device is None else device
+    hardware = find_hardware(trace, calibration)
+    graph = build(trace, hardware.known, with_shapes=with_shapes)
+    timeline = build_timeline(trace, chosen)
+    stream = timeline.main_stream
+    numbers = find_steps(graph, chosen, stream, timeline.judged_from_ns)
+    recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
+    try:
+        replayed = replay(graph)
+    except Deadlock:
+        nothing = Fidelity(
+            valid=False,
+            reasons=("Its launches, ops and waits contradict each other: each waits for another.",),
+            step_error_pct=None,
+            start_error_ns=0,
+            launch_latency_ns=hardware.known.launch_latency_ns or 0,
+            unexplained_ns=0,
+        )
+        return Base(
+            trace, chosen, stream, numbers, hardware, graph, None, recorded, recorded.median_ns, recorded, nothing
+        )
+    steps = step_times(graph, chosen, stream, numbers, replayed.start_ns, replayed.end_ns)
+    fidelity = judge(graph, replayed, recorded, steps, chosen, timeline.judged_from_ns)
+    return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps.median_ns, steps, fidelity)
+
+
+def as_plain(base: Base, plain: PlainStep) -> Base:
+    """The plain program: the recording's graph without what recording costs the host, until its step is the plain one.
+
+    First the events' cost goes, so many times over; where all of it is not enough, a share of all host work does too.
+    A plain step that is longer than the recorded one leaves the graph as it is (`Base.real_ns`).
+    """
+    if _over(base, plain.step_ns) <= 0:
+        return replace(base, plain=plain)
+    cost = host_cost(base.graph, EVENT_COST)
+
+    def lighter(amount: float) -> Base:
+        return lightened(base, cost, min(amount, _MOST_TIMES), 1.0 - max(0.0, amount - _MOST_TIMES))
+
+    low, low_over = 0.0, _over(base, plain.step_ns)
+    high, high_over = _MOST_TIMES + _MOST_OF_REST, 0.0
+    best, best_over, amount, above = base, low_over, 1.0, False
+    for _ in range(_TRIES):
+        found = lighter(amount)
+        over = _over(found, plain.step_ns)
+        if abs(over) < abs(best_over):
+            best, best_over = found, over
+        if over == 0 or (over > 0 and amount >= high):
+            break
+        # False position, where the value of an end that stays is halved ("Illinois"; Dowell and Jarratt, BIT 11, 1971).
+        if over > 0:
+            gained, since = low_over - over, amount - low
+            high_over /= 1 + above
+            low, low_over, above = amount, over, True
+            further = min(1.1 * since * over / gained, 3 * amount) if gained > 0 else 3 * amount
+        else:
+            low_over /= 2 - above
+            high, high_over, above = amount, over, False
+        if high_over:
+            amount = low + (high - low) * low_over / (low_over - high_over)
+        else:
+            amount = min(amount + further, _MOST_TIMES) if amount < _MOST_TIMES else high
+    return replace(best, plain=plain)
+
+
+def lightened(base: Base, cost: HostCost, times: float, rest: float = 1.0) -> Base:
+    """The recording without so many times that cost, and with the `rest` of what the host then takes, replayed."""
+    graph = without(base.graph, cost, times, rest=rest)
+    replayed = replay(graph)
+    steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
+    return replace(base, graph=graph, replayed=replayed, steps=steps)
+
+
+def _over(base: Base, wanted_ns: int) -> float:
+    """By how much the step is too long; 0 where that is next to nothing."""
+    over = base.steps.median_ns - wanted_ns
+    return 0.0 if abs(over) <= _CLOSE * wanted_ns else float(over)
+
+
+def _busiest(trace: Trace) -> int:
+    """The device with the most time in ops; the lowest of equals."""
+    ops = trace.gpu_ops
+    return max(trace.devices, key=lambda one: (int((ops.end_ns - ops.start_ns)[ops.device == one].sum()), -one))

@@ -1,0 +1,133 @@
+"""The plain program behind a recording: the recording replayed with steps as long as they are when nobody records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.plain_step import PlainStep, measured, told
+from overlapscope.analysis.results import Buckets, Device, Plain
+from overlapscope.prediction.after import plain_trace
+from overlapscope.prediction.base import Base, as_plain, prepare
+from overlapscope.prediction.estimate import estimated
+from overlapscope.prediction.figures import fitted
+
+_COPY, _IDLE = "exposed_copy_ns", "idle_ns"
+_UNKNOWN = (_IDLE, "unknown")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The plain program of one trace."""
+
+    step: PlainStep
+    recorded_step_ns: int
+    base: Base | None
+    """What predictions start from; None where the recording cannot be replayed."""
+    analysis: TraceAnalysis | None
+    """Of the replay's timeline, likewise."""
+
+    @property
+    def decides(self) -> bool:
+        """Whether verdict, findings and budgets speak of it instead of the recording."""
+        return self.step.decides and self.analysis is not None
+
+    def device(self, ordinal: int) -> Device | None:
+        """The figures of one device of the replay."""
+        devices = self.analysis.devices if self.analysis is not None else ()
+        return next((one.result for one in devices if one.result.device == ordinal), None)
+
+
+def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> Program | None:
+    """The plain program of an analysed recording; `told_ns` is the length of its step where somebody knows it.
+
+    None where the step is neither told nor timed, and not asked to be estimated or the recording cannot be replayed;
+    for a prediction, which is no recording; and without GPU activity.
+    """
+    trace = analysis.trace
+    if trace.predicted_by is not None or not analysis.devices:
+        return None
+    step = told(told_ns) if told_ns is not None else measured(trace.plain_steps)
+    if step is None and not estimate:
+        return None
+    recorded = prepare(trace, None, None, with_shapes=False)
+    recorded_ns = recorded.recorded.median_ns
+    if not recorded.fidelity.valid:
+        return None if step is None else Program(step, recorded_ns, None, None)
+    if step is not None:
+        base = as_plain(recorded, step)
+    else:
+        base = estimated(recorded)
+        assert base.plain is not None
+        step = base.plain
+    return Program(step, recorded_ns, base, analyze_trace(plain_trace(base)))
+
+
+def summary(recorded: Device, program: Program) -> Plain:
+    """What the report says of one device while nothing is recorded."""
+    device, step = program.device(recorded.device), program.step
+    parts = _fallback(recorded, step.step_ns) if device is None else _parts(device, step.step_ns)
+    buckets = None
+    if parts is not None:
+        sums = dict.fromkeys(Buckets.__struct_fields__, 0)
+        for (bucket, _), ns in parts.items():
+            sums[bucket] += ns
+        buckets = Buckets(**sums)
+    return Plain(
+        step_ns=step.step_ns,
+        low_ns=step.low_ns,
+        high_ns=step.high_ns,
+        origin=step.origin,
+        recorded_step_ns=program.recorded_step_ns,
+        buckets=buckets,
+        exposed_copy_by_cause=_by_cause(parts or {}, _COPY),
+        idle_by_cause=_by_cause(parts or {}, _IDLE),
+        program=device if step.decides else None,
+    )
+
+
+_Parts = dict[tuple[str, str], int]
+"""What divides a step, by bucket and cause; no cause for buckets that have none."""
+
+
+def _parts(device: Device, step_ns: int) -> _Parts:
+    """Those of the replay's step of median length, adding up to what a step takes."""
+    return _fitted(_typical(device), step_ns)
+
+
+def _fallback(device: Device, step_ns: int) -> _Parts | None:
+    """Those of the recording's step, with idle time changed by what the plain step takes less or more.
+
+    Nobody knows which idle time then goes. None where the recording's ops alone take longer than the plain step.
+    """
+    parts = _typical(device)
+    busy = {key: ns for key, ns in parts.items() if key[0] != _IDLE}
+    if sum(busy.values()) > step_ns:
+        return None
+    if sum(parts.values()) > step_ns:
+        parts = busy
+    return _fitted(parts, step_ns)
+
+
+def _fitted(parts: _Parts, step_ns: int) -> _Parts:
+    return fitted(parts | {_UNKNOWN: parts.get(_UNKNOWN, 0)}, _UNKNOWN, step_ns)
+
+
+def _typical(device: Device) -> _Parts:
+    """Of the steps whose end is known, that of median length (`periods.StepTimes`); without steps the window."""
+    known = sorted(device.steps[:-1] or device.steps, key=lambda step: step.span_ns)
+    period = known[(len(known) - 1) // 2] if known else device.judged
+    if period is None:
+        return {}
+    causes = {_COPY: period.exposed_copy_by_cause, _IDLE: period.idle_by_cause}
+    return {
+        (bucket, cause): part
+        for bucket, ns in msgspec.structs.asdict(period.buckets).items()
+        for cause, part in causes.get(bucket, {"": ns}).items()
+    }
+
+
+def _by_cause(parts: _Parts, bucket: str) -> dict[str, int]:
+    return {cause: ns for (one, cause), ns in parts.items() if one == bucket}
