@@ -23,7 +23,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = evaluate(options.folder)
     if not rows:
-        sys.exit(f"{options.folder}: there is no recording of a program that was timed, too.")
+        sys.exit(f"{options.folder}: there is no recording with GPU activity of a program that was timed, too.")
     text = page(rows, machine(options.folder), len(plain_runs.read(options.folder).runs))
     if options.page is None:
         print(text)

@@ -97,7 +97,7 @@ class _Job:
 
 
 def evaluate(folder: Path) -> list[Recorded]:
-    """Each recording of the folder whose program was timed."""
+    """Each recording of the folder with GPU activity whose program was timed."""
     truths = _truths(folder)
     jobs = [
         _Job(folder, name, variant_of(edits), way)
@@ -107,7 +107,7 @@ def evaluate(folder: Path) -> list[Recorded]:
         if (name, variant_of(edits)) in truths and trace_path(folder, name, variant_of(edits), way).exists()
     ]
     with ProcessPoolExecutor(PROCESSES) as pool:
-        return list(pool.map(_recorded, jobs))
+        return [row for row in pool.map(_recorded, jobs) if row is not None]
 
 
 def machine(folder: Path) -> Machine:
@@ -132,9 +132,11 @@ def _truths(folder: Path) -> dict[tuple[str, str], Truth]:
     return truths
 
 
-def _recorded(job: _Job) -> Recorded:
+def _recorded(job: _Job) -> Recorded | None:
     truths, program = _truths(job.folder), plain_runs.programs()[job.program]
     trace = overlapscope.load(trace_path(job.folder, job.program, job.variant, job.way), progress=False, cache=False)
+    if not trace.devices:
+        return None
     bare = replace(trace, plain_steps=PlainSteps())
     (device,) = overlapscope.analyze(trace).devices
     (untold,) = overlapscope.analyze(bare).devices
@@ -146,7 +148,8 @@ def _recorded(job: _Job) -> Recorded:
         try:
             said, without = (overlapscope.whatif(one, pair.interventions) for one in (trace, bare))
         except UsageError as error:
-            predicted.append(Predicted(pair, None, None, after.step_ns, str(error)))
+            why_not = str(error).removeprefix(f"{trace.source}: ")
+            predicted.append(Predicted(pair, None, None, after.step_ns, why_not))
             continue
         why_not = "" if said.replay.valid else " ".join(said.replay.reasons)
         predicted.append(Predicted(pair, said.predicted_step_ns, without.predicted_step_ns, after.step_ns, why_not))
