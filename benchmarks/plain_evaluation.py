@@ -1,0 +1,179 @@
+"""What is said of programs while nobody records them, beside what processes of their own were measured to do."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import overlapscope
+from benchmarks import plain_runs
+from benchmarks.plain_runs import BEFORE, WAYS, Machine, Pair, trace_path, variant_of
+from overlapscope.analysis.results import Device, Plain
+from overlapscope.errors import UsageError
+from overlapscope.prediction.result import Estimate
+from overlapscope.trace import PlainSteps, TimedSteps
+
+PROCESSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What a step takes in processes that nobody records."""
+
+    step_ns: int
+    """Between the medians of the processes."""
+    low_ns: int
+    """The lowest of them, and the highest."""
+    high_ns: int
+    mean_ns: int
+    """Of all steps: more than the median where some steps wait for a loader and others do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The step after some edits."""
+
+    pair: Pair
+    step_ns: Estimate | None
+    """Of the plain program; None where nothing is predicted."""
+    recorded_ns: Estimate | None
+    """As predicted where the plain step is not known."""
+    measured_ns: int
+    why_not: str = ""
+
+    @property
+    def error_pct(self) -> float | None:
+        return None if self.step_ns is None else error_pct(self.step_ns.value, self.measured_ns)
+
+    @property
+    def recorded_error_pct(self) -> float | None:
+        return None if self.recorded_ns is None else error_pct(self.recorded_ns.value, self.measured_ns)
+
+    @property
+    def inside(self) -> bool | None:
+        return None if self.step_ns is None else self.step_ns.low <= self.measured_ns <= self.step_ns.high
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One recording."""
+
+    program: str
+    variant: str
+    way: str
+    bound: str
+    truth: Truth
+    before_ns: int | None
+    """The recorder's own plain step, before the recording and behind it."""
+    after_ns: int | None
+    busy_ns: int
+    """Of a recorded step, while the GPU worked."""
+    plain: Plain | None
+    untold: Plain | None
+    """As estimated where the recorder has timed nothing."""
+    predicted: tuple[Predicted, ...]
+
+    @property
+    def idle_pct(self) -> float:
+        """In truth: what the GPU was not busy for, of a plain step."""
+        return 100 * max(0.0, 1 - self.busy_ns / self.truth.step_ns)
+
+    @property
+    def corrected_idle_pct(self) -> float | None:
+        if self.plain is None or self.plain.buckets is None:
+            return None
+        return 100 * self.plain.buckets.idle_ns / self.plain.step_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    folder: Path
+    program: str
+    variant: str
+    way: str
+
+
+def evaluate(folder: Path) -> list[Recorded]:
+    """Each recording of the folder with GPU activity whose program was timed."""
+    truths = _truths(folder)
+    jobs = [
+        _Job(folder, name, variant_of(edits), way)
+        for name, program in plain_runs.programs().items()
+        for edits in [(), *program.also]
+        for way in WAYS
+        if (name, variant_of(edits)) in truths and trace_path(folder, name, variant_of(edits), way).exists()
+    ]
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        return [row for row in pool.map(_recorded, jobs) if row is not None]
+
+
+def machine(folder: Path) -> Machine:
+    """What all was measured on. Raises IndexError where nothing was."""
+    return plain_runs.read(folder).runs[0].timed.machine
+
+
+def error_pct(said_ns: float, measured_ns: float) -> float:
+    return 100 * (said_ns / measured_ns - 1)
+
+
+def _truths(folder: Path) -> dict[tuple[str, str], Truth]:
+    """By program and variant."""
+    found: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+    for run in plain_runs.read(folder).runs:
+        found.setdefault((run.program, run.variant), []).append(run.timed.step_ns)
+    truths = {}
+    for key, processes in found.items():
+        medians = [statistics.median(steps) for steps in processes]
+        mean = statistics.fmean(ns for steps in processes for ns in steps)
+        truths[key] = Truth(*(round(ns) for ns in (statistics.median(medians), min(medians), max(medians), mean)))
+    return truths
+
+
+def _recorded(job: _Job) -> Recorded | None:
+    truths, program = _truths(job.folder), plain_runs.programs()[job.program]
+    trace = overlapscope.load(trace_path(job.folder, job.program, job.variant, job.way), progress=False, cache=False)
+    if not trace.devices:
+        return None
+    bare = replace(trace, plain_steps=PlainSteps())
+    (device,) = overlapscope.analyze(trace).devices
+    (untold,) = overlapscope.analyze(bare).devices
+    predicted = []
+    for pair in program.pairs:
+        after = truths.get((job.program, variant_of(pair.edits)))
+        if after is None or job.variant != BEFORE:
+            continue
+        try:
+            said, without = (overlapscope.whatif(one, pair.interventions) for one in (trace, bare))
+        except UsageError as error:
+            why_not = str(error).removeprefix(f"{trace.source}: ")
+            predicted.append(Predicted(pair, None, None, after.step_ns, why_not))
+            continue
+        why_not = "" if said.replay.valid else " ".join(said.replay.reasons)
+        predicted.append(Predicted(pair, said.predicted_step_ns, without.predicted_step_ns, after.step_ns, why_not))
+    return Recorded(
+        program=job.program,
+        variant=job.variant,
+        way=job.way,
+        bound=program.bound,
+        truth=truths[job.program, job.variant],
+        before_ns=_median(trace.plain_steps.before),
+        after_ns=_median(trace.plain_steps.after),
+        busy_ns=_busy_ns(device),
+        plain=device.plain,
+        untold=untold.plain,
+        predicted=tuple(predicted),
+    )
+
+
+def _median(timed: TimedSteps) -> int | None:
+    lengths: Sequence[int] = timed.device_ns or timed.host_ns
+    return round(statistics.median(lengths)) if lengths else None
+
+
+def _busy_ns(device: Device) -> int:
+    """The median of the steps whose end is known."""
+    steps = [step for step in device.steps if not step.partial]
+    return round(statistics.median(step.span_ns - step.buckets.idle_ns for step in steps[:-1] or steps))

@@ -1,0 +1,217 @@
+"""The text of `docs/plain.md`."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.plain_evaluation import Predicted, Recorded, error_pct
+from benchmarks.plain_runs import BEFORE, Machine
+from benchmarks.whatif_page import milliseconds
+from overlapscope.words import clean
+
+TEXT = Path(__file__).with_name("plain_page.md")
+"""The page around the tables."""
+MEASURED_PCT, IDLE_POINTS, INSIDE_PCT, MIDDLE_PCT = 3.0, 3.0, 90.0, 10.0
+"""What was asked for: of the plain step as measured, of the corrected idle time, and of the estimate where the step is
+not known: so many inside the interval, and its middle."""
+MEDIAN_PCT, WORST_PCT = 5.0, 20.0
+"""Of predictions."""
+
+
+def page(rows: Sequence[Recorded], machine: Machine, processes: int) -> str:
+    """The whole page."""
+    text = TEXT.read_text(encoding="utf-8")
+    gpu = machine.gpu or "a CPU"
+    for name, part in {
+        "programs": str(len({row.program for row in rows})),
+        "processes": str(processes),
+        "machine": f"{gpu}, torch {machine.torch}, Python {machine.python}",
+        "goals": _goals(rows),
+        "plain": _table(PLAIN, map(_plain, rows)),
+        "idle": _table(IDLE, map(_idle, rows)),
+        "untold": _table(UNTOLD, map(_untold, rows)),
+        "pairs": _table(PAIRS, (_pair(row, one) for row in rows for one in row.predicted)),
+        "not predicted": _not_predicted(rows),
+    }.items():
+        text = text.replace(f"{{{name}}}", part)
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+# -- the goals -------------------------------------------------------------------------------------
+
+
+def _goals(rows: Sequence[Recorded]) -> str:
+    predicted = [one for row in rows for one in row.predicted]
+    errors = [abs(one.error_pct) for one in predicted if one.error_pct is not None]
+    bare = [abs(one.recorded_error_pct) for one in predicted if one.recorded_error_pct is not None]
+    middles = [abs(error) for row in rows if (error := _middle_error_pct(row)) is not None]
+    within = [abs(error) <= MEASURED_PCT for row in rows if (error := _measured_error_pct(row)) is not None]
+    points = [abs(one) <= IDLE_POINTS for row in rows if (one := _idle_points(row)) is not None]
+    widths = [100 * (one.step_ns.high - one.step_ns.low) / one.step_ns.value for one in predicted if one.step_ns]
+    lines = [
+        _goal(f"plain step measured within {MEASURED_PCT:.0f} % of the truth", "all", _share(within)),
+        _goal(f"corrected idle within {IDLE_POINTS:.0f} points of the truth", "all", _share(points)),
+        _goal("untold, the interval holds the truth", f"{INSIDE_PCT:.0f} %", _share(_inside(rows), INSIDE_PCT)),
+        _goal("untold, the median error of the middle", f"{MIDDLE_PCT:.0f} %", _most(_median(middles), MIDDLE_PCT)),
+        _goal("predictions, the median error", f"{MEDIAN_PCT:.0f} %", _most(_median(errors), MEDIAN_PCT)),
+        _goal("predictions, the worst error", f"{WORST_PCT:.0f} %", _most(max(errors, default=None), WORST_PCT)),
+        _goal("predictions, the interval holds the truth", "", _share([one.inside is True for one in predicted], 0.0)),
+        _goal("predictions, the interval's width (median)", "", _most(_median(widths), float("inf"))),
+        _goal("the median error without a plain step", "", _most(_median(bare), float("inf"))),
+        _goal("the worst error without a plain step", "", _most(max(bare, default=None), float("inf"))),
+    ]
+    return "\n".join(["| | wanted | reached |", "|---|---:|---:|", *lines])
+
+
+def _goal(what: str, wanted: str, reached: str) -> str:
+    return f"| {what} | {wanted} | {reached} |"
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _most(value: float | None, limit: float) -> str:
+    return "n/a" if value is None else _bold(f"{value:.1f} %", good=value <= limit)
+
+
+def _share(met: Sequence[bool], least_pct: float = 100.0) -> str:
+    if not met:
+        return "n/a"
+    return _bold(f"{sum(met)} of {len(met)}", good=100 * sum(met) >= least_pct * len(met))
+
+
+def _inside(rows: Iterable[Recorded]) -> list[bool]:
+    return [row.untold.low_ns <= row.truth.step_ns <= row.untold.high_ns for row in rows if row.untold is not None]
+
+
+def _measured_error_pct(row: Recorded) -> float | None:
+    if row.plain is None or row.plain.origin != "measured":
+        return None
+    return error_pct(row.plain.step_ns, row.truth.step_ns)
+
+
+def _idle_points(row: Recorded) -> float | None:
+    return None if row.corrected_idle_pct is None else row.corrected_idle_pct - row.idle_pct
+
+
+def _middle_error_pct(row: Recorded) -> float | None:
+    return None if row.untold is None else error_pct(row.untold.step_ns, row.truth.step_ns)
+
+
+# -- the tables ------------------------------------------------------------------------------------
+
+PLAIN = (
+    "program",
+    "bound by",
+    "plain, ms",
+    "spread",
+    "mean",
+    "measured before, behind",
+    "error, %",
+    "recorded, ms",
+    "of plain",
+)
+IDLE = ("program", "busy, ms a step", "idle, %", "corrected, %", "points apart")
+UNTOLD = ("program", "plain, ms", "estimated, ms", "interval", "error, %", "inside")
+PAIRS = (
+    "program, edits",
+    "interventions",
+    "before, ms",
+    "predicted, ms",
+    "interval",
+    "measured, ms",
+    "error, %",
+    "inside",
+    "from the recording, %",
+)
+_TEXTS = {"program", "program, edits", "bound by", "interventions", "inside"}
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    ruler = "|".join("---" if head in _TEXTS else "---:" for head in heads)
+    return "\n".join([f"| {' | '.join(heads)} |", f"|{ruler}|", *(f"| {' | '.join(cells)} |" for cells in lines)])
+
+
+def _name(row: Recorded) -> str:
+    parts = [row.program, *([] if row.variant == BEFORE else [row.variant]), *([f"--{row.way}"] if row.way else [])]
+    return " ".join(parts)
+
+
+def _plain(row: Recorded) -> list[str]:
+    truth, recorded_ns = row.truth, None if row.plain is None else row.plain.recorded_step_ns
+    return [
+        _name(row),
+        row.bound,
+        milliseconds(truth.step_ns),
+        f"{milliseconds(truth.low_ns)} to {milliseconds(truth.high_ns)}",
+        milliseconds(truth.mean_ns),
+        f"{milliseconds(row.before_ns)}, {milliseconds(row.after_ns)}",
+        _signed(_measured_error_pct(row), MEASURED_PCT),
+        milliseconds(recorded_ns),
+        "" if recorded_ns is None else f"x {recorded_ns / truth.step_ns:.2f}",
+    ]
+
+
+def _idle(row: Recorded) -> list[str]:
+    corrected = row.corrected_idle_pct
+    return [
+        _name(row),
+        milliseconds(row.busy_ns),
+        f"{row.idle_pct:.1f}",
+        "n/a" if corrected is None else f"{corrected:.1f}",
+        _signed(_idle_points(row), IDLE_POINTS),
+    ]
+
+
+def _untold(row: Recorded) -> list[str]:
+    said = row.untold
+    if said is None:
+        return [_name(row), milliseconds(row.truth.step_ns), "n/a", "", "", ""]
+    return [
+        _name(row),
+        milliseconds(row.truth.step_ns),
+        milliseconds(said.step_ns),
+        f"{milliseconds(said.low_ns)} to {milliseconds(said.high_ns)}",
+        _signed(_middle_error_pct(row), float("inf")),
+        _yes(said.low_ns <= row.truth.step_ns <= said.high_ns),
+    ]
+
+
+def _pair(row: Recorded, one: Predicted) -> list[str]:
+    said = one.step_ns
+    return [
+        f"{_name(row)}: {', '.join(one.pair.edits)}",
+        ", ".join(f"`{name}`" for name in one.pair.interventions),
+        milliseconds(row.truth.step_ns),
+        milliseconds(said.value) if said else "",
+        f"{milliseconds(said.low)} to {milliseconds(said.high)}" if said else "",
+        milliseconds(one.measured_ns),
+        _signed(one.error_pct, WORST_PCT) if said else "not predicted",
+        "" if one.inside is None else _yes(one.inside),
+        _signed(one.recorded_error_pct, float("inf")),
+    ]
+
+
+def _not_predicted(rows: Sequence[Recorded]) -> str:
+    return "\n".join(
+        f"- {_name(row)}, {', '.join(one.pair.edits)}: {clean(one.why_not)}"
+        for row in rows
+        for one in row.predicted
+        if one.why_not
+    )
+
+
+def _signed(value: float | None, limit: float) -> str:
+    return "n/a" if value is None else _bold(f"{value:+.1f}", good=abs(value) <= limit)
+
+
+def _yes(inside: bool) -> str:
+    return _bold("yes" if inside else "no", good=inside)
+
+
+def _bold(text: str, *, good: bool) -> str:
+    return text if good else f"**{text}**"

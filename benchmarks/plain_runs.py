@@ -1,0 +1,98 @@
+"""Which programs are timed and recorded, and what was measured of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+SCRIPTS = Path(__file__).parents[1] / "tests" / "programs" / "plain"
+BEFORE = "before"
+"""The variant without edits."""
+WAYS = {"": (), "stacks": ("--stacks",), "light": ("--light",)}
+"""Ways to record, by the part of the file's name that says so, with the recorder's options."""
+RESULTS = "results.json"
+
+
+class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Edits of a program, and what stands for them."""
+
+    edits: tuple[str, ...]
+    interventions: tuple[str, ...]
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A script, as the list has it."""
+
+    bound: str
+    """What decides its step."""
+    pairs: tuple[Pair, ...] = ()
+    also: tuple[tuple[str, ...], ...] = ()
+    """Edits that are recorded, too."""
+    lines_too: bool = False
+    """It is recorded in all ways."""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What it was measured on."""
+
+    gpu: str | None
+    torch: str
+    python: str
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """The steps of one process without overlapscope, but the first third."""
+
+    host_ns: tuple[int, ...]
+    device_ns: tuple[int, ...]
+    """Between CUDA events at the marks; empty without a GPU."""
+    machine: Machine
+
+    @property
+    def step_ns(self) -> tuple[int, ...]:
+        """By the device's clock where there is one: the host's says when steps were launched."""
+        return self.device_ns or self.host_ns
+
+
+class Plain(msgspec.Struct, frozen=True):
+    """One process of one variant."""
+
+    program: str
+    variant: str
+    number: int
+    """1 before the recording, 2 behind it."""
+    timed: Timed
+
+
+class Results(msgspec.Struct, frozen=True):
+    """All processes so far."""
+
+    runs: tuple[Plain, ...] = ()
+
+
+def programs() -> dict[str, Program]:
+    """The list, in its order."""
+    return msgspec.toml.decode((SCRIPTS / "programs.toml").read_bytes(), type=dict[str, Program])
+
+
+def variant_of(edits: tuple[str, ...]) -> str:
+    """What a program with these edits is called."""
+    return "+".join(edits) or BEFORE
+
+
+def trace_path(folder: Path, program: str, variant: str, way: str = "") -> Path:
+    """Where the recording is."""
+    return folder / program / f"{variant}{'.' if way else ''}{way}.trace.json.gz"
+
+
+def read(folder: Path) -> Results:
+    """What was measured so far; nothing where there is no such file."""
+    path = folder / RESULTS
+    return msgspec.json.decode(path.read_bytes(), type=Results) if path.exists() else Results()
+
+
+def write(folder: Path, results: Results) -> None:
+    part = folder / f"{RESULTS}.part"
+    part.write_bytes(msgspec.json.encode(results) + b"\n")
+    part.replace(folder / RESULTS)

@@ -1,0 +1,111 @@
+"""A process of `benchmarks.plain_record`: imports what its script does, says so, and runs it when told to.
+
+python -m benchmarks.plain_worker time FILE SCRIPT [ARGUMENTS...]                     # without overlapscope
+python -m benchmarks.plain_worker record SCRIPT [OPTIONS...] SCRIPT [ARGUMENTS...]    # by overlapscope run
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import platform
+import runpy
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+READY = "ready to run"
+
+
+class Marks:
+    """When steps ended, by the host's clock and as events on the GPU."""
+
+    def __init__(self) -> None:
+        self._host_ns: list[int] = []
+        self._events: list[Any] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._host_ns)
+
+    def mark(self) -> None:
+        import torch
+
+        if torch.cuda.is_initialized():
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
+        self._host_ns.append(time.perf_counter_ns())
+
+    def lengths(self) -> dict[str, list[int]]:
+        """Of the steps between the marks, but the first third."""
+        import torch
+
+        if self._events:
+            torch.cuda.synchronize()
+        host = [end - begin for begin, end in zip(self._host_ns, self._host_ns[1:], strict=False)]
+        device = [round(1e6 * a.elapsed_time(b)) for a, b in zip(self._events, self._events[1:], strict=False)]
+        return {"host_ns": host[len(host) // 3 :], "device_ns": device[len(device) // 3 :]}
+
+
+def time_steps(target: Path, script: str, arguments: list[str]) -> None:
+    """Run a script and write how long its steps took. They end where it says so, else when its first optimizer stepped.
+
+    `overlapscope` is a module with nothing but `step` meanwhile.
+    """
+    import torch
+    from torch.optim import Optimizer
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    own, stepped = Marks(), Marks()
+    first: list[Optimizer] = []
+
+    def on_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return
+        if not first:
+            first.append(optimizer)
+        if first[0] is optimizer and not own:
+            stepped.mark()
+
+    register_optimizer_step_post_hook(on_step)
+    stand_in: Any = types.ModuleType("overlapscope")
+    stand_in.step = own.mark
+    sys.modules["overlapscope"] = stand_in
+    sys.argv[:] = [script, *arguments]
+    sys.path[0] = str(Path(script).parent)
+    runpy.run_path(script, run_name="__main__")
+    if any(name.startswith("overlapscope.") for name in sys.modules):
+        raise RuntimeError("overlapscope was imported")
+    machine = {
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_initialized() else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    target.write_text(json.dumps((own or stepped).lengths() | {"machine": machine}))
+
+
+def import_as(script: str) -> None:
+    """Import what a script does, but what is this repository's."""
+    for node in ast.parse(Path(script).read_text()).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            if not any(name and name.partition(".")[0] in ("overlapscope", "tests") for name in names):
+                exec(compile(ast.Module([node], []), script, "exec"), {})
+
+
+def main(task: str, *arguments: str) -> None:
+    import_as(arguments[1] if task == "time" else arguments[0])
+    print(READY, flush=True)
+    sys.stdin.readline()
+    if task == "time":
+        time_steps(Path(arguments[0]), arguments[1], list(arguments[2:]))
+    else:
+        from overlapscope.commands import main
+
+        sys.exit(main(["run", *arguments[1:]]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
