@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from overlapscope.analysis.causes import IdleCause
+
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """`[start_ns, end_ns)`, absolute."""
@@ -222,6 +224,18 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ranges: tuple[Period, ...]
     kernels: tuple[KernelGroup, ...]
     """Longest first."""
+
+
+def missing_ns(figures: Device | Period) -> int:
+    """How much of the idle bucket is time in which ops are missing: nobody knows whether the GPU was idle then."""
+    return figures.idle_by_cause.get(IdleCause.MISSING_OPS, 0)
+
+
+def partition(figures: Device | Period) -> dict[str, int]:
+    """The buckets by the names that people read, with what ops are missing from taken out of idle where there is any.
+    They add up to the span."""
+    parts, missing = figures.buckets.named(), missing_ns(figures)
+    return parts | {"idle": parts["idle"] - missing, "missing ops": missing} if missing else parts
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

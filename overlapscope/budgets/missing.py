@@ -80,7 +80,7 @@ def doubt(trace: TraceResult, *, rests_on_host: bool) -> str | None:
     complete = checks.get("file-complete")
     if complete is not None and complete.status != "ok":
         return _because("the file is cut", [complete])
-    blamed = {"launches", "clock-skew"} if rests_on_host else {"launches"}
+    blamed = {"launches", "missing-ops"} | ({"clock-skew"} if rests_on_host else set())
     for check in failed:
         if check.id in blamed:
             return _because(f"the trust check {check.id} failed", [check])

@@ -13,6 +13,7 @@ AFFECTS: Final[dict[str, str]] = {
     "dropped-ops": "The GPU looks idle where the missing ops ran.",
     "launches": "Causes of idle time are inexact; lead-in, steps and those causes are unknown where the check failed.",
     "lead-in": "That part is in the buckets, but no cause, finding or step covers it.",
+    "missing-ops": "What the GPU did then is unknown: it counts neither as idle nor as work.",
     "stream-order": "Some durations are wrong.",
     "sync-events": "Which stream waited for which was rebuilt; evidence that rests on it says so.",
     "steps": "Those steps are missing from everything told by step.",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, missing_ns
 from overlapscope.views.charts.causes import Subject, by_cause
 from overlapscope.views.page import Section
 from overlapscope.views.verdict import WORTH_SAYING
 from overlapscope.words import NOTHING, bare_shares, percent, share
+
+_MISSING = "The host waited for GPU ops that were not recorded: nobody can say what the GPU did then."
 
 MOST_CAUSES = 4
 """Of a bucket, in one line; its page has all."""
@@ -38,7 +40,8 @@ class Reason:
 def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
     """Why copies are exposed and the GPU is idle, where that is worth saying: the largest bucket first."""
     buckets = device.buckets
-    subjects: tuple[tuple[int, Subject], ...] = ((buckets.exposed_copy_ns, "exposed-copy"), (buckets.idle_ns, "idle"))
+    idle_ns = buckets.idle_ns - missing_ns(device)
+    subjects: tuple[tuple[int, Subject], ...] = ((buckets.exposed_copy_ns, "exposed-copy"), (idle_ns, "idle"))
     found = []
     for whole, subject in sorted(subjects, key=lambda one: -one[0]):
         if whole >= WORTH_SAYING * device.span_ns and whole:
@@ -51,6 +54,7 @@ def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
 def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
     """The figures of a device, the most telling first."""
     unit, buckets, overlap = section.unit, device.buckets, device.overlap
+    idle_ns, missing = buckets.idle_ns - missing_ns(device), missing_ns(device)
     stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
 
     def of_span(ns: int) -> str:
@@ -84,14 +88,15 @@ def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
         ),
         Headline(
             "idle",
-            unit.text(buckets.idle_ns),
-            of_span(buckets.idle_ns),
+            unit.text(idle_ns),
+            of_span(idle_ns),
             "Nothing ran on the GPU at all.",
         ),
+        *([Headline("missing ops", unit.text(missing), of_span(missing), _MISSING)] if missing else []),
         Headline(
             "stall cost",
             unit.text(stall_ns),
-            f"{share(stall_ns, buckets.idle_ns)} of idle" if stall_ns else "no call cost idle time",
+            f"{share(stall_ns, idle_ns)} of idle" if stall_ns else "no call cost idle time",
             "Idle time because the host sat in a blocking call and could launch nothing. It is a part of idle.",
         ),
         Headline(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeVar
 
-from overlapscope.analysis.results import Device, HostStall, Period, TraceResult
+from overlapscope.analysis.causes import IdleCause
+from overlapscope.analysis.results import Device, HostStall, Period, TraceResult, missing_ns, partition
 from overlapscope.rules.finding import Finding
 from overlapscope.views.page import Page, Section
 from overlapscope.words import (
@@ -91,7 +92,7 @@ def summary(page: Page) -> Table:
         else:
             b = device.buckets
             row += [unit.number(device.span_ns), bare_percent(device.overlap.efficiency_pct)]
-            row += [unit.number(ns) for ns in (b.exposed_copy_ns, b.exposed_comm_ns, b.idle_ns)]
+            row += [unit.number(ns) for ns in (b.exposed_copy_ns, b.exposed_comm_ns, b.idle_ns - missing_ns(device))]
         rows.append((*row, trace.trust.verdict))
     columns = [text("trace", flexible=True)]
     columns += [Column("rank")] if ranked else []
@@ -109,7 +110,7 @@ def source_name(page: Page, trace: TraceResult) -> str:
 
 def buckets(section: Section, device: Device) -> Table:
     """The partition of the window."""
-    unit, parts = section.unit, device.buckets.named()
+    unit, parts = section.unit, partition(device)
     shares = bare_shares(list(parts.values()), device.span_ns)
     rows = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True)]
     rows.append(("span", unit.number(device.span_ns), "100"))
@@ -221,7 +222,7 @@ def each_step(section: Section, device: Device) -> Table:
 
 def _period(period: Period, unit: Unit) -> tuple[str, ...]:
     b = period.buckets
-    times = (period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns)
+    times = (period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period))
     name = clean(period.name, NAME_LIMIT)
     return (name, *map(unit.number, times), bare_percent(period.overlap.efficiency_pct))
 
@@ -239,7 +240,7 @@ def ranges(section: Section, device: Device) -> Table:
         sums = (
             sum(p.span_ns for p in periods),
             sum(p.buckets.exposed_copy_ns for p in periods),
-            sum(p.buckets.idle_ns for p in periods),
+            sum(p.buckets.idle_ns - missing_ns(p) for p in periods),
         )
         rows.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, sums)))
     columns = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
@@ -260,13 +261,14 @@ def checks(section: Section) -> Table:
 
 def device_tables(section: Section, device: Device) -> list[Table]:
     """The tables between the verdict and the strip, in order; the empty ones left out."""
-    exposed, idle = device.buckets.exposed_copy_ns, device.buckets.idle_ns
+    exposed, idle = device.buckets.exposed_copy_ns, device.buckets.idle_ns - missing_ns(device)
+    why_idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
     tables = [
         buckets(section, device),
         figures(section, device),
         copies(section, device),
         causes(section, "Exposed copy by cause", device.exposed_copy_by_cause, exposed),
-        causes(section, "Idle by cause", device.idle_by_cause, idle),
+        causes(section, "Idle by cause", why_idle, idle),
         stalls(section, device),
     ]
     if section.page.scope == "window":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, missing_ns
 from overlapscope.rules import costliest_first
 from overlapscope.views.page import Section
 from overlapscope.views.tables import HARDLY
@@ -80,7 +80,7 @@ def _supply_ns(device: Device) -> int:
 
 def _unexplained_ns(device: Device) -> int:
     """Idle time of which nobody can say whether it could be saved."""
-    return device.idle_by_cause.get(IdleCause.UNKNOWN, 0)
+    return device.idle_by_cause.get(IdleCause.UNKNOWN, 0) + missing_ns(device)
 
 
 def _lost_ns(device: Device) -> int:
@@ -127,11 +127,17 @@ def _losses(section: Section, device: Device) -> list[tuple[int, str]]:
     if buckets.exposed_comm_ns >= WORTH_SAYING * device.span_ns:
         said = f"Communication is exposed for {unit.of(buckets.exposed_comm_ns, device.engines.comm_ns)}."
         found.append((buckets.exposed_comm_ns, said))
-    if buckets.idle_ns >= GOOD_BELOW * device.span_ns:
-        cause, most = max(device.idle_by_cause.items(), key=lambda item: item[1], default=("unknown", 0))
-        why = f", mostly {cause}" if most > buckets.idle_ns // 2 else ""
-        part = share(buckets.idle_ns, device.span_ns)
-        found.append((buckets.idle_ns, f"The GPU is idle for {unit.text(buckets.idle_ns)} ({part}{why})."))
+    missing = missing_ns(device)
+    idle = buckets.idle_ns - missing
+    if idle >= GOOD_BELOW * device.span_ns:
+        known = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS)
+        most, cause = max(known, default=(0, "unknown"), key=lambda item: item[0])
+        why = f", mostly {cause}" if most > idle // 2 else ""
+        found.append((idle, f"The GPU is idle for {unit.text(idle)} ({share(idle, device.span_ns)}{why})."))
+    if missing >= WORTH_SAYING * device.span_ns:
+        part = f"{unit.text(missing)} ({share(missing, device.span_ns)})"
+        said = f"Ops are missing for {part}: the host waited for the GPU, and the trace has no op there."
+        found.append((missing, said))
     return found
 
 
