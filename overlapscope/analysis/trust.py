@@ -18,6 +18,7 @@ from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.results import Check, Trust
+from overlapscope.analysis.steady import judge_steady
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, covered, total, union
 from overlapscope.trace import Sync, Trace
@@ -48,6 +49,7 @@ def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTim
         _order(timeline),
         _sync_events(trace),
         *_steps(trace, timeline, steps),
+        judge_steady(trace, steps),
         _profiler(trace, timeline),
     ]
 
