@@ -6,7 +6,7 @@ the trace is None and the trust checks say why.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -224,6 +224,34 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ranges: tuple[Period, ...]
     kernels: tuple[KernelGroup, ...]
     """Longest first."""
+
+
+COPIES_MATTER_FROM = 0.01
+"""Of the span: how well copies hide says nothing about a program in which they take less."""
+
+
+class Measured(Protocol):
+    """A span of a device and how much ran side by side in it: a device, a period, a variant of the laboratory."""
+
+    @property
+    def span_ns(self) -> int: ...
+    @property
+    def overlap(self) -> Overlap: ...
+
+
+def copies_matter(figures: Measured) -> bool:
+    """Whether copies take long enough for percentages of them to say anything."""
+    return figures.overlap.copy_ns >= max(1, COPIES_MATTER_FROM * figures.span_ns)
+
+
+def efficiency_shown(figures: Measured) -> float | None:
+    """The overlap efficiency for people; None as well where copies are too little to matter."""
+    return figures.overlap.efficiency_pct if copies_matter(figures) else None
+
+
+def hidden_copy_shown(figures: Measured) -> float | None:
+    """The share of copies that is hidden, for people; None as well where copies are too little to matter."""
+    return figures.overlap.hidden_copy_pct if copies_matter(figures) else None
 
 
 def missing_ns(figures: Device | Period) -> int:

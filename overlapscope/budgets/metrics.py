@@ -210,7 +210,8 @@ METRICS: Final[dict[str, Metric]] = {
             id="copy_bandwidth",
             unit="gb_per_s",
             more_is_better=True,
-            formula="bytes of the copies divided by the sum of their durations",
+            formula="bytes of the copies divided by the sum of their durations, without streams whose copies have less "
+            "than 64 KiB on average: those take latency alone",
             read=_bandwidth,
             blames=("copies",),
             needs="copies",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from overlapscope.analysis.results import Device, missing_ns
+from overlapscope.analysis.results import Device, copies_matter, efficiency_shown, hidden_copy_shown, missing_ns
 from overlapscope.views.charts.causes import Subject, by_cause
 from overlapscope.views.page import Section
 from overlapscope.views.verdict import WORTH_SAYING
@@ -53,7 +53,7 @@ def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
 
 def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
     """The figures of a device, the most telling first."""
-    unit, buckets, overlap = section.unit, device.buckets, device.overlap
+    unit, buckets = section.unit, device.buckets
     idle_ns, missing = buckets.idle_ns - missing_ns(device), missing_ns(device)
     stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
 
@@ -63,15 +63,15 @@ def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
     return (
         Headline(
             "efficiency",
-            percent(overlap.efficiency_pct),
-            "only one engine worked" if overlap.efficiency_pct is None else "of the possible overlap",
+            percent(efficiency_shown(device)),
+            _overlapped(section, device),
             "How much of the overlap that was possible happened. 0: kernels and copies ran one at a time; 100: no "
             "order of the same work would hide more.",
         ),
         Headline(
             "hidden copy",
-            percent(overlap.hidden_copy_pct),
-            f"of {unit.text(overlap.copy_ns)}" if overlap.copy_ns else "nothing was copied",
+            percent(hidden_copy_shown(device)),
+            _copied(section, device),
             "How much of the time in which data moved between host and device a kernel ran beside it.",
         ),
         Headline(
@@ -106,3 +106,16 @@ def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
             "From the first GPU op's start to the last one's end: what every share here is a share of.",
         ),
     )
+
+
+def _copied(section: Section, device: Device) -> str:
+    copies = device.overlap.copy_ns
+    if not copies:
+        return "nothing was copied"
+    return f"{'of' if copies_matter(device) else 'copies take only'} {section.unit.text(copies)}"
+
+
+def _overlapped(section: Section, device: Device) -> str:
+    if device.overlap.efficiency_pct is None:
+        return "only one engine worked"
+    return "of the possible overlap" if copies_matter(device) else _copied(section, device)

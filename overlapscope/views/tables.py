@@ -9,7 +9,16 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from overlapscope.analysis.causes import IdleCause
-from overlapscope.analysis.results import Device, HostStall, Period, TraceResult, missing_ns, partition
+from overlapscope.analysis.results import (
+    Device,
+    HostStall,
+    Period,
+    TraceResult,
+    efficiency_shown,
+    hidden_copy_shown,
+    missing_ns,
+    partition,
+)
 from overlapscope.rules.finding import Finding
 from overlapscope.views.page import Page, Section
 from overlapscope.words import (
@@ -91,7 +100,7 @@ def summary(page: Page) -> Table:
             row += [NOTHING] * 5
         else:
             b = device.buckets
-            row += [unit.number(device.span_ns), bare_percent(device.overlap.efficiency_pct)]
+            row += [unit.number(device.span_ns), bare_percent(efficiency_shown(device))]
             row += [unit.number(ns) for ns in (b.exposed_copy_ns, b.exposed_comm_ns, b.idle_ns - missing_ns(device))]
         rows.append((*row, trace.trust.verdict))
     columns = [text("trace", flexible=True)]
@@ -123,8 +132,8 @@ def figures(section: Section, device: Device) -> Table:
     lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
     both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
     rows = (
-        ("efficiency", percent(overlap.efficiency_pct)),
-        ("hidden copy", percent(overlap.hidden_copy_pct)),
+        ("efficiency", percent(efficiency_shown(device))),
+        ("hidden copy", percent(hidden_copy_shown(device))),
         ("comm under compute", percent(overlap.comm_compute_pct)),
         ("h2d, d2h, both at once", f"{', '.join(map(unit.number, both))} {unit.name}"),
         ("engines busy, ideal", f"{unit.number(overlap.busy_ns)}, {unit.text(overlap.ideal_ns)}"),
@@ -196,7 +205,7 @@ def steps(section: Section, device: Device) -> Table:
     if not periods:
         return Table("Steps", (), ())
     spans = [period.span_ns for period in periods]
-    known = [period.overlap.efficiency_pct for period in periods if period.overlap.efficiency_pct is not None]
+    known = [pct for period in periods if (pct := efficiency_shown(period)) is not None]
     row = (
         str(len(periods)),
         *(unit.number(ns) for ns in _spread(spans)),
@@ -224,7 +233,7 @@ def _period(period: Period, unit: Unit) -> tuple[str, ...]:
     b = period.buckets
     times = (period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period))
     name = clean(period.name, NAME_LIMIT)
-    return (name, *map(unit.number, times), bare_percent(period.overlap.efficiency_pct))
+    return (name, *map(unit.number, times), bare_percent(efficiency_shown(period)))
 
 
 def ranges(section: Section, device: Device) -> Table:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
-from overlapscope.analysis.results import Device, missing_ns
+from overlapscope.analysis.results import Device, copies_matter, missing_ns
 from overlapscope.rules import costliest_first
 from overlapscope.views.page import Section
 from overlapscope.views.tables import HARDLY
@@ -95,15 +95,11 @@ def _unoverlapped_ns(device: Device) -> int:
     return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
 
 
-def _copies_hardly(device: Device) -> bool:
-    return device.overlap.copy_ns < max(1, WORTH_SAYING * device.span_ns)
-
-
 def _overlap(section: Section, device: Device) -> str:
     overlap, unit = device.overlap, section.unit
     if overlap.copy_ns == 0:
         return "Nothing is copied between host and device."
-    if _copies_hardly(device):
+    if not copies_matter(device):
         return f"Copies hardly matter: they take {unit.text(overlap.copy_ns)} of {unit.text(device.span_ns)}."
     copies = f"{unit.of(device.buckets.exposed_copy_ns, overlap.copy_ns)} of copies are exposed."
     if overlap.efficiency_pct is None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from overlapscope.analysis.outliers import find_outliers
-from overlapscope.analysis.results import Device, partition
+from overlapscope.analysis.results import Device, efficiency_shown, partition
 from overlapscope.intervals import I64
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.charts.buckets import MEANING
@@ -60,7 +60,7 @@ def steps(section: Section, dark: bool) -> Figure:
                 )
         if any(unusual):
             data.append(_marks(rows, names, spans, unusual, unit.name, colors))
-        data.append(_efficiency(rows, names, [period.overlap.efficiency_pct for period in periods], colors))
+        data.append(_efficiency(rows, names, [efficiency_shown(period) for period in periods], colors))
     return figure(
         data,
         dark,
