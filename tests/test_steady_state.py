@@ -114,6 +114,11 @@ def test_a_healthy_loader_passes_and_is_told_what_cannot_be_seen() -> None:
     assert "DataLoader" not in check([10] * 30, loader_ms=[0] * 30).detail
 
 
+def test_thousands_of_steps_are_compared_in_no_time() -> None:
+    assert "longer" in check(list(np.linspace(0.5, 1, 6000))).detail
+    assert check([1.0] * 6000).status == "ok"
+
+
 def test_warm_up_steps_are_not_judged() -> None:
     assert check([30, 25, *EVEN], warm_up_steps=2).status == "ok"
 

@@ -20,6 +20,8 @@ TREND = 0.1
 FEWEST = 5
 """Of fewer steps no trend is seen."""
 
+_MOST_COMPARED = 500
+"""Steps of which all pairs are compared; of more, every second, third..."""
 _FEWEST_PLAIN = 3
 _SIGNIFICANT = 2.2
 """Standard deviations of Kendall's S, which 3 % of recordings without a trend exceed. Of five steps each has to be
@@ -83,6 +85,7 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
 def _trend(spans: I64) -> Iterator[str]:
     """A drift by Theil and Sen's slope (the median of the slopes of all pairs) that Mann and Kendall's test calls
     significant: neither minds single steps that are out of line."""
+    spans = spans[:: -(-len(spans) // _MOST_COMPARED) or 1]
     count = len(spans)
     if count < FEWEST:
         return
