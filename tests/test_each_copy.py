@@ -63,12 +63,14 @@ def test_copies_of_a_recording_add_up_by_cause_also_within_a_step(path: str, nar
             assert result.exposed_copy_by_cause[COPY_CAUSES[number]] > 0
 
 
-def test_the_peak_is_of_pinned_memory_in_one_direction() -> None:
+def test_the_peak_is_of_large_copies_of_pinned_memory_in_one_direction() -> None:
+    large = 1 << 20
     ops = [
-        Op(Kind.H2D, 0, 10, size=100),
-        Op(Kind.H2D, 20, 30, size=500),
-        Op(Kind.H2D, 40, 50, size=900, source=Memory.PAGEABLE),
-        Op(Kind.D2H, 60, 70, size=800, source=Memory.DEVICE, target=Memory.PAGEABLE),
+        Op(Kind.H2D, 0, large, size=10 * large),
+        Op(Kind.H2D, 2 * large, 3 * large, size=50 * large),
+        Op(Kind.H2D, 4 * large, 5 * large, size=90 * large, source=Memory.PAGEABLE),
+        Op(Kind.H2D, 5 * large, 5 * large + 10, size=800),
+        Op(Kind.D2H, 6 * large, 7 * large, size=80 * large, source=Memory.DEVICE, target=Memory.PAGEABLE),
     ]
     (device,) = analyze_trace(make_trace(ops)).devices
     copies = list_copies(device)

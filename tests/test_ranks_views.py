@@ -293,8 +293,10 @@ def test_what_is_even_looks_even() -> None:
 
 
 def test_less_efficiency_is_the_stronger_colour() -> None:
+    report = real()
+    report = replace(report, ranks=tuple(replace(row, efficiency_pct=50.0 + row.device) for row in report.ranks))
     scales = [
-        rank_map(real(), metrics.METRICS[key], False)["data"][0]["colorscale"] for key in ("efficiency", "exposed-comm")
+        rank_map(report, metrics.METRICS[key], False)["data"][0]["colorscale"] for key in ("efficiency", "exposed-comm")
     ]
     assert [color for _, color in scales[0]] == [color for _, color in scales[1]][::-1]
 

@@ -43,7 +43,7 @@ def analyze_trace(
             analysis = analyze_device(trace, comparable, one, blocking, step=step, range=range)
             if analysis is not None:
                 devices.append(analysis)
-                checks += judge_device(trace, analysis.timeline, analysis.steps)
+                checks += judge_device(trace, analysis.timeline, analysis.steps, analysis.idle)
     if not devices:
         for asked, what in ((step, "step"), (range, "range"), (device, "device")):
             if asked is not None:

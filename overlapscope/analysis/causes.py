@@ -33,6 +33,7 @@ class IdleCause(StrEnum):
     PROFILER_OVERHEAD = "profiler-overhead"
     LAUNCH_LATENCY = "launch-latency"
     LEAD_IN = "lead-in"
+    MISSING_OPS = "missing-ops"
     UNKNOWN = "unknown"
 
 

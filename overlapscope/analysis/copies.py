@@ -14,6 +14,16 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Intervals, covered, intersect, total, union
 from overlapscope.trace import Kind, Memory
 
+TINY_BYTES = 64 << 10
+"""Below this a copy's time is latency: at 50 GB/s the bytes take 1.3 us, a copy at least about as long."""
+LARGE_BYTES = 1 << 20
+"""From this on latency is next to nothing, and bandwidths can be compared."""
+
+
+def says_bandwidth(group: CopyGroup) -> bool:
+    """Whether the group's bandwidth is more than the latency of copies that are mostly tiny."""
+    return group.bytes is not None and group.bytes >= TINY_BYTES * group.count
+
 
 def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[CopyGroup, ...]:
     """The copies that run inside the given disjoint windows, longest group first.

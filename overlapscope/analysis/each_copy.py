@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.analysis.causes import COPY_CAUSES
+from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import lines_around, ops_around
 from overlapscope.intervals import I64, covered, cut
@@ -98,8 +99,8 @@ def _main_cause(copy: I64, cause: I8, length: I64, count: int) -> I8:
 
 
 def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:
-    """The best rate that a copy of pinned memory reached in one direction: what the link is known to give."""
-    mine = (copies.direction == direction) & (copies.memory == Memory.PINNED) & (copies.bytes > 0)
+    """The best rate that a large copy of pinned memory reached in one direction: what the link is known to give."""
+    mine = (copies.direction == direction) & (copies.memory == Memory.PINNED) & (copies.bytes >= LARGE_BYTES)
     return float(copies.gb_per_s[mine].max()) if mine.any() else None
 
 

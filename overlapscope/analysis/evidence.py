@@ -45,6 +45,7 @@ _IDLE_DETAIL = {
     IdleCause.PROFILER_OVERHEAD: "the profiler itself held the host",
     IdleCause.LAUNCH_LATENCY: "the time between a launch and its start, or between two queued ops",
     IdleCause.LEAD_IN: "in the lead-in, where ops may be missing",
+    IdleCause.MISSING_OPS: "the host waited for the GPU in this call, and the op that it waited for was not recorded",
     IdleCause.UNKNOWN: "no cause could be shown",
 }
 

@@ -11,6 +11,7 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, contains, join, subtract, union
 from overlapscope.trace import HostEvents, Kind, Memory, Trace
 
@@ -78,6 +79,17 @@ def _profilers_own_sync(trace: Trace, sync: Bool) -> int:
         return -1
     frame = around(trace.python_frames, thread, at)[0]
     return -1 if frame >= 0 and "synchronize" in trace.python_frames.name(int(frame)) else row
+
+
+def of_other_devices(trace: Trace, timeline: Timeline) -> Bool:
+    """Calls that a sync record or a copy of theirs places on another device only."""
+    calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
+    elsewhere = np.zeros(len(calls), np.bool_)
+    foreign = syncs.correlation[(syncs.device >= 0) & (syncs.device != timeline.device)]
+    elsewhere[np.isin(calls.correlation, foreign) & (calls.correlation > 0)] = True
+    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device != timeline.device)]] = True
+    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device == timeline.device)]] = False
+    return elsewhere
 
 
 def pinning(trace: Trace) -> HostEvents:

@@ -3,6 +3,7 @@
 A gap ends when an op begins. If that op began as soon after its launch call's end as ops do on a drained device, the
 host was late, and the gap is the image of what the host did until that call returned, shifted by the latency
 (`late_launch`). If the op had been launched earlier, the device held it back: by an event wait, or by its own latency.
+Where the host waited for ops that are not in the trace, neither is known.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT, Edges, handover_ns
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.late_launch import IdleTime, Late, attribute_host, joined, table
+from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool
+from overlapscope.intervals import I64, Bool, complement, cut
 from overlapscope.trace import Trace
 
 LAUNCH_LATENCY_NS = 10_000
@@ -72,13 +74,32 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     waiting = np.full(len(op), RANK[IdleCause.EVENT_WAIT])
     lead_in = np.full(len(op), RANK[IdleCause.LEAD_IN])
     unknown = np.full(len(op), RANK[IdleCause.UNKNOWN])
-    return joined(
+    found = joined(
         [
             table(gap_start, start, lead_in, none, gap_start, none, exact),
             table(start, np.where(known, start, end), unknown, none, start, none, exact),
             table(issued, np.where(known, free, issued), waiting, launch, called, thread, sure),
             table(free, np.where(known, end, free), after, launch, called, thread, np.where(bound, sure, EXACT)),
             host,
+        ]
+    )
+    return _without_ops(trace, timeline, blocking, found)
+
+
+def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime) -> IdleTime:
+    """The idle time with that in which ops are missing taken from whatever it was put down to."""
+    missing = find_missing(trace, timeline, blocking)
+    if not len(missing.call):
+        return idle
+    row, start, end = cut(idle.start_ns, idle.end_ns, complement(missing.when, timeline.start_ns, timeline.end_ns))
+    host = idle.host_ns[row] + start - idle.start_ns[row]
+    begin, stop = missing.when
+    cause, exact = np.full(len(begin), RANK[IdleCause.MISSING_OPS]), np.full(len(begin), EXACT, np.int64)
+    known, sure = idle.cause[row].astype(np.int64), idle.confidence[row].astype(np.int64)
+    return joined(
+        [
+            table(start, end, known, idle.call[row], host, idle.thread[row], sure),
+            table(begin, stop, cause, missing.call, begin, trace.runtime_calls.thread[missing.call], exact),
         ]
     )
 

@@ -6,9 +6,11 @@ the trace is None and the trust checks say why.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
+
+from overlapscope.analysis.causes import IdleCause
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +251,46 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Longest first."""
     plain: Plain | None = None
     """The same while nothing is recorded; None where it is not known at all, or a step or range is looked at alone."""
+
+
+COPIES_MATTER_FROM = 0.01
+"""Of the span: how well copies hide says nothing about a program in which they take less."""
+
+
+class Measured(Protocol):
+    """A span of a device and how much ran side by side in it: a device, a period, a variant of the laboratory."""
+
+    @property
+    def span_ns(self) -> int: ...
+    @property
+    def overlap(self) -> Overlap: ...
+
+
+def copies_matter(figures: Measured) -> bool:
+    """Whether copies take long enough for percentages of them to say anything."""
+    return figures.overlap.copy_ns >= max(1, COPIES_MATTER_FROM * figures.span_ns)
+
+
+def efficiency_shown(figures: Measured) -> float | None:
+    """The overlap efficiency for people; None as well where copies are too little to matter."""
+    return figures.overlap.efficiency_pct if copies_matter(figures) else None
+
+
+def hidden_copy_shown(figures: Measured) -> float | None:
+    """The share of copies that is hidden, for people; None as well where copies are too little to matter."""
+    return figures.overlap.hidden_copy_pct if copies_matter(figures) else None
+
+
+def missing_ns(figures: Device | Period) -> int:
+    """How much of the idle bucket is time in which ops are missing: nobody knows whether the GPU was idle then."""
+    return figures.idle_by_cause.get(IdleCause.MISSING_OPS, 0)
+
+
+def partition(figures: Device | Period) -> dict[str, int]:
+    """The buckets by the names that people read, with what ops are missing from taken out of idle where there is any.
+    They add up to the span."""
+    parts, missing = figures.buckets.named(), missing_ns(figures)
+    return parts | {"idle": parts["idle"] - missing, "missing ops": missing} if missing else parts
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import numpy as np
 
 from overlapscope.analysis.by_step import row, step_at, table
 from overlapscope.analysis.causes import IDLE_RANK, IdleCause
-from overlapscope.analysis.host import Blocking, lines_around, ops_around
+from overlapscope.analysis.host import Blocking, lines_around, of_other_devices, ops_around
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import HostStall, StallsByStep
@@ -32,7 +32,7 @@ def find_stalls(
     piece, start, end = cut(idle.start_ns, idle.end_ns, windows)
     blamed = np.isin(idle.cause[piece], BLOCKED_NUMBERS) & (idle.call[piece] >= 0)
     np.add.at(caused, idle.call[piece[blamed]], (end - start)[blamed])
-    elsewhere = _of_other_devices(trace, timeline)
+    elsewhere = of_other_devices(trace, timeline)
     mine = blocking.row
     # The first window that ends behind the call's start has begun before its end.
     nearest = np.searchsorted(windows.ends, calls.start_ns[mine], side="right")
@@ -72,14 +72,3 @@ def _by_step(group_of: I64, call: I64, start: I64, end: I64, steps: Periods, gro
     group = group_of[call[piece]]
     step = np.where(group >= 0, step_at(steps, begin), -1)
     return table(group, step, stop - begin, (groups, len(steps.row)))
-
-
-def _of_other_devices(trace: Trace, timeline: Timeline) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Calls that a sync record or a copy of theirs places on another device only."""
-    calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
-    elsewhere = np.zeros(len(calls), np.bool_)
-    foreign = syncs.correlation[(syncs.device >= 0) & (syncs.device != timeline.device)]
-    elsewhere[np.isin(calls.correlation, foreign) & (calls.correlation > 0)] = True
-    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device != timeline.device)]] = True
-    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device == timeline.device)]] = False
-    return elsewhere

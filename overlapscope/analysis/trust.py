@@ -11,10 +11,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.causes import IDLE_RANK, IdleCause
 from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.late_launch import IdleTime
+from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.results import Check, Trust
+from overlapscope.analysis.steady import judge_steady
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, covered, total, union
 from overlapscope.trace import Sync, Trace
@@ -24,14 +28,11 @@ CLOCK_TOLERANCE_NS = 50_000
 CLOCK_LIMIT_NS = 1_000_000
 """Beyond this host and device cannot be compared at all."""
 LONG_LEAD_IN = 0.1
+MISSING_SHARE = 0.01
+MUCH_MISSING = 0.1
+"""Of the window; beyond this nobody knows what the program did."""
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
-
-_LAUNCH = call_kinds.whole_name(
-    r"(cuda|hip)(Launch\w*Kernel\w*|GraphLaunch|Memcpy\w*|Memset\w*)|hipModuleLaunchKernel|hipExt\w*Launch\w*"
-)
-_BEGIN_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamBeginCapture\w*")
-_END_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamEndCapture\w*")
 
 
 def judge_file(trace: Trace) -> list[Check]:
@@ -39,14 +40,16 @@ def judge_file(trace: Trace) -> list[Check]:
     return [_complete(trace), _readable(trace), _times(trace), _activity(trace), _clock(trace), _dropped(trace)]
 
 
-def judge_device(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
+def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> list[Check]:
     """Checks of one device."""
     return [
         _launches(timeline),
         _lead_in(trace, timeline),
+        _missing_ops(trace, timeline, idle),
         _order(timeline),
         _sync_events(trace),
         *_steps(trace, timeline, steps),
+        judge_steady(trace, steps),
         _profiler(trace, timeline),
     ]
 
@@ -146,31 +149,16 @@ def _clock(trace: Trace) -> Check:
 
 
 def _dropped(trace: Trace) -> Check:
-    calls, ops = trace.runtime_calls, trace.gpu_ops
-    launches = np.flatnonzero(call_kinds.named(calls, _LAUNCH))
-    answered = np.zeros(len(calls), np.bool_)
-    answered[ops.launch[ops.launch >= 0]] = True
-    lost = launches[~answered[launches] & ~_capturing(trace)[launches]]
-    if not len(ops) or not len(lost):
+    launches, answered = recorded_launches(trace)
+    lost = int((~answered).sum())
+    if not len(trace.gpu_ops) or not lost:
         return Check(id="dropped-ops", status="ok", detail="Every recorded launch has its GPU op.")
     return Check(
         id="dropped-ops",
         status="warn",
-        detail=f"{len(lost)} of {len(launches)} recorded launches have no GPU op: the profiler dropped them "
+        detail=f"{lost} of {len(launches)} recorded launches have no GPU op: the profiler dropped them "
         "or was stopped before they ran. Where they ran, the GPU looks idle.",
     )
-
-
-def _capturing(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Calls made while a stream was being captured into a graph: they launch nothing yet."""
-    calls = trace.runtime_calls
-    begins = np.flatnonzero(call_kinds.named(calls, _BEGIN_CAPTURE))
-    ends = np.flatnonzero(call_kinds.named(calls, _END_CAPTURE))
-    captured = np.zeros(len(calls), np.bool_)
-    for begin in begins.tolist():
-        following = ends[ends > begin]
-        captured[begin : int(following[0]) if len(following) else len(calls)] = True
-    return captured
 
 
 def _launches(timeline: Timeline) -> Check:
@@ -212,6 +200,23 @@ def _lead_in(trace: Trace, timeline: Timeline) -> Check:
         "was queued before the recording; causes, steps and findings leave them out."
     )
     return Check(id="lead-in", status="warn" if share > LONG_LEAD_IN else "ok", detail=detail)
+
+
+def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
+    mine = np.flatnonzero(idle.cause == IDLE_RANK[IdleCause.MISSING_OPS])
+    length = idle.end_ns[mine] - idle.start_ns[mine]
+    missing, window = int(length.sum()), timeline.end_ns - timeline.start_ns
+    if missing <= MISSING_SHARE * window:
+        return Check(id="missing-ops", status="ok", detail="The host did not wait for ops that were not recorded.")
+    call = trace.runtime_calls.name(int(idle.call[mine[int(np.argmax(length))]]))
+    return Check(
+        id="missing-ops",
+        status="fail" if missing > MUCH_MISSING * window else "warn",
+        detail=f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f} % of the window) the host waited for the GPU "
+        f"(longest in {call}), and the trace has no op there: what the GPU did was queued before the recording, "
+        "is part of a graph whose kernels were not recorded, or belongs to another process. That time counts as "
+        "missing-ops, not as idle. Let the device catch up before recording, and record more steps.",
+    )
 
 
 def _order(timeline: Timeline) -> Check:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from overlapscope.analysis.results import Period
+from overlapscope.analysis.results import Period, missing_ns
 from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.budgets.verdicts import Unit
 
@@ -58,6 +58,10 @@ class Metric:
 
 def _pct(part: float, whole: float) -> float | None:
     return 100 * part / whole if whole else None
+
+
+def _idle_ns(sample: Sample) -> int:
+    return sample.figures.buckets.idle_ns - missing_ns(sample.figures)
 
 
 def copy_ns(sample: Sample, direction: Direction | None) -> int:
@@ -153,8 +157,8 @@ METRICS: Final[dict[str, Metric]] = {
             id="idle_pct",
             unit="pct",
             more_is_better=False,
-            formula="time in which nothing ran on the GPU, as a share of the step",
-            read=lambda s, _: _pct(s.figures.buckets.idle_ns, s.figures.span_ns),
+            formula="time in which nothing ran on the GPU and no op is missing, as a share of the step",
+            read=lambda s, _: _pct(_idle_ns(s), s.figures.span_ns),
             whole=lambda s, _: s.figures.span_ns,
             blames=("idle",),
         ),
@@ -162,8 +166,8 @@ METRICS: Final[dict[str, Metric]] = {
             id="idle_time",
             unit="ns",
             more_is_better=False,
-            formula="time in which nothing ran on the GPU",
-            read=lambda s, _: float(s.figures.buckets.idle_ns),
+            formula="time in which nothing ran on the GPU and no op is missing",
+            read=lambda s, _: float(_idle_ns(s)),
             blames=("idle",),
         ),
         Metric(
@@ -206,7 +210,8 @@ METRICS: Final[dict[str, Metric]] = {
             id="copy_bandwidth",
             unit="gb_per_s",
             more_is_better=True,
-            formula="bytes of the copies divided by the sum of their durations",
+            formula="bytes of the copies divided by the sum of their durations, without streams whose copies have less "
+            "than 64 KiB on average: those take latency alone",
             read=_bandwidth,
             blames=("copies",),
             needs="copies",

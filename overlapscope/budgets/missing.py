@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from overlapscope.analysis.results import Check, TraceResult
+from overlapscope.analysis.results import COPIES_MATTER_FROM, Check, TraceResult
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.metrics import Direction, Metric, Sample, copy_ns
 from overlapscope.budgets.samples import Series
 from overlapscope.compare.environment import fingerprint
 from overlapscope.report import Report
-from overlapscope.words import clean
+from overlapscope.words import clean, percent
 
 _LISTED = 80
 """Absent ranks that are listed; a job may have thousands."""
@@ -80,7 +80,7 @@ def doubt(trace: TraceResult, *, rests_on_host: bool) -> str | None:
     complete = checks.get("file-complete")
     if complete is not None and complete.status != "ok":
         return _because("the file is cut", [complete])
-    blamed = {"launches", "clock-skew"} if rests_on_host else {"launches"}
+    blamed = {"launches", "missing-ops"} | ({"clock-skew"} if rests_on_host else set())
     for check in failed:
         if check.id in blamed:
             return _because(f"the trust check {check.id} failed", [check])
@@ -96,10 +96,27 @@ def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, 
     if metric.needs == "copies" and not any(copy_ns(sample, direction) for sample in samples):
         way = f"{direction} " if direction else ""
         return f"there are no {way}copies between host and device"
+    if values.numbers and (hardly := _hardly(metric, direction, samples)):
+        return hardly
     if metric.needs == "comm" and not any(sample.figures.engines.comm_ns for sample in samples):
         return "there is no communication"
     if values.numbers:
         return None
     if metric.id == "efficiency_pct":
         return "only one engine worked, so there was nothing to overlap"
-    return "no copy states its size" if metric.id == "copy_bandwidth" else "there is nothing to measure"
+    if metric.id == "copy_bandwidth":
+        return "no copies state their size, or they are so small that latency is all they take"
+    return "there is nothing to measure"
+
+
+def _hardly(metric: Metric, direction: Direction | None, samples: Sequence[Sample]) -> str | None:
+    """Why a percentage of copies says nothing, though it can be computed: they take next to no time."""
+    if metric.unit != "pct" or "exposed-copy" not in metric.blames:
+        return None
+    copies = sum(copy_ns(sample, direction) for sample in samples)
+    span = sum(sample.figures.span_ns for sample in samples)
+    if copies >= COPIES_MATTER_FROM * span:
+        return None
+    way = f"{direction} " if direction else ""
+    took = percent(100 * copies / span)
+    return f"{way}copies take {took} of the time, too little for a percentage of them to say anything"

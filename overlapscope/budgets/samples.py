@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from overlapscope.analysis.copies import says_bandwidth
 from overlapscope.analysis.results import Device
 from overlapscope.budgets.metrics import Direction, Metric, Moved, Sample
 from overlapscope.compare.steps import compared, occurrences
@@ -70,7 +71,7 @@ def of_window(device: Device) -> tuple[Sample, ...]:
         return ()
     moved: dict[Direction, Moved] = {}
     for direction in _DIRECTIONS:
-        groups = [group for group in device.copies if group.direction == direction]
+        groups = [group for group in device.copies if group.direction == direction and says_bandwidth(group)]
         moved[direction] = Moved(
             sum(group.judged_bytes for group in groups), sum(group.judged_duration_ns for group in groups)
         )
@@ -81,8 +82,8 @@ def moved_in(device: Device, step: int) -> dict[Direction, Moved]:
     """What was copied each way in one of `Device.steps`."""
     return {
         direction: Moved(
-            sum(g.by_step.bytes[step] for g in device.copies if g.direction == direction),
-            sum(g.by_step.duration_ns[step] for g in device.copies if g.direction == direction),
+            sum(g.by_step.bytes[step] for g in device.copies if g.direction == direction and says_bandwidth(g)),
+            sum(g.by_step.duration_ns[step] for g in device.copies if g.direction == direction and says_bandwidth(g)),
         )
         for direction in _DIRECTIONS
     }

@@ -35,6 +35,7 @@ _WITH = {
     "launches": "Copies, kernels and the buckets of the window; steps and causes cannot.",
     "clock-skew": "Copies, kernels and buckets; causes that need the host cannot.",
     "lead-in": "The steps behind it.",
+    "missing-ops": "The steps without such waits.",
     "steps": "The steps that are there.",
 }
 """What can still be compared where a trust check has something to say."""

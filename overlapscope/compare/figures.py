@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.analysis.results import Period
+from overlapscope.analysis.results import COPIES_MATTER_FROM, Period
 from overlapscope.compare.difference import Figures
 from overlapscope.compare.noise import HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, Row
@@ -53,11 +53,21 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         return Row(name, "ns", one, other, floor(added if noisy is None else noisy), (points[0], points[1]))
 
     def percent(
-        name: str, whole: Sequence[str], part: Sequence[str], rest: Sequence[str] = (), *, noisy: Sequence[str]
+        name: str,
+        whole: Sequence[str],
+        part: Sequence[str],
+        rest: Sequence[str] = (),
+        *,
+        noisy: Sequence[str],
+        of_copies: bool = True,
     ) -> Row:
-        """100 * (whole - part) / (whole - rest), as uncertain as the `noisy` lengths in the numerator."""
+        """100 * (whole - part) / (whole - rest), as uncertain as the `noisy` lengths in the numerator.
+
+        `of_copies`: that a side has none where copies take too little to matter.
+        """
         one, other = (
             np.stack([100 * (side.sums(whole) - side.sums(part)), side.sums(whole) - side.sums(rest)], axis=1)
+            * (side.copies_matter() or not of_copies)
             for side in sides
         )
         least = min(float(side[:, 1].mean()) for side in (one, other))
@@ -85,7 +95,7 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         "overlap": [
             percent("overlap efficiency", ["sm", "h2d", "d2h"], ["busy"], ["ideal"], noisy=_COPY_LEAVES),
             percent("hidden copy share", ["copy"], _COPY_LEAVES, noisy=_COPY_LEAVES),
-            percent("comm under compute", ["comm"], ["exposed_comm"], noisy=["exposed_comm"]),
+            percent("comm under compute", ["comm"], ["exposed_comm"], noisy=["exposed_comm"], of_copies=False),
             time("copy", ["copy"]),
             time("hidden copy", ["copy"], _COPY_LEAVES, noisy=["copy", *_COPY_LEAVES]),
             time("exposed H2D", ["exposed_h2d"], noisy=_COPY_LEAVES),
@@ -118,6 +128,10 @@ class _Lengths:
         """Some lengths added up, of each period."""
         added: F64 = self._table[:, [_PLACE[column] for column in columns]].sum(axis=1).astype(np.float64)
         return added
+
+    def copies_matter(self) -> bool:
+        """Whether copies take long enough for percentages of them to say anything."""
+        return bool(self.sums(["copy"]).sum() >= COPIES_MATTER_FROM * self.sums(_LEAVES).sum())
 
     def shares(self, columns: Sequence[str]) -> int:
         """The same as a mean over the periods, in whole nanoseconds."""

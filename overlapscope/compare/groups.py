@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from overlapscope.analysis.copies import TINY_BYTES
 from overlapscope.analysis.results import CopyGroup, Device, HostStall
 from overlapscope.compare.difference import Change, CopyChange, StallChange, Standing
 from overlapscope.compare.noise import LINK_SHARE, floor_ns
@@ -31,7 +32,7 @@ def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pa
     tables = both(first, second, pair)
     rows = []
     for _, one, other in tables:
-        moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) for side in (one, other)]
+        moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) * _tells(side) for side in (one, other)]
         rows += [
             Row("count", "count", one[_COUNT], other[_COUNT], 0),
             Row("bytes", "bytes", one[_BYTES], other[_BYTES], 0),
@@ -148,6 +149,11 @@ def _line(device: Device, key: tuple[str, str | None]) -> str | None:
     """The line of the costliest of these stalls that has one; they are listed costliest first."""
     lines = (stall.where for stall in device.host_stalls if (stall.call, stall.op) == key)
     return next((line for line in lines if line is not None), None)
+
+
+def _tells(side: F64) -> bool:
+    """Whether copies are large enough for their bandwidth to be more than latency."""
+    return bool(side[_BYTES].sum() >= TINY_BYTES * side[_COUNT].sum())
 
 
 def _rate(moved: F64) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.edges import EXACT
+from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown, partition
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.lanes import arrows, waits
 from overlapscope.lanes.categories import FIRST_EXPOSED_COPY, FIRST_IDLE
@@ -142,9 +143,9 @@ def of_period(lanes: Lanes, lane: Lane, row: int) -> Details:
     facts: Facts = [
         ["start", instant(start)],
         ["duration", duration(end - start)],
-        ["overlap efficiency", percent(figures.overlap.efficiency_pct)],
-        ["hidden copy", percent(figures.overlap.hidden_copy_pct)],
-        *([word, part_of(ns, figures.span_ns)] for word, ns in figures.buckets.named().items() if ns),
+        ["overlap efficiency", percent(efficiency_shown(figures))],
+        ["hidden copy", percent(hidden_copy_shown(figures))],
+        *([word, part_of(ns, figures.span_ns)] for word, ns in partition(figures).items() if ns),
     ]
     for word, causes in (("exposed by cause", figures.exposed_copy_by_cause), ("idle by cause", figures.idle_by_cause)):
         if any(causes.values()):

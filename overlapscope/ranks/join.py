@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.ranks import collectives
 from overlapscope.ranks.clocks import Offsets, find_offsets
 from overlapscope.ranks.notes import Told, clock_words, notes
@@ -176,8 +177,8 @@ def _row(
         span_ns=rank.span_ns,
         lead_in_ns=rank.lead_in_ns,
         buckets=rank.buckets,
-        efficiency_pct=rank.overlap.efficiency_pct,
-        hidden_copy_pct=rank.overlap.hidden_copy_pct,
+        efficiency_pct=efficiency_shown(rank),
+        hidden_copy_pct=hidden_copy_shown(rank),
         comm_ns=rank.engines.comm_ns,
         exposed_comm_ns=rank.buckets.exposed_comm_ns,
         comm_compute_pct=rank.overlap.comm_compute_pct,

@@ -29,6 +29,7 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
+from overlapscope.analysis.copies import TINY_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, inside_named, lines_around, ops_around, pinning
@@ -37,9 +38,6 @@ from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.intervals import EMPTY, I64, Bool, Intervals, clip, covered, cut, join, union
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace import Kind, Memory, Trace
-
-TINY_BYTES = 64 << 10
-"""Below this a copy's time is latency: at 50 GB/s the bytes take 1.3 us, a copy at least about as long."""
 
 MANY = 32
 """Fewer tiny copies than this are not worth joining."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.intervals import I64
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, size, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
-from overlapscope.trace import Kind, Memory
+from overlapscope.trace import GpuOps, Kind, Memory
 
 
 def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
@@ -20,22 +24,13 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     ops = device.timeline.ops
     copies = mine.copies
     moved = int(ops.bytes[copies].clip(min=0).sum())
-    took = int((ops.end_ns[copies] - ops.start_ns[copies]).sum())
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
-    pinned_rates = [
-        g.gb_per_s
-        for g in device.result.copies
-        if g.gb_per_s is not None and Memory.PINNED.name.lower() in (g.source_kind, g.target_kind)
-    ]
     places = mine.places(analysis.trace)
-    speed = f" at {moved / took:.1f} GB/s" if moved and took else ""
-    if speed and pinned_rates:
-        speed += f" (copies of pinned memory in this recording reach {max(pinned_rates):.1f} GB/s)"
     yield Draft(
         title=f"Copies of pageable memory account for {duration(mine.time_ns)} "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"{counted(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{speed}, were "
-        f"exposed for {duration(mine.exposed_ns)}, and the GPU was idle for {duration(mine.idle_ns)} "
+        detail=f"{counted(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{_speeds(ops, copies)}, "
+        f"were exposed for {duration(mine.exposed_ns)}, and the GPU was idle for {duration(mine.idle_ns)} "
         "because of them. The driver stages such a copy through a buffer of its own: the call blocks even "
         "with non_blocking=True, and the copy is slower. The cost is the exposed time plus the idle time "
         "behind the blocked call; pinning shortens the copy itself as well, so time that is hidden now may "
@@ -53,6 +48,22 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         where=first(places),
         example=mine.example,
     )
+
+
+def _speeds(ops: GpuOps, copies: I64) -> str:
+    """How fast the copies ran each way, beside pinned ones of that direction; only large ones tell."""
+    large = np.flatnonzero((ops.bytes >= LARGE_BYTES) & (ops.end_ns > ops.start_ns))
+    mine, pinned = np.intersect1d(large, copies), large[ops.host_memory[large] == Memory.PINNED]
+    told = []
+    for kind in (Kind.H2D, Kind.D2H):
+        here, there = mine[ops.kind[mine] == kind], pinned[ops.kind[pinned] == kind]
+        if not len(here):
+            continue
+        rate = ops.bytes[here].sum() / (ops.end_ns - ops.start_ns)[here].sum()
+        best = (ops.bytes[there] / (ops.end_ns - ops.start_ns)[there]).max(initial=0.0)
+        reached = f" (pinned memory in this recording: up to {best:.1f} GB/s)" if len(there) else ""
+        told.append(f", {kind.name} at {rate:.1f} GB/s{reached}")
+    return "".join(told)
 
 
 RULE = Rule(

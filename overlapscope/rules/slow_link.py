@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
@@ -17,9 +18,6 @@ from overlapscope.rules._text import counted, duration, share, size
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 from overlapscope.trace import Kind, Memory
-
-LARGE_BYTES = 1 << 20
-"""Below this latency matters more than the link."""
 
 SLOW = 0.6
 """A copy is slow below this share of the best bandwidth of its class. One direction alone and both at once differ
@@ -79,7 +77,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
 
 
 def _slow_classes(timeline: Timeline, rows: I64) -> Iterator[_Slow]:
-    """Slow copies by direction, with the best bandwidth they were held against (of several, the highest)."""
+    """Slow copies by direction, with the bandwidth they would have had at the best of their classes."""
     ops = timeline.ops
     length = ops.end_ns - ops.start_ns
     rows = rows[(ops.bytes[rows] >= LARGE_BYTES) & (length[rows] > 0)]
@@ -105,7 +103,7 @@ def _slow_classes(timeline: Timeline, rows: I64) -> Iterator[_Slow]:
             yield _Slow(
                 rows[mine],
                 excess[mine],
-                float(best[group[mine]].max()),
+                float(ops.bytes[rows[mine]].sum() / (ops.bytes[rows[mine]] / best[group[mine]]).sum()),
                 bool((host_side[mine] == Memory.UNKNOWN).any()),
                 kind.name,
             )

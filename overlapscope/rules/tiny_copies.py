@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.copies import TINY_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import MANY, TINY_BYTES, Claims
+from overlapscope.rules._claims import MANY, Claims
 from overlapscope.rules._text import duration, first, share, size, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule

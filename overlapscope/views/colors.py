@@ -45,6 +45,7 @@ _IDLE: Final[dict[IdleCause, tuple[str, str]]] = {
     IdleCause.PROFILER_OVERHEAD: ("#b3b8c0", "#6b7280"),
     IdleCause.LAUNCH_LATENCY: ("#c3c7cd", "#5a606b"),
     IdleCause.LEAD_IN: ("#d9dce1", "#454a53"),
+    IdleCause.MISSING_OPS: ("#c9bfae", "#6b6355"),
     IdleCause.UNKNOWN: ("#a6a6a6", "#787878"),
 }
 _BUCKETS: Final[dict[str, tuple[str, str]]] = {
@@ -52,6 +53,7 @@ _BUCKETS: Final[dict[str, tuple[str, str]]] = {
     "exposed-copy": ("#d15600", "#e2571a"),
     "exposed-other": ("#8f861f", "#bdb23a"),
     "idle": ("#a9afb9", "#7d8592"),
+    "missing-ops": ("#c9bfae", "#6b6355"),
 }
 _HOST: Final[dict[str, tuple[str, str]]] = {
     "blocking-call": ("#c1272d", "#ff7a70"),

@@ -11,7 +11,7 @@ import numpy as np
 from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.each_copy import EachCopy, Issuer
 from overlapscope.analysis.outliers import find_outliers
-from overlapscope.analysis.results import Device, Period, Window
+from overlapscope.analysis.results import Device, Period, Window, efficiency_shown, missing_ns
 from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.intervals import I64
 from overlapscope.trace import Kind, Memory
@@ -257,7 +257,7 @@ def each_step(section: Section, device: Device) -> Grid:
                 _word(step.name),
                 *([_word("outlier" if odd else "")] if marked else []),
                 *_times([step], unit, comm=comm),
-                _pct(step.overlap.efficiency_pct),
+                _pct(efficiency_shown(step)),
             ),
             step.window,
         )
@@ -307,5 +307,5 @@ def _times(periods: Sequence[Period], unit: Unit, *, comm: bool) -> tuple[Cell, 
         _time(sum(b.compute_ns for b in buckets), unit),
         *([_time(sum(b.exposed_comm_ns for b in buckets), unit)] if comm else []),
         _time(sum(b.exposed_copy_ns for b in buckets), unit),
-        _time(sum(b.idle_ns for b in buckets), unit),
+        _time(sum(period.buckets.idle_ns - missing_ns(period) for period in periods), unit),
     )

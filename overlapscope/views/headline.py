@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, copies_matter, efficiency_shown, hidden_copy_shown, missing_ns
 from overlapscope.views.charts.causes import Subject, by_cause
 from overlapscope.views.page import Section
 from overlapscope.views.verdict import WORTH_SAYING
 from overlapscope.words import NOTHING, bare_shares, percent, share
+
+_MISSING = "The host waited for GPU ops that were not recorded: nobody can say what the GPU did then."
 
 MOST_CAUSES = 4
 """Of a bucket, in one line; its page has all."""
@@ -38,7 +40,8 @@ class Reason:
 def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
     """Why copies are exposed and the GPU is idle, where that is worth saying: the largest bucket first."""
     buckets = device.buckets
-    subjects: tuple[tuple[int, Subject], ...] = ((buckets.exposed_copy_ns, "exposed-copy"), (buckets.idle_ns, "idle"))
+    idle_ns = buckets.idle_ns - missing_ns(device)
+    subjects: tuple[tuple[int, Subject], ...] = ((buckets.exposed_copy_ns, "exposed-copy"), (idle_ns, "idle"))
     found = []
     for whole, subject in sorted(subjects, key=lambda one: -one[0]):
         if whole >= WORTH_SAYING * device.span_ns and whole:
@@ -50,7 +53,8 @@ def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
 
 def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
     """The figures of a device, the most telling first."""
-    unit, buckets, overlap = section.unit, device.buckets, device.overlap
+    unit, buckets = section.unit, device.buckets
+    idle_ns, missing = buckets.idle_ns - missing_ns(device), missing_ns(device)
     stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
 
     def of_span(ns: int) -> str:
@@ -59,15 +63,15 @@ def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
     return (
         Headline(
             "efficiency",
-            percent(overlap.efficiency_pct),
-            "only one engine worked" if overlap.efficiency_pct is None else "of the possible overlap",
+            percent(efficiency_shown(device)),
+            _overlapped(section, device),
             "How much of the overlap that was possible happened. 0: kernels and copies ran one at a time; 100: no "
             "order of the same work would hide more.",
         ),
         Headline(
             "hidden copy",
-            percent(overlap.hidden_copy_pct),
-            f"of {unit.text(overlap.copy_ns)}" if overlap.copy_ns else "nothing was copied",
+            percent(hidden_copy_shown(device)),
+            _copied(section, device),
             "How much of the time in which data moved between host and device a kernel ran beside it.",
         ),
         Headline(
@@ -84,14 +88,15 @@ def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
         ),
         Headline(
             "idle",
-            unit.text(buckets.idle_ns),
-            of_span(buckets.idle_ns),
+            unit.text(idle_ns),
+            of_span(idle_ns),
             "Nothing ran on the GPU at all.",
         ),
+        *([Headline("missing ops", unit.text(missing), of_span(missing), _MISSING)] if missing else []),
         Headline(
             "stall cost",
             unit.text(stall_ns),
-            f"{share(stall_ns, buckets.idle_ns)} of idle" if stall_ns else "no call cost idle time",
+            f"{share(stall_ns, idle_ns)} of idle" if stall_ns else "no call cost idle time",
             "Idle time because the host sat in a blocking call and could launch nothing. It is a part of idle.",
         ),
         Headline(
@@ -101,3 +106,16 @@ def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
             "From the first GPU op's start to the last one's end: what every share here is a share of.",
         ),
     )
+
+
+def _copied(section: Section, device: Device) -> str:
+    copies = device.overlap.copy_ns
+    if not copies:
+        return "nothing was copied"
+    return f"{'of' if copies_matter(device) else 'copies take only'} {section.unit.text(copies)}"
+
+
+def _overlapped(section: Section, device: Device) -> str:
+    if device.overlap.efficiency_pct is None:
+        return "only one engine worked"
+    return "of the possible overlap" if copies_matter(device) else _copied(section, device)

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeVar
 
-from overlapscope.analysis.results import Device, HostStall, Period, TraceResult
+from overlapscope.analysis.causes import IdleCause
+from overlapscope.analysis.results import (
+    Device,
+    HostStall,
+    Period,
+    TraceResult,
+    efficiency_shown,
+    hidden_copy_shown,
+    missing_ns,
+    partition,
+)
 from overlapscope.rules.finding import Finding
 from overlapscope.views.page import Page, Section
 from overlapscope.views.plain import unit as plain_unit
@@ -91,8 +101,8 @@ def summary(page: Page) -> Table:
             row += [NOTHING] * 5
         else:
             b = device.buckets
-            row += [unit.number(device.span_ns), bare_percent(device.overlap.efficiency_pct)]
-            row += [unit.number(ns) for ns in (b.exposed_copy_ns, b.exposed_comm_ns, b.idle_ns)]
+            row += [unit.number(device.span_ns), bare_percent(efficiency_shown(device))]
+            row += [unit.number(ns) for ns in (b.exposed_copy_ns, b.exposed_comm_ns, b.idle_ns - missing_ns(device))]
         rows.append((*row, trace.trust.verdict))
     columns = [text("trace", flexible=True)]
     columns += [Column("rank")] if ranked else []
@@ -110,7 +120,7 @@ def source_name(page: Page, trace: TraceResult) -> str:
 
 def buckets(section: Section, device: Device) -> Table:
     """The partition of the window."""
-    unit, parts = section.unit, device.buckets.named()
+    unit, parts = section.unit, partition(device)
     shares = bare_shares(list(parts.values()), device.span_ns)
     rows = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True)]
     rows.append(("span", unit.number(device.span_ns), "100"))
@@ -141,8 +151,8 @@ def figures(section: Section, device: Device) -> Table:
     lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
     both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
     rows = (
-        ("efficiency", percent(overlap.efficiency_pct)),
-        ("hidden copy", percent(overlap.hidden_copy_pct)),
+        ("efficiency", percent(efficiency_shown(device))),
+        ("hidden copy", percent(hidden_copy_shown(device))),
         ("comm under compute", percent(overlap.comm_compute_pct)),
         ("h2d, d2h, both at once", f"{', '.join(map(unit.number, both))} {unit.name}"),
         ("engines busy, ideal", f"{unit.number(overlap.busy_ns)}, {unit.text(overlap.ideal_ns)}"),
@@ -214,7 +224,7 @@ def steps(section: Section, device: Device) -> Table:
     if not periods:
         return Table("Steps", (), ())
     spans = [period.span_ns for period in periods]
-    known = [period.overlap.efficiency_pct for period in periods if period.overlap.efficiency_pct is not None]
+    known = [pct for period in periods if (pct := efficiency_shown(period)) is not None]
     row = (
         str(len(periods)),
         *(unit.number(ns) for ns in _spread(spans)),
@@ -240,9 +250,9 @@ def each_step(section: Section, device: Device) -> Table:
 
 def _period(period: Period, unit: Unit) -> tuple[str, ...]:
     b = period.buckets
-    times = (period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns)
+    times = (period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period))
     name = clean(period.name, NAME_LIMIT)
-    return (name, *map(unit.number, times), bare_percent(period.overlap.efficiency_pct))
+    return (name, *map(unit.number, times), bare_percent(efficiency_shown(period)))
 
 
 def ranges(section: Section, device: Device) -> Table:
@@ -258,7 +268,7 @@ def ranges(section: Section, device: Device) -> Table:
         sums = (
             sum(p.span_ns for p in periods),
             sum(p.buckets.exposed_copy_ns for p in periods),
-            sum(p.buckets.idle_ns for p in periods),
+            sum(p.buckets.idle_ns - missing_ns(p) for p in periods),
         )
         rows.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, sums)))
     columns = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
@@ -279,14 +289,15 @@ def checks(section: Section) -> Table:
 
 def device_tables(section: Section, device: Device) -> list[Table]:
     """The tables between the verdict and the strip, in order; the empty ones left out."""
-    exposed, idle = device.buckets.exposed_copy_ns, device.buckets.idle_ns
+    exposed, idle = device.buckets.exposed_copy_ns, device.buckets.idle_ns - missing_ns(device)
+    why_idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
     tables = [
         plain_step(section, device),
         buckets(section, device),
         figures(section, device),
         copies(section, device),
         causes(section, "Exposed copy by cause", device.exposed_copy_by_cause, exposed),
-        causes(section, "Idle by cause", device.idle_by_cause, idle),
+        causes(section, "Idle by cause", why_idle, idle),
         stalls(section, device),
     ]
     if section.page.scope == "window":

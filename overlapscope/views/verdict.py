@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, copies_matter, missing_ns
 from overlapscope.rules import costliest_first
 from overlapscope.views import plain
 from overlapscope.views.page import Section
@@ -84,7 +84,7 @@ def _supply_ns(device: Device) -> int:
 
 def _unexplained_ns(device: Device) -> int:
     """Idle time of which nobody can say whether it could be saved."""
-    return device.idle_by_cause.get(IdleCause.UNKNOWN, 0)
+    return device.idle_by_cause.get(IdleCause.UNKNOWN, 0) + missing_ns(device)
 
 
 def _lost_ns(device: Device) -> int:
@@ -99,15 +99,11 @@ def _unoverlapped_ns(device: Device) -> int:
     return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
 
 
-def _copies_hardly(device: Device) -> bool:
-    return device.overlap.copy_ns < max(1, WORTH_SAYING * device.span_ns)
-
-
 def _overlap(section: Section, device: Device) -> str:
     overlap, unit = device.overlap, section.unit
     if overlap.copy_ns == 0:
         return "Nothing is copied between host and device."
-    if _copies_hardly(device):
+    if not copies_matter(device):
         return f"Copies hardly matter: they take {unit.text(overlap.copy_ns)} of {unit.text(device.span_ns)}."
     copies = f"{unit.of(device.buckets.exposed_copy_ns, overlap.copy_ns)} of copies are exposed."
     if overlap.efficiency_pct is None:
@@ -131,11 +127,17 @@ def _losses(section: Section, device: Device) -> list[tuple[int, str]]:
     if buckets.exposed_comm_ns >= WORTH_SAYING * device.span_ns:
         said = f"Communication is exposed for {unit.of(buckets.exposed_comm_ns, device.engines.comm_ns)}."
         found.append((buckets.exposed_comm_ns, said))
-    if buckets.idle_ns >= GOOD_BELOW * device.span_ns:
-        cause, most = max(device.idle_by_cause.items(), key=lambda item: item[1], default=("unknown", 0))
-        why = f", mostly {cause}" if most > buckets.idle_ns // 2 else ""
-        part = share(buckets.idle_ns, device.span_ns)
-        found.append((buckets.idle_ns, f"The GPU is idle for {unit.text(buckets.idle_ns)} ({part}{why})."))
+    missing = missing_ns(device)
+    idle = buckets.idle_ns - missing
+    if idle >= GOOD_BELOW * device.span_ns:
+        known = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS)
+        most, cause = max(known, default=(0, "unknown"), key=lambda item: item[0])
+        why = f", mostly {cause}" if most > idle // 2 else ""
+        found.append((idle, f"The GPU is idle for {unit.text(idle)} ({share(idle, device.span_ns)}{why})."))
+    if missing >= WORTH_SAYING * device.span_ns:
+        part = f"{unit.text(missing)} ({share(missing, device.span_ns)})"
+        said = f"Ops are missing for {part}: the host waited for the GPU, and the trace has no op there."
+        found.append((missing, said))
     return found
 
 

@@ -6,7 +6,7 @@ import dash
 import dash_mantine_components as dmc
 from dash.development.base_component import Component
 
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, missing_ns
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.shown import Shown
@@ -28,7 +28,7 @@ def layout(shown: Shown) -> Component:
 
 
 def _idle(shown: Shown, device: Device) -> Component:
-    unit, idle = shown.section.unit, device.buckets.idle_ns
+    unit, idle = shown.section.unit, device.buckets.idle_ns - missing_ns(device)
     if not idle:
         return parts.panel("Idle by cause", parts.empty("The GPU was never idle in this recording."))
     return parts.panel(

@@ -11,6 +11,7 @@ import dash_mantine_components as dmc
 from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
+from overlapscope.analysis.results import efficiency_shown
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place
@@ -158,7 +159,7 @@ def _figures(one: Comparison, variant: VariantResult, analysis: Analysis | None)
     if wall.published is not None:
         told.append(("published", f"{digits(wall.published)} ms"))
     if analysis is not None:
-        told.append(("efficiency", percent(analysis.overlap.efficiency_pct)))
+        told.append(("efficiency", percent(efficiency_shown(analysis))))
     return told
 
 

@@ -13,7 +13,7 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope import lanes
-from overlapscope.analysis.results import Period
+from overlapscope.analysis.results import Period, efficiency_shown, hidden_copy_shown, partition
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.shown import Shown
@@ -98,8 +98,8 @@ def _span(drawn: Lanes, device: int, start_ns: int, end_ns: int, colors: dict[st
     of = f"{unit.text(period.span_ns)} on device {device}"
     note = f"{of}: the part of the selection in which it was recorded" if cut else of
     facts = [
-        ("efficiency", percent(overlap.efficiency_pct)),
-        ("hidden copy", percent(overlap.hidden_copy_pct)),
+        ("efficiency", percent(efficiency_shown(period))),
+        ("hidden copy", percent(hidden_copy_shown(period))),
         ("copies", unit.text(overlap.copy_ns)),
         ("both directions at once", unit.text(overlap.h2d_d2h_ns)),
     ]
@@ -123,7 +123,7 @@ def _span(drawn: Lanes, device: int, start_ns: int, end_ns: int, colors: dict[st
 
 def _buckets(period: Period) -> list[tuple[str, str, int]]:
     """Colour, name and length of each bucket."""
-    return [(bucket_color(name), name, ns) for name, ns in period.buckets.named().items()]
+    return [(bucket_color(name), name, ns) for name, ns in partition(period).items()]
 
 
 def _bar(period: Period, unit: Unit, colors: dict[str, str]) -> Component:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
+from overlapscope.analysis.results import partition
 from overlapscope.views.charts._figure import Figure, axis, escape, figure, legible
 from overlapscope.views.colors import bucket_color, palette
 from overlapscope.views.page import Section
@@ -17,6 +18,7 @@ MEANING: Final[dict[str, str]] = {
     "exposed copy": "a copy ran and no kernel beside it",
     "exposed other": "only memsets and copies within the device ran",
     "idle": "nothing ran",
+    "missing ops": "the host waited for GPU ops that were not recorded",
 }
 
 
@@ -24,7 +26,7 @@ def bucket_bar(section: Section, dark: bool) -> Figure:
     """One horizontal bar: where the time of a device goes. The shares add up to 100."""
     colors = palette(dark)
     device, unit = section.device, section.unit
-    parts = device.buckets.named() if device else {}
+    parts = partition(device) if device else {}
     span = device.span_ns if device else 0
     data = []
     for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), span), strict=True):
@@ -67,11 +69,11 @@ def ranks(sections: Sequence[Section], dark: bool) -> Figure:
     shown = [(section, section.device) for section in sections if section.device is not None]
     unit = unit_for(max((device.span_ns for _, device in shown), default=0))
     labels = _labels([section for section, _ in shown])
-    buckets = [device.buckets.named() for _, device in shown]
-    shares = [bare_shares(list(one.values()), sum(one.values())) for one in buckets]
+    buckets = [partition(device) for _, device in shown]
+    shares = [dict(zip(one, bare_shares(list(one.values()), sum(one.values())), strict=True)) for one in buckets]
     data: list[dict[str, Any]] = []
-    for number, name in enumerate(MEANING):
-        times = [one[name] for one in buckets]
+    for name in MEANING:
+        times = [one.get(name, 0) for one in buckets]
         if not any(times):
             continue
         data.append(
@@ -82,7 +84,7 @@ def ranks(sections: Sequence[Section], dark: bool) -> Figure:
                 "x": [ns / unit.ns for ns in times],
                 "y": labels,
                 "marker": {"color": colors[bucket_color(name)]},
-                "customdata": [[unit.text(ns), part[number]] for ns, part in zip(times, shares, strict=True)],
+                "customdata": [[unit.text(ns), part.get(name, "0")] for ns, part in zip(times, shares, strict=True)],
                 "hovertemplate": f"%{{y}}<br>{name}: %{{customdata[0]}} (%{{customdata[1]}} %)<extra></extra>",
             }
         )

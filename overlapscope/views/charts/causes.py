@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from overlapscope.analysis.causes import IdleCause
 from overlapscope.views.cause_words import EXPOSED_COPY, IDLE, Words
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.colors import palette
@@ -15,12 +16,13 @@ Subject = Literal["exposed-copy", "idle"]
 
 
 def by_cause(section: Section, subject: Subject) -> dict[str, int]:
-    """The causes that have any time, largest first."""
+    """The causes that have any time, largest first; ops that are missing are no idle time."""
     device = section.device
     if device is None:
         return {}
     found = device.exposed_copy_by_cause if subject == "exposed-copy" else device.idle_by_cause
-    return dict(sorted(((c, ns) for c, ns in found.items() if ns), key=lambda item: (-item[1], item[0])))
+    told = ((cause, ns) for cause, ns in found.items() if ns and cause != IdleCause.MISSING_OPS)
+    return dict(sorted(told, key=lambda item: (-item[1], item[0])))
 
 
 def causes(section: Section, subject: Subject, dark: bool) -> Figure:

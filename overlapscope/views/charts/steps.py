@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from overlapscope.analysis.outliers import find_outliers
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, efficiency_shown, partition
 from overlapscope.intervals import I64
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.charts.buckets import MEANING
@@ -38,10 +38,10 @@ def steps(section: Section, dark: bool) -> Figure:
         periods = [device.steps[row] for row in rows]
         unusual = find_outliers(device.steps)[rows].tolist() if rows else []
         names = [escape(period.name) for period in periods]
-        buckets = [period.buckets.named() for period in periods]
+        buckets = [partition(period) for period in periods]
         spans = [period.span_ns / unit.ns for period in periods]
         for name in MEANING:
-            times = [lengths[name] for lengths in buckets]
+            times = [lengths.get(name, 0) for lengths in buckets]
             if any(times):
                 data.append(
                     {
@@ -60,7 +60,7 @@ def steps(section: Section, dark: bool) -> Figure:
                 )
         if any(unusual):
             data.append(_marks(rows, names, spans, unusual, unit.name, colors))
-        data.append(_efficiency(rows, names, [period.overlap.efficiency_pct for period in periods], colors))
+        data.append(_efficiency(rows, names, [efficiency_shown(period) for period in periods], colors))
     return figure(
         data,
         dark,

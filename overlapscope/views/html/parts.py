@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, partition
 from overlapscope.views import tables
 from overlapscope.views.colors import bucket_color
 from overlapscope.views.headline import headlines
@@ -67,7 +67,7 @@ def paragraphs(text: str) -> str:
 
 def bucket_bar(section: Section, device: Device) -> str:
     """The partition of the window as one bar, with its key."""
-    buckets = device.buckets.named()
+    buckets = partition(device)
     shares = bare_shares(list(buckets.values()), device.span_ns)
     drawn, key = [], []
     for (word, ns), part in zip(buckets.items(), shares, strict=True):

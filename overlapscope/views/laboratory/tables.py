@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from overlapscope.analysis.copies import says_bandwidth
+from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.laboratory.comparison import WALL, Comparison, place
 from overlapscope.laboratory.results import Analysis, ExperimentResult, VariantResult
 from overlapscope.views.tables import Column, Table, text
@@ -92,7 +94,7 @@ def _buckets(result: ExperimentResult) -> Table:
         parts = [b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.exposed_other_ns, b.idle_ns]
         compute, *middle, idle = bare_shares(parts, one.span_ns)
         shown = [part if there else NOTHING for part, there in zip(middle, (comm, True, other), strict=True)]
-        efficiency = bare_percent(one.overlap.efficiency_pct)
+        efficiency = bare_percent(efficiency_shown(one))
         rows.append((name, unit.number(one.span_ns), compute, *shown, idle, efficiency))
     titles = (f"span {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
     columns = (_VARIANT, *map(Column, titles))
@@ -106,7 +108,7 @@ def _exposed(result: ExperimentResult) -> Table:
         (
             name,
             unit.number(one.overlap.copy_ns),
-            bare_percent(one.overlap.hidden_copy_pct),
+            bare_percent(hidden_copy_shown(one)),
             unit.number(one.buckets.exposed_copy_ns),
             *_mostly(one.exposed_copy_by_cause),
         )
@@ -163,8 +165,8 @@ def _link(result: ExperimentResult) -> Table:
 
 
 def _rate(analysis: Analysis, direction: str) -> float | None:
-    """1e9 bytes per second over all copies of one direction; None where there are none of known size."""
-    groups = [one for one in analysis.copies if one.direction == direction and one.bytes and one.gb_per_s]
+    """1e9 bytes per second over the copies of one direction; None where none is large enough to tell."""
+    groups = [one for one in analysis.copies if one.direction == direction and one.gb_per_s and says_bandwidth(one)]
     took = sum(one.bytes / one.gb_per_s for one in groups if one.bytes and one.gb_per_s)
     return sum(one.bytes or 0 for one in groups) / took if took else None
 

@@ -1,0 +1,135 @@
+"""Time in which the GPU must have worked, though the trace has no op there.
+
+A host thread that waits for the GPU is let go when the work before its call has ended. Where it waits for long and no
+op runs, what it waits for is not in the trace: it was queued before the recording began, belongs to a graph whose
+kernels were not recorded, or to another process. Nobody can say what the GPU did then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.host import Blocking, of_other_devices
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.intervals import I64, Bool, Index, Intervals, complement, cut, subtract, union
+from overlapscope.trace import Trace
+
+HELD_NS = 1_000_000
+"""A wait without ops is longer than this where the trace shows that something was outstanding. In some 300 recordings
+none was longer than 0.06 ms in a synchronize, 0.2 ms before a small copy."""
+
+UNEXPLAINED_NS = 10_000_000
+"""Where it shows nothing of the kind, a busy machine may have been late to wake the thread."""
+
+_LONG_CALL_NS = 100_000
+"""A call of another thread that is shorter can hold no wait up by means of the driver's locks."""
+
+_HOST_BYTES_PER_NS = 1
+"""A copy that blocks may first have to pin the host's side, page by page."""
+
+_LAUNCH = call_kinds.whole_name(
+    r"(cuda|hip)(Launch\w*Kernel\w*|GraphLaunch|Memcpy\w*|Memset\w*)|hipModuleLaunchKernel|hipExt\w*Launch\w*"
+)
+_BEGIN_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamBeginCapture\w*")
+_END_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamEndCapture\w*")
+_WAITS_FOR_HOST = call_kinds.whole_name(
+    r"(cuda|hip)(LaunchHostFunc\w*|StreamAddCallback|StreamWaitValue\w*)|cu(LaunchHostFunc\w*|StreamAddCallback"
+    r"|StreamWaitValue\w*|StreamBatchMemOp)"
+)
+"""Calls after which a stream waits for the host or for a word in memory, which no op shows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Missing:
+    """Stretches in which the GPU worked on what was not recorded: one row each, sorted and disjoint."""
+
+    when: Intervals
+    call: I64
+    """Row in `Trace.runtime_calls` of a call that waited."""
+
+
+def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
+    """Rows of the calls that launch GPU ops, by start, and which of them have one in the trace.
+
+    Those made while a stream was being captured into a graph launch nothing yet, and are left out.
+    """
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    launches = np.flatnonzero(call_kinds.named(calls, _LAUNCH) & ~_capturing(trace))
+    answered = np.zeros(len(calls), np.bool_)
+    answered[ops.launch[ops.launch >= 0]] = True
+    return launches, answered[launches]
+
+
+def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missing:
+    """When the host waited for this device, or for one that the trace does not name, and none of the trace's devices
+    worked. Empty where no launch was recorded: host and device times cannot be compared."""
+    calls = trace.runtime_calls
+    waits = blocking.row[~blocking.allocation & ~blocking.staging & ~of_other_devices(trace, timeline)[blocking.row]]
+    if not (timeline.ops.launch >= 0).any() or call_kinds.named(calls, _WAITS_FOR_HOST).any():
+        waits = waits[:0]
+    until, allowed = _waiting(trace, waits)
+    quiet = _quiet(trace, timeline, waits)
+    which, start, end = cut(calls.start_ns[waits], until, quiet)
+    held = _ends_with_queued_op(trace, start, end) | _outstanding(trace, waits)[which]
+    long = end - start > np.where(held, HELD_NS, UNEXPLAINED_NS) + allowed[which]
+    order = np.argsort(start[long], kind="stable")
+    when = union(start[long], end[long])
+    first = np.searchsorted(start[long][order], when.starts, side="left")
+    return Missing(when, waits[which[long][order]][first])
+
+
+def _waiting(trace: Trace, waits: I64) -> tuple[I64, I64]:
+    """Until when each call only waits, and how much longer it may take than the limits: a copy moves data from when its
+    op begins, and prepares the host's memory before."""
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    begins, size = calls.start_ns.copy(), np.zeros(len(calls), np.int64)
+    copies = np.flatnonzero((ops.launch >= 0) & (ops.bytes >= 0))
+    launch = ops.launch[copies]
+    begins[launch], size[launch] = ops.start_ns[copies], ops.bytes[copies]
+    synchronises = call_kinds.synchronises(calls)[waits]
+    until = np.where(
+        synchronises, calls.end_ns[waits], np.clip(begins[waits], calls.start_ns[waits], calls.end_ns[waits])
+    )
+    return until, np.where(synchronises, 0, size[waits] // _HOST_BYTES_PER_NS)
+
+
+def _quiet(trace: Trace, timeline: Timeline, waits: I64) -> Intervals:
+    """When no device worked, behind the lead-in, and neither the profiler nor another call can have held a wait up."""
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    idle = complement(union(ops.start_ns, ops.end_ns), timeline.judged_from_ns, timeline.end_ns)
+    others = np.setdiff1d(np.flatnonzero(calls.end_ns - calls.start_ns >= _LONG_CALL_NS), waits)
+    idle = subtract(idle, union(calls.start_ns[others], calls.end_ns[others]))
+    return subtract(idle, union(trace.overheads.start_ns, trace.overheads.end_ns))
+
+
+def _ends_with_queued_op(trace: Trace, start: I64, end: I64) -> Bool:
+    """Whether each stretch ends with an op that had been launched when it began, and was held back by something."""
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    op = np.searchsorted(ops.start_ns, end, side="left")
+    launch = np.append(ops.launch, -1)[op]
+    queued: Bool = (np.append(ops.start_ns, -1)[op] == end) & (launch >= 0) & (calls.start_ns[launch] <= start)
+    return queued
+
+
+def _outstanding(trace: Trace, waits: I64) -> Bool:
+    """Whether the last launch before each wait has no op."""
+    calls = trace.runtime_calls
+    launches, answered = recorded_launches(trace)
+    last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
+    outstanding: Bool = ~np.append(answered, True)[last]
+    return outstanding
+
+
+def _capturing(trace: Trace) -> Bool:
+    """Calls made while a stream was being captured into a graph."""
+    calls = trace.runtime_calls
+    begins = np.flatnonzero(call_kinds.named(calls, _BEGIN_CAPTURE))
+    ends = np.flatnonzero(call_kinds.named(calls, _END_CAPTURE))
+    captured = np.zeros(len(calls), np.bool_)
+    for begin in begins.tolist():
+        following = ends[ends > begin]
+        captured[begin : int(following[0]) if len(following) else len(calls)] = True
+    return captured

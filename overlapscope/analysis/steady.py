@@ -1,0 +1,162 @@
+"""Whether the recorded steps are the program's usual ones: the trust check `steady-state`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from overlapscope.analysis.periods import Periods, judged_steps
+from overlapscope.analysis.results import Check
+from overlapscope.intervals import I64, covered, union
+from overlapscope.trace import HostEvents, TimedSteps, Trace
+
+SHORTER = 0.03
+"""Recorded steps that are shorter than plain ones by less are as long; recording only ever adds work."""
+DRIFT = 0.02
+"""Plain steps before and behind a recording that differ by less agree."""
+TREND = 0.1
+"""Of the median step, over the whole recording."""
+FEWEST = 5
+"""Of fewer steps no trend is seen."""
+
+_MOST_COMPARED = 500
+"""Steps of which all pairs are compared; of more, every second, third..."""
+_FEWEST_PLAIN = 3
+_SIGNIFICANT = 2.2
+"""Standard deviations of Kendall's S, which 3 % of recordings without a trend exceed. Of five steps each has to be
+longer than the one before."""
+_USUAL_QUEUE = 24
+"""Batches that a DataLoader of 12 workers has ready at most, at PyTorch's default of two each."""
+_NO_WAIT, _WAIT = 0.01, 0.1
+"""Of a step: a loader's `next` below the first gives a batch that was ready, one above the second waits for it."""
+_FEWEST_READY, _FEWEST_WAITING = 3, 2
+
+_LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def judge_steady(trace: Trace, steps: Periods) -> Check:
+    """Compare a device's judged steps with one another and with the plain steps around the recording.
+
+    Of more than five steps the last is left out: it ends with the last op, not where the next would have begun.
+    """
+    spans = (steps.end_ns - steps.start_ns)[~steps.partial]
+    spans = spans[:-1] if len(spans) > FEWEST else spans
+    waits = _loader_waits(trace)
+    found = [*_against_plain(trace, spans, loads=waits is not None), *_trend(spans), *_before_after(trace)]
+    if waits is not None:
+        found += _drained(trace, waits)
+    if found:
+        return Check(id="steady-state", status="warn", detail=" ".join(found))
+    return Check(id="steady-state", status="ok", detail=_fine(trace, spans, loads=waits is not None))
+
+
+def _fine(trace: Trace, spans: I64, *, loads: bool) -> str:
+    compared = len(spans) and _sides(trace)
+    if loads and not compared and len(spans) < _USUAL_QUEUE:
+        return (
+            "The recorded steps have no trend. So few cannot show whether the DataLoader's workers keep up: its queue "
+            "may have held batches for all of them. Plain steps, timed without the profiler, or more steps would."
+        )
+    if compared:
+        return "The recorded steps are no shorter than plain ones, and have no trend."
+    return "The recorded steps have no trend." if len(spans) >= FEWEST else "Too few steps to see a trend."
+
+
+def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
+    """Recorded steps that are shorter than the plain ones on either side."""
+    sides = _sides(trace)
+    if not sides or not len(spans):
+        return
+    plain = min(float(np.median(side)) for side in sides)
+    recorded = float(np.median(spans))
+    if plain - recorded > max(SHORTER * plain, *map(_spread, sides)):
+        reserve = (
+            "its DataLoader's queue held batches from before"
+            if loads
+            else ("something had been prepared ahead, such as a loader's queue, or the GPU's clock was higher")
+        )
+        yield (
+            f"A recorded step takes {_ms(recorded)} (median), a plain one {_ms(plain)}: {reserve}, and the recording "
+            "ended before that was used up. Record more steps (--active), or begin later (--wait)."
+        )
+
+
+def _trend(spans: I64) -> Iterator[str]:
+    """A drift by Theil and Sen's slope (the median of the slopes of all pairs) that Mann and Kendall's test calls
+    significant: neither minds single steps that are out of line."""
+    spans = spans[:: -(-len(spans) // _MOST_COMPARED) or 1]
+    count = len(spans)
+    if count < FEWEST:
+        return
+    one, other = np.triu_indices(count, 1)
+    change = spans[other] - spans[one]
+    s = int(np.sign(change).sum())
+    deviation = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    drift = float(np.median(change / (other - one))) * (count - 1)
+    if (abs(s) - 1) / deviation > _SIGNIFICANT and abs(drift) > TREND * float(np.median(spans)):
+        yield (
+            f"Steps get {'longer' if drift > 0 else 'shorter'} from first to last, by {_ms(abs(drift))} of "
+            f"{_ms(float(np.median(spans)))}: the program had not settled. Begin later (--wait, --warmup), or record "
+            "more steps (--active)."
+        )
+
+
+def _before_after(trace: Trace) -> Iterator[str]:
+    """Plain steps that are not the same before and behind the recording."""
+    sides = _sides(trace)
+    if len(sides) < 2:
+        return
+    before, after = (float(np.median(side)) for side in sides)
+    if abs(after - before) > max(DRIFT * min(before, after), *map(_spread, sides)):
+        yield (
+            f"A plain step takes {_ms(before)} (median) before the recording and {_ms(after)} behind it: the program, "
+            "or the machine, changed meanwhile. Begin later (--wait), or record once more."
+        )
+
+
+def _drained(trace: Trace, waits: I64) -> Iterator[str]:
+    """A loader whose batches were ready at first, and had to be waited for from some step on."""
+    rows = judged_steps(trace)
+    spans = trace.annotations.end_ns[rows] - trace.annotations.start_ns[rows]
+    ready = int(np.argmax(np.append(waits >= _NO_WAIT * spans, True)))
+    waiting = len(rows) - ready
+    if ready >= _FEWEST_READY and waiting >= _FEWEST_WAITING and (waits[ready:] > _WAIT * spans[ready:]).all():
+        yield (
+            f"The DataLoader had batches ready for {ready} steps and was waited for in each of the {waiting} behind "
+            "them: its queue ran empty while it was recorded. Only the later steps are the program's usual ones: begin "
+            "later (--wait), or record more steps (--active)."
+        )
+
+
+def _loader_waits(trace: Trace) -> I64 | None:
+    """How long each judged step was inside `next` of a DataLoader with worker processes, on the host; None where there
+    is no such loader. The call that a step's mark cuts counts to both sides."""
+    notes = trace.annotations
+    loads: HostEvents = notes.take(notes.named(lambda name: name == _LOADER))
+    if not len(loads):
+        return None
+    rows = judged_steps(trace)
+    inside = union(loads.start_ns, loads.end_ns)
+    return covered(inside, notes.start_ns[rows], notes.end_ns[rows])
+
+
+def _sides(trace: Trace) -> list[I64]:
+    """Plain steps before and behind the recording, where enough were timed; on the device where known."""
+    plain = trace.plain_steps
+    both = [np.array(_lengths(side), np.int64) for side in (plain.before, plain.after)]
+    return [side for side in both if len(side) >= _FEWEST_PLAIN]
+
+
+def _lengths(side: TimedSteps) -> tuple[int, ...]:
+    return side.device_ns or side.host_ns
+
+
+def _spread(lengths: I64) -> float:
+    """The interquartile range."""
+    low, high = np.quantile(lengths, (0.25, 0.75))
+    return float(high - low)
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.2f} ms"
