@@ -45,14 +45,17 @@ def analyze(
     return build(analyses, scope=step or range or "window", plain_step_ns=plain_step_ns)
 
 
-def diff(before: Job, after: Job) -> Diff:
+def diff(before: Job, after: Job, *, plain_step_ns: tuple[int, int] | None = None) -> Diff:
     """What changed from one recording of a program to another, by how much, and why (`docs/diff.md`).
+
+    `plain_step_ns` tells what a step takes while nothing is recorded, before and after.
 
     Raises UnreadableTrace where a file cannot be read.
     """
     from overlapscope.compare import diff as comparing
 
-    return comparing.diff(_report(before), _report(after))
+    told = plain_step_ns or (None, None)
+    return comparing.diff(_report(before, told[0]), _report(after, told[1]))
 
 
 def check(
@@ -60,12 +63,14 @@ def check(
     settings: Mapping[str, Any] | None = None,
     *,
     baseline: Job | None = None,
+    plain_step_ns: int | None = None,
 ) -> CheckResult:
     """Hold a recording to budgets (`docs/check.md`).
 
     `settings` has the keys of a configuration file: `{"budgets": {"efficiency_pct": {"min": "80 %"}}}`. Without it,
     what `overlapscope check` does by default: the rules on data that does not move while the GPU computes, or, with a
     `baseline`, nothing may have become longer. A baseline is a file of `overlapscope baseline write`, or a recording.
+    `plain_step_ns` tells what a step of the job takes while nothing is recorded.
 
     Raises ConfigError for settings that make no sense, UsageError where a budget needs a baseline and none is given or
     a recording cannot serve as one, UnreadableTrace where the baseline's file cannot be read.
@@ -82,7 +87,7 @@ def check(
         past = read_baseline(os.fspath(baseline), ranges=told.compared_ranges)
     elif baseline is not None:
         past = baselines.of(_report(baseline), ranges=told.compared_ranges)
-    return checking.check(_report(job), told, baseline=past)
+    return checking.check(_report(job, plain_step_ns), told, baseline=past)
 
 
 def whatif(
@@ -91,12 +96,14 @@ def whatif(
     *,
     device: int | None = None,
     calibration: Calibration | str | os.PathLike[str] | None = None,
+    plain_step_ns: int | None = None,
 ) -> WhatIf:
     """What a step of a recording would take, in nanoseconds, had the program been changed (`docs/whatif-report.md`).
 
     `interventions` are written as on the command line: `["pin", "side-stream", "no-sync cudaStreamSynchronize"]`.
     `calibration` is what `overlapscope scenarios calibrate` measured on the GPU, or the file that holds it; without it
-    the constants come from the trace and the shipped table. Where the replay does not explain the recording,
+    the constants come from the trace and the shipped table. `plain_step_ns` tells what a step takes while nothing is
+    recorded, where the recorder did not time it. Where the replay does not explain the recording,
     `replay.valid` is False and `predicted_step_ns` None.
 
     Raises UsageError for an intervention that does not exist, lacks its argument or names what the trace does not have,
@@ -111,16 +118,16 @@ def whatif(
     check_names(trace, interventions)
     if isinstance(calibration, str | os.PathLike):
         calibration = read(calibration)
-    return predict(trace, interventions, device=device, calibration=calibration).result
+    return predict(trace, interventions, device=device, calibration=calibration, plain_step_ns=plain_step_ns).result
 
 
-def _report(job: Job) -> Report:
+def _report(job: Job, plain_step_ns: int | None = None) -> Report:
     if isinstance(job, Report):
         return job
     if isinstance(job, str | os.PathLike):
         from overlapscope.reading import read_report
 
-        return read_report([os.fspath(job)])
+        return read_report([os.fspath(job)], plain_step_ns=plain_step_ns)
     # To be compared or judged, which rests on what was measured.
     traces = (job,) if isinstance(job, Trace) else tuple(job)
-    return build([analyze_trace(one) for one in traces], replayed=False)
+    return build([analyze_trace(one) for one in traces], replayed=False, plain_step_ns=plain_step_ns)

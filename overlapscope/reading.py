@@ -26,8 +26,15 @@ CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
 """Where `overlapscope scenarios calibrate` leaves its result, from the working directory."""
 
 
-def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None, cache: bool = True) -> Report:
-    """One report over all that is named: the ranks of one job. `limit_bytes` and `cache` as of `load`.
+def read_report(
+    paths: Sequence[str | Path],
+    *,
+    limit_bytes: int | None = None,
+    cache: bool = True,
+    plain_step_ns: int | None = None,
+) -> Report:
+    """One report over all that is named: the ranks of one job. `limit_bytes` and `cache` as of `load`, `plain_step_ns`
+    as of `report.build`; it tells nothing of reports that are read.
 
     It is to be compared or judged, which rests on what was measured: traces are not replayed for what fixes save.
 
@@ -43,7 +50,7 @@ def read_report(paths: Sequence[str | Path], *, limit_bytes: int | None = None, 
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if not written[path]]
     if analyses:
-        reports.append(build(analyses, replayed=False))
+        reports.append(build(analyses, replayed=False, plain_step_ns=plain_step_ns))
     if len(reports) == 1:
         return reports[0]
     findings = [finding for report in reports for finding in report.findings]

@@ -18,6 +18,8 @@ from overlapscope.rules import find_all
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1
+PLAIN = "plain"
+"""Flag of the environment (`analysis.results.Environment`) of a report whose figures are of the plain program."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +87,25 @@ def _with_plain(result: TraceResult, program: Program | None) -> TraceResult:
 
 
 def of_program(report: Report) -> Report:
-    """The report as of the plain program, on every device of which its step is measured or told.
+    """The report as of the plain program, which is what is judged and compared.
 
-    It is what is judged and compared: `Device.plain.program` takes the place of the recording's figures, and the
-    findings' plain bounds that of the recorded ones.
+    `Device.plain.program` takes the place of the recording's figures, the findings' plain bounds that of recorded ones.
+
+    Unless its step is measured or told on every device of all traces, the report stays what it is: like is to be
+    compared with like.
     """
-    traces = [msgspec.structs.replace(trace, devices=tuple(map(_spoken, trace.devices))) for trace in report.traces]
+    known = [device.plain is not None and device.plain.program is not None for device in report.devices]
+    if not known or not all(known):
+        return report
+    traces = [
+        msgspec.structs.replace(
+            trace,
+            devices=tuple(map(spoken, trace.devices)),
+            # How it was recorded is taken out of it.
+            environment=msgspec.structs.replace(trace.environment, flags={PLAIN: True}),
+        )
+        for trace in report.traces
+    ]
     findings = [
         one if one.plain_bound_ns is None else msgspec.structs.replace(one, bound_ns=one.plain_bound_ns)
         for one in report.findings
@@ -98,7 +113,8 @@ def of_program(report: Report) -> Report:
     return msgspec.structs.replace(report, traces=tuple(traces), findings=tuple(findings))
 
 
-def _spoken(device: Device) -> Device:
+def spoken(device: Device) -> Device:
+    """The figures that are spoken of: of the plain program where its step is measured or told, else the recording's."""
     plain = device.plain
     if plain is None or plain.program is None:
         return device

@@ -208,6 +208,7 @@ def sample(
     doubt = Doubt(id="gpu", detail=f"Other GPUs: {names}.", holds=f"Counts hold: {names}.")
     return Diff(
         verdict=f"step 30 % faster: {names}",
+        of="recorded",
         before=side(f"{names}-before", gpu=names),
         after=side(f"{names}-after", gpu=names),
         doubts=(doubt,) if doubts is None else doubts,

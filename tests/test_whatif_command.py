@@ -71,6 +71,9 @@ def predicted(name: str = "", **told: Any) -> WhatIf:
         "device_name": f"NVIDIA H200{name}",
         "steps": 4,
         "baseline_step_ns": round(72.4 * MS),
+        "plain": None,
+        "recorded_step_ns": round(72.4 * MS),
+        "recorded_predicted_step_ns": round(31.2 * MS),
         "replayed_step_ns": round(72.1 * MS),
         "predicted_step_ns": estimate(31.2, 30.1, 65),
         "gain_ns": estimate(40.9, 7.1, 42),
@@ -174,7 +177,7 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         "Nothing reads the copy. side-stream the trace shows it",
         "pinned copy of 50 MB to the GPU 55.1 GB/s calibration of this GPU",
         "launch latency 5.1 us table of an H200",
-        "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were measured: 0.4 % off.",
+        "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were recorded: 0.4 % off.",
         "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.1 us.",
         "In doubt: A wait of is doubtful.",
     ):

@@ -11,7 +11,7 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step
-from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, join, subtract, union
+from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, contains, join, subtract, union
 from overlapscope.trace import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
@@ -118,6 +118,17 @@ def on_thread(table: HostEvents, thread: int, rows: Index | None = None) -> Inte
         start, end, on = start[rows], end[rows], on[rows]
     mine = on == thread
     return union(start[mine], end[mine])
+
+
+def inside_named(trace: Trace, name: str, thread: I64, at: I64) -> Bool:
+    """Whether each instant of a thread lies inside a CPU op or a range of that name, at whatever depth."""
+    inside = np.zeros(len(at), np.bool_)
+    for table in (trace.cpu_ops, trace.annotations):
+        rows = np.flatnonzero(table.named(lambda one: one == name))
+        for one in distinct(thread).tolist():
+            mine = thread == one
+            inside[mine] |= contains(on_thread(table, one, rows), at[mine])
+    return inside
 
 
 def companion_of(trace: Trace, launch: I64) -> I64:

@@ -18,7 +18,7 @@ from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.resampling import FEWEST
 from overlapscope.compare.steps import without_warm_up
 from overlapscope.errors import UsageError
-from overlapscope.report import Report, Tool
+from overlapscope.report import Report, Tool, of_program
 from overlapscope.words import plural
 
 SCHEMA_VERSION: Final = 1
@@ -138,6 +138,7 @@ def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
     Raises UsageError where the report cannot serve as one.
     """
     patterns = tuple(ranges)
+    report = of_program(report)
     devices: list[BaselineDevice] = []
     lines: list[BaselineSeries] = []
     for trace in report.traces:

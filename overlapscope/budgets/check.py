@@ -13,12 +13,13 @@ from overlapscope.budgets.forbidden import judge_rule
 from overlapscope.budgets.judge import Judged, is_relative, judge
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes
 from overlapscope.budgets.pieces import Piece
+from overlapscope.budgets.quantity import show
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
 from overlapscope.budgets.together import WORST_FIRST, Row, combine
 from overlapscope.budgets.verdicts import CheckResult, Outcome, Subject, Verdict
 from overlapscope.compare import environment
 from overlapscope.errors import UsageError
-from overlapscope.report import Report
+from overlapscope.report import Report, of_program
 from overlapscope.words import clean, plural
 
 _DATA_LOST = ("events-readable", "durations", "dropped-ops")
@@ -45,6 +46,7 @@ def check(
     return CheckResult(
         outcome=(outcome := _outcome(ordered)),
         summary=_summary(ordered, outcome),
+        program=_plain_words(job.report),
         verdicts=ordered,
         warnings=tuple(job.warnings()),
     )
@@ -66,6 +68,11 @@ class Job:
     def __init__(
         self, report: Report, settings: Settings | None, baseline: Baseline | None, today: datetime.date | None
     ) -> None:
+        spoken = of_program(report)
+        recorded = baseline is not None and not environment.is_plain(baseline.environment)
+        self._recorded_alone = recorded and spoken is not report
+        # Like is compared with like: a baseline of a recording judges the recording.
+        report = report if recorded else spoken
         self._report = report
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None)
         self._baseline = baseline
@@ -80,11 +87,30 @@ class Job:
         unlike = environment.differences(baseline.environment, here) if baseline else ()
         # Drivers are renewed under a program all the time; what they change is for the budgets to find.
         self._differences = tuple(one for one in unlike if one.what != "driver")
+        self._unknown_here = (
+            baseline is not None and environment.is_plain(baseline.environment) and not environment.is_plain(here)
+        )
         self._absent = absent_ranks(report, baseline)
+
+    @property
+    def report(self) -> Report:
+        """What is judged: of the plain program where its step is known (`report.of_program`)."""
+        return self._report
 
     def warnings(self) -> Iterator[str]:
         """What has to be said beside the verdicts, once all are made."""
-        if self._differences:
+        if self._recorded_alone:
+            yield (
+                "The baseline is of a recording, so this recording is judged, not the plain program; write the "
+                "baseline again."
+            )
+        if self._unknown_here:
+            yield (
+                "The baseline is of the plain program, and what a step takes here while nothing is recorded is not "
+                "known, so nothing is compared with it. Record with plain steps (`overlapscope run --plain-steps 10`), "
+                "or tell the length with --plain-step."
+            )
+        elif self._differences:
             yield (
                 f"The baseline was made elsewhere ({self._elsewhere()}), so nothing is compared with it. Check where "
                 "it was made, or write a baseline for here."
@@ -162,12 +188,21 @@ class Job:
 
     def _one(self, budget: Budget, limit: str, piece: Piece) -> Judged:
         if is_relative(limit) and self._differences:
-            return Judged(
-                status="skipped",
-                sentence=f"{budget.metric} is not compared: the baseline was made elsewhere ({self._elsewhere()})",
-            )
+            why = "is of the plain program" if self._unknown_here else f"was made elsewhere ({self._elsewhere()})"
+            return Judged(status="skipped", sentence=f"{budget.metric} is not compared: the baseline {why}")
         only = len(self._report.devices) == 1
         return judge(budget, limit, piece, self._baseline, only=only)
+
+
+def _plain_words(report: Report) -> str | None:
+    """That the plain program is judged, where it is."""
+    plain = next((one.plain for one in report.devices if one.plain is not None), None)
+    if plain is None or not environment.is_plain(environment.fingerprint(report)):
+        return None
+    return (
+        f"The plain program is judged: a step takes {show(plain.step_ns, 'ns')} while nothing is recorded "
+        f"({plain.origin}), and {show(plain.recorded_step_ns, 'ns')} in the recording."
+    )
 
 
 def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:

@@ -58,7 +58,8 @@ def explain(
 
     Raises UsageError where there is none, and as `check` does.
     """
-    rulings = list(Job(report, settings, baseline, today).judge())
+    job = Job(report, settings, baseline, today)
+    report, rulings = job.report, list(job.judge())
     known = dict.fromkeys(name for one in rulings for name in (one.verdict.budget, one.verdict.metric))
     wanted = {name for name in known if name == budget or fnmatchcase(name, budget)}
     if not wanted:

@@ -121,6 +121,8 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     summary: str
     """One sentence: `2 of 5 budgets failed: efficiency_pct, forbid pageable-copy.`"""
+    program: str | None = None
+    """A sentence where the plain program is judged: what a step takes there, and in the recording."""
     verdicts: tuple[Verdict, ...]
     warnings: tuple[str, ...] = ()
     """Another environment than the baseline's, exceptions that have ended or matched nothing, and so on."""

@@ -18,6 +18,30 @@ def parse_size(text: str) -> int:
     return size
 
 
+def parse_step(text: str) -> int:
+    """Nanoseconds of a step's length such as `31.8ms`; raises ArgumentTypeError."""
+    from overlapscope.budgets.quantity import parse
+    from overlapscope.errors import ConfigError
+
+    try:
+        step_ns = round(parse(text, "ns"))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if step_ns <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of a step; write it like 31.8ms")
+    return step_ns
+
+
+def add_plain_step(parser: argparse.ArgumentParser) -> None:
+    """`--plain-step` as `args.plain_step`, in ns; None where it is not given."""
+    parser.add_argument(
+        "--plain-step",
+        metavar="TIME",
+        type=parse_step,
+        help="what a step takes while nothing is recorded, such as 31.8ms (default: what the recorder timed)",
+    )
+
+
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     """`--max-size` as `args.max_size`, None where it is not given, and `--no-cache` as `args.cache`."""
     add_max_size(parser)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._reading import add_reading_arguments
+from overlapscope.commands._reading import add_plain_step, add_reading_arguments
 from overlapscope.errors import UsageError
 from overlapscope.names import check_known
 from overlapscope.words import clean
@@ -43,6 +43,7 @@ class Command:
         scope.add_argument("--step", metavar="NAME", help="this step only: ProfilerStep#4, or just 4")
         scope.add_argument("--range", metavar="NAME", help="this record_function range only")
         parser.add_argument("-v", "--verbose", action="store_true", help="every check, step, range and host stall")
+        add_plain_step(parser)
         add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -54,7 +55,9 @@ class Command:
         analyses, scope = _analyze(args)
         from overlapscope.report import build, to_json
 
-        report = build(analyses, scope=scope)
+        if args.plain_step is not None and scope != "window":
+            raise UsageError("--plain-step is about whole recordings; leave out either it or --step and --range.")
+        report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
         if args.format == "json":
             write(to_json(report), args.output, force=args.force)
             return DONE

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.commands._output import write
-from overlapscope.commands._reading import add_reading_arguments
+from overlapscope.commands._reading import add_plain_step, add_reading_arguments
 from overlapscope.errors import UsageError
 from overlapscope.views.check import FORMATS
 from overlapscope.words import did_you_mean
@@ -86,6 +86,7 @@ class Command:
         parser.add_argument(
             "--explain", metavar="BUDGET", help="tell all about one budget: how it is computed, and every value"
         )
+        add_plain_step(parser)
         add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -96,7 +97,7 @@ class Command:
         from overlapscope.budgets.check import check
         from overlapscope.reading import read_baseline, read_report
 
-        report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache)
+        report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache, plain_step_ns=args.plain_step)
         baseline = None
         if args.baseline is not None:
             ranges = settings.compared_ranges

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._reading import add_reading_arguments
+from overlapscope.commands._reading import add_reading_arguments, parse_step
 
 if TYPE_CHECKING:
     from overlapscope.compare.difference import Diff
@@ -33,6 +33,15 @@ class Command:
         parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
         add_output_arguments(parser)
         parser.add_argument("-v", "--verbose", action="store_true", help="what did not change, too, and whole lists")
+        parser.add_argument(
+            "--plain-step",
+            nargs=2,
+            metavar=("BEFORE", "AFTER"),
+            type=parse_step,
+            default=(None, None),
+            help="what a step takes while nothing is recorded, such as 31.8ms, before and after (default: what the "
+            "recorder timed)",
+        )
         add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -45,7 +54,8 @@ class Command:
         from overlapscope.reading import read_report
 
         before, after = (
-            read_report([path], limit_bytes=args.max_size, cache=args.cache) for path in (args.before, args.after)
+            read_report([path], limit_bytes=args.max_size, cache=args.cache, plain_step_ns=step_ns)
+            for path, step_ns in zip((args.before, args.after), args.plain_step, strict=True)
         )
         found = diff(before, after)
         data = to_json(found) if args.format == "json" else _drawn(found, args)

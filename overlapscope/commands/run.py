@@ -19,7 +19,7 @@ from overlapscope.recorder import devices, script
 from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.destination import prepare, rank_path
 from overlapscope.recorder.program import ProgramRecording
-from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES
+from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
 from overlapscope.words import clean, plural
 
 _LAUNCHERS = {
@@ -46,8 +46,11 @@ class Command:
     The first steps are left out (--wait), the next are recorded so that the
     pipeline is full, but not judged (--warmup), then come those that count
     (--active); after them the trace is written and the script goes on
-    unprofiled. A script without steps is recorded as a whole. A script with a
-    torch.profiler of its own keeps it, and its trace is analysed.
+    unprofiled. Right before and right behind them, steps are timed while
+    nothing is recorded (--plain-steps): recording makes programs slower. For
+    that the script has to make 41 steps; one that makes fewer is recorded from
+    its start, one without steps as a whole. A script with a torch.profiler of
+    its own keeps it, and its trace is analysed.
 
     Under torchrun each rank writes a file into NAME.traces:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
@@ -72,9 +75,18 @@ class Command:
             "--warmup", metavar="N", type=int, default=2, help="steps to record, but not judge, then (default: 2)"
         )
         parser.add_argument("--active", metavar="N", type=int, default=5, help="steps to judge (default: 5)")
+        parser.add_argument(
+            "--plain-steps",
+            metavar="N",
+            type=int,
+            default=DEFAULT_PLAIN_STEPS,
+            help="steps to time right before and right behind the recording, while nothing is recorded "
+            f"(default: {DEFAULT_PLAIN_STEPS}; 0 for none)",
+        )
         parser.add_argument("--stacks", action="store_true", help="record Python lines (slows the host down)")
         parser.add_argument("--shapes", action="store_true", help="record the shapes of inputs")
         parser.add_argument("--memory", action="store_true", help="record allocations")
+        parser.add_argument("--light", action="store_true", help="leave out PyTorch's ops, to slow the host down less")
         parser.add_argument(
             "--check-hazards", action="store_true", help="look for data races between host and GPU, and between streams"
         )
@@ -126,9 +138,11 @@ class _Run:
             wait=args.wait,
             warmup=args.warmup,
             active=args.active,
+            plain_steps=args.plain_steps,
             stacks=args.stacks,
             shapes=args.shapes,
             memory=args.memory,
+            light=args.light,
             max_size_bytes=args.max_size,
             check_hazards=args.check_hazards,
         )
@@ -180,12 +194,19 @@ class _Run:
                 if note != recording.failure:
                     self._tell(note)
             if written:
+                self._tell_step_times()
                 self._tell(f"wrote {self._shown}")
             elif "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
             else:
                 self._tell("nothing was recorded.")
         return written
+
+    def _tell_step_times(self) -> None:
+        times = self._recording.step_times
+        sentence = None if times is None else times.sentence()
+        if sentence is not None:
+            self._tell(sentence)
 
     def _tell_hazards(self) -> None:
         if self._check_hazards and self._recording.finished:

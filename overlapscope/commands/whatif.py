@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import check_output, write, write_file
-from overlapscope.commands._reading import add_reading_arguments
+from overlapscope.commands._reading import add_plain_step, add_reading_arguments
 from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ OPTIONS: Final = (
     Option("faster-loader", "data is there when it is asked for"),
     Option("pin", "host memory pinned beforehand"),
     Option("non-blocking", "copies with non_blocking=True"),
-    Option("no-sync", "a blocking call returns at once: CALL, or calls that the op CALL makes", "CALL"),
+    Option("no-sync", "a blocking call returns at once: CALL, or calls inside the op or range CALL", "CALL"),
     Option("batch-copies", "many small copies as one"),
     Option("side-stream", "copies on their own stream per direction"),
     Option("two-way", "both copy directions at once"),
@@ -79,6 +79,7 @@ class Command:
             "-o", "--output", metavar="FILE", type=Path, help="write the predicted timeline to FILE, as a Chrome trace"
         )
         parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
+        add_plain_step(parser)
         add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -138,8 +139,8 @@ def _predict(trace: Trace, asked: list[str], args: argparse.Namespace) -> Predic
     calibration = read_calibration(args.calibration, trace, device=args.device)
     try:
         if args.best:
-            return best(trace, device=args.device, calibration=calibration)
-        return predict(trace, asked, device=args.device, calibration=calibration)
+            return best(trace, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
+        return predict(trace, asked, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
     except KeyError:
         known = ", ".join(map(str, trace.devices)) or "none"
         raise UsageError(

@@ -12,7 +12,7 @@ from overlapscope.analysis.results import Device, Period, TraceResult
 from overlapscope.analysis.spans import whole
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts
-from overlapscope.compare.environment import fingerprint
+from overlapscope.compare.environment import fingerprint, is_plain
 from overlapscope.compare.figures import compare
 from overlapscope.compare.findings import compare_findings
 from overlapscope.compare.groups import compare_copies, compare_stalls
@@ -20,19 +20,24 @@ from overlapscope.compare.kernels import compare_kernels, compare_ops
 from overlapscope.compare.pair import Pair, side
 from overlapscope.compare.sentences import of_all, of_device
 from overlapscope.compare.steps import averaged, occurrences
-from overlapscope.report import Report, published
+from overlapscope.report import Report, of_program, published
 from overlapscope.rules.finding import FLOOR, Finding
 
 
 def diff(before: Report, after: Report) -> Diff:
     """Everything that changed from one report to the other: rank by rank, device by device."""
+    mixed = is_plain(fingerprint(of_program(before))) != is_plain(fingerprint(of_program(after)))
+    recorded = before, after
+    if not mixed:
+        before, after = of_program(before), of_program(after)
     matches, unmatched = _matched(before, after)
     devices = tuple(_device(one, other) for one, other in matches)
     return Diff(
         verdict=of_all(devices),
         before=_side(before),
         after=_side(after),
-        doubts=find_doubts(before, after, devices, unmatched),
+        of="plain" if is_plain(fingerprint(before)) else "recorded",
+        doubts=find_doubts(before, after, devices, unmatched, recorded=recorded),
         devices=devices,
         unmatched=unmatched,
     )

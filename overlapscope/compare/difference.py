@@ -165,7 +165,18 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     """Why the two cannot be compared, or not in everything."""
 
     id: Literal[
-        "gpu", "torch", "cuda", "driver", "world-size", "profiler", "steps", "few-steps", "no-steps", "trust", "ranks"
+        "gpu",
+        "torch",
+        "cuda",
+        "driver",
+        "world-size",
+        "profiler",
+        "plain",
+        "steps",
+        "few-steps",
+        "no-steps",
+        "trust",
+        "ranks",
     ]
     detail: str
     """What differs."""
@@ -189,6 +200,8 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     tool: Tool = Tool()
     verdict: str
     """One sentence over all devices."""
+    of: Literal["plain", "recorded"]
+    """Whether both sides are the plain program, its step being measured or told, or the recordings."""
     before: Side
     after: Side
     doubts: tuple[Doubt, ...]

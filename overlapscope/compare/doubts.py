@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.results import TraceResult
 from overlapscope.compare.difference import DeviceDiff, Doubt
-from overlapscope.compare.environment import Aspect, differences, fingerprint
+from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain
 from overlapscope.compare.resampling import FEWEST
-from overlapscope.report import Report
+from overlapscope.report import Report, of_program
 from overlapscope.words import clean, plural
 
 _NAMES: dict[Aspect, str] = {
@@ -42,12 +42,18 @@ _OTHERWISE = "All figures, with that in mind."
 
 
 def find_doubts(
-    before: Report, after: Report, devices: Sequence[DeviceDiff], unmatched: Sequence[str]
+    before: Report,
+    after: Report,
+    devices: Sequence[DeviceDiff],
+    unmatched: Sequence[str],
+    *,
+    recorded: tuple[Report, Report],
 ) -> tuple[Doubt, ...]:
-    """What speaks against comparing the two, the gravest first."""
+    """What speaks against comparing the two, the gravest first. `recorded` are the same as they were recorded."""
     return (
         *_trust(before, after),
         *_environment(before, after),
+        *_plain(before, recorded),
         *_ranks(devices, unmatched),
         *_steps(devices),
     )
@@ -79,6 +85,28 @@ def _environment(before: Report, after: Report) -> Iterator[Doubt]:
     for found in differences(fingerprint(before), fingerprint(after)):
         detail = f"Different {_NAMES[found.what]}: {clean(found.before, 80)} before, {clean(found.after, 80)} after."
         yield Doubt(id=found.what, detail=detail, holds=_HOLDS[found.what])
+
+
+def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
+    """What was done about how the two were recorded."""
+    if is_plain(fingerprint(before)):
+        for found in differences(*map(fingerprint, recorded)):
+            if found.what == "profiler":
+                detail = f"Different ways of recording: {found.before} before, {found.after} after."
+                yield Doubt(
+                    id="profiler",
+                    detail=detail,
+                    holds="All figures: they are of the plain program, without what recording costs.",
+                )
+        return
+    known = [is_plain(fingerprint(of_program(one))) for one in recorded]
+    if any(known):
+        which = "before" if known[0] else "after"
+        yield Doubt(
+            id="plain",
+            detail=f"Only {which} knows what a step takes while nothing is recorded, so the recordings are compared.",
+            holds="Copies and kernels. Recording slows the host, so idle time and stalls may differ for that alone.",
+        )
 
 
 def _ranks(devices: Sequence[DeviceDiff], unmatched: Sequence[str]) -> Iterator[Doubt]:

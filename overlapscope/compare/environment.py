@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from overlapscope.analysis.results import Environment
-from overlapscope.report import Report
+from overlapscope.report import PLAIN, Report
 
 T = TypeVar("T")
 
@@ -47,11 +47,18 @@ def differences(before: Environment, after: Environment) -> tuple[Difference, ..
         ("world-size", before.world_size, after.world_size),
     ]
     found = [Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b]
+    if is_plain(before) != is_plain(after):
+        return (*found, Difference("profiler", *("plain" if is_plain(one) else "recorded" for one in (before, after))))
     unlike = [name for name in before.flags if name in after.flags and before.flags[name] != after.flags[name]]
     if unlike:
         sides = [_flags(one, unlike) for one in (before, after)]
         found.append(Difference("profiler", *sides))
     return tuple(found)
+
+
+def is_plain(environment: Environment) -> bool:
+    """Whether figures are of the plain program, not of a recording (`report.of_program`)."""
+    return environment.flags.get(PLAIN, False)
 
 
 def _flags(environment: Environment, names: Iterable[str]) -> str:

@@ -50,7 +50,7 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
 
 def _as_measured(finding: Finding) -> Finding:
     """The same whether it is from a trace or from a report that tells what a replay says."""
-    return msgspec.structs.replace(finding, cost_ns=finding.bound_ns, cost_from="bound")
+    return msgspec.structs.replace(finding, cost_ns=finding.bound_ns, cost_from="bound", doubt="")
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:

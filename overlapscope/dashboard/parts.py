@@ -93,6 +93,7 @@ def verdict(shown: Shown) -> Component:
             word,
             dmc.Text(first[:1].upper() + first[1:], fz=22, fw=600, lh=1.3, mt=4, id="verdict-text"),
             *([dmc.Text(rest, fz=16, mt=4)] if rest else []),
+            *([dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []),
         ],
         withBorder=True,
         p="md",

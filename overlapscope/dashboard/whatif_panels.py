@@ -48,6 +48,7 @@ def answer(shown: Shown, found: WhatIf) -> Component:
     said: list[Component] = [
         dmc.Text(told.text, fw=600, fz=22, lh=1.3, mt=4, id="whatif-sentence"),
         dmc.Text(words.subject(found), c="dimmed", size="sm", mt=4),
+        *(dmc.Text(_coded(sentence), c="dimmed", size="sm", mt=4) for sentence in words.program(found)),
     ]
     said += [dmc.Text(_coded(doubt), size="sm", mt=4, c=palette(shown.dark)["fair"]) for doubt in words.doubts(found)]
     if found.predicted_step_ns is None:

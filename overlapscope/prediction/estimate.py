@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from overlapscope.analysis.plain_step import PlainStep
+from overlapscope.intervals import covered, union
 from overlapscope.prediction.base import Base, lightened
 from overlapscope.prediction.recording_cost import EventCost, host_cost
 
-_LOW = EventCost(op_ns=3000.0, call_ns=4000.0, frame_ns=800.0)
-_USUAL = EventCost(op_ns=1200.0, call_ns=1200.0, frame_ns=300.0)
-_HIGH = EventCost(op_ns=500.0, call_ns=300.0, frame_ns=100.0)
+_USUAL = EventCost(op_ns=1000.0, call_ns=1000.0, frame_ns=300.0)
+_LEAST, _MOST = 0.3, 3.0
+"""Between which multiples of that the cost lies."""
 
 
 def estimated(base: Base) -> Base:
-    """The plain program by what events usually cost; its `plain` has the interval."""
-    middle = lightened(base, host_cost(base.graph, _USUAL), 1.0)
-    ends = [lightened(base, host_cost(base.graph, cost), 1.0).steps.median_ns for cost in (_LOW, _HIGH)]
-    # Steps of one recording differ, and so do machines, where nothing is recorded.
-    step_ns = middle.steps.median_ns
-    return replace(middle, plain=PlainStep(step_ns, min(ends[0], step_ns), max(ends[1], step_ns), "estimated"))
+    """The plain program by what events usually cost; its `plain` has the interval.
+
+    Less and less of the host's work decides the length of a step, the less of it there is: in proportion to what the
+    usual cost saves, the interval's ends are on the safe side. No step is shorter than what the GPU works for it.
+    """
+    found = lightened(base, host_cost(base.graph, _USUAL), 1.0)
+    recorded_ns, step_ns = base.steps.median_ns, found.steps.median_ns
+    saved = recorded_ns - step_ns
+    low = max(round(recorded_ns - _MOST * saved), _busy_ns(base))
+    plain = PlainStep(step_ns, min(low, step_ns), round(recorded_ns - _LEAST * saved), "estimated")
+    return replace(found, plain=plain)
+
+
+def _busy_ns(base: Base) -> int:
+    """For how long the device works in a step (median)."""
+    items, steps = base.graph.items, base.recorded
+    mine = (items.device == base.device) & ~items.gone
+    busy = union(items.start_ns[mine], items.end_ns[mine])
+    each = np.sort(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.known)])
+    return int(each[(len(each) - 1) // 2])

@@ -9,7 +9,7 @@ from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.periods import StepTimes
 from overlapscope.prediction.replay import Replay
 from overlapscope.prediction.result import Fidelity
-from overlapscope.words import percent, unit_for
+from overlapscope.words import percent, plural, unit_for
 
 MOST_ERROR_PCT = 2.0
 """A replay is valid where the median error of the step times is at most this..."""
@@ -61,6 +61,8 @@ def judge(
         text = unit_for(unexplained).text(unexplained)
         reasons.append(f"Waits of {text} in all that nothing in the recording explains are kept as they were.")
     if valid:
+        reasons += _untied(graph)
+    if valid:
         reasons += [check.detail for check in checks if check.status == "fail"]
         reasons += _differing(measured)
     return Fidelity(
@@ -71,6 +73,19 @@ def judge(
         launch_latency_ns=latency,
         unexplained_ns=unexplained,
     )
+
+
+def _untied(graph: Graph) -> list[str]:
+    """A doubt about threads of which nothing tells what they wait for."""
+    calls = graph.calls
+    untied = np.unique(calls.thread[(calls.maybe_by >= 0) & (calls.handed_by < 0)])
+    if not len(untied):
+        return []
+    made = plural(int(np.isin(calls.thread, untied).sum()), "call")
+    return [
+        f"Nothing in the recording tells what {plural(len(untied), 'thread')} with {made} waited for: those calls are "
+        "kept where they were, and the interval allows for their coming earlier."
+    ]
 
 
 def _differing(measured: StepTimes) -> list[str]:

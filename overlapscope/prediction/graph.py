@@ -108,8 +108,8 @@ class Calls(Rows):
     """Without waiting."""
     handed_by: I64
     """The call of another thread that this one comes after; -1 for none."""
-    own_order: Bool
-    """It comes after the call before it on its own thread."""
+    maybe_by: I64
+    """Where nothing ties its thread to another: the main thread's last call, which it may come after; else -1."""
     release_ns: I64
     """Measured start of a thread's first call; it begins no earlier."""
     start_ns: I64

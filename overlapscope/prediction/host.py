@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Calls, Items, Waits
+from overlapscope.prediction.turns import Relation, relations
 from overlapscope.trace import I64, Bool, Memory, Sync, Trace
 
 _EARLIEST = -(2**61)
@@ -20,6 +22,8 @@ _FREES = call_kinds.whole_name(
 )
 """Calls that wait for the device to finish what it was given (CUDA Runtime API, "implicit synchronization")."""
 _DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
+_NODE = re.compile(r"(autograd::engine::evaluate_function|torch::autograd::).*|\w+Backward\d*", re.DOTALL)
+"""What autograd calls the nodes of its graph; until torch 1.9 their names stood alone."""
 _RETURN_NS = 500
 """A call that waits for an item returns at least this long after its end: the host has to notice."""
 _SKEW_NS = 2_000
@@ -57,7 +61,7 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
         before_ns=np.zeros(len(kept), np.int64),
         length_ns=end - start,
         handed_by=np.full(len(kept), -1, np.int64),
-        own_order=np.ones(len(kept), np.bool_),
+        maybe_by=np.full(len(kept), -1, np.int64),
         release_ns=np.full(len(kept), _EARLIEST),
         start_ns=start,
         end_ns=end,
@@ -66,36 +70,43 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
 
 
 def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
-    """The calls with what each comes after.
-
-    Autograd runs backward passes on a thread of its own while the one that called it waits; the recording does not say
-    so, but shows the one silent while the other works.
-    """
+    """The calls with what each comes after."""
+    if not len(calls):
+        return calls
     previous = np.full(len(calls), -1, np.int64)
-    for thread in range(len(threads)):
-        mine = np.flatnonzero(calls.thread == thread)
+    members = [np.flatnonzero(calls.thread == number) for number in range(len(threads))]
+    for mine in members:
         previous[mine[1:]] = mine[:-1]
-    before = np.where(previous >= 0, calls.start_ns - np.append(calls.end_ns, 0)[previous], 0)
-    release = np.where(previous >= 0, _EARLIEST, calls.start_ns)
-    handed = np.full(len(calls), -1, np.int64)
-    own = previous >= 0
-    engine, main = _engine_threads(trace, threads), _main_thread(trace, calls, threads)
-    by_end = np.argsort(calls.end_ns, kind="stable")
-    latest = np.searchsorted(calls.end_ns[by_end], calls.start_ns, side="right") - 1
-    other = np.where(latest >= 0, by_end[np.maximum(latest, 0)], -1)
-    changes = (other >= 0) & (other != previous) & (calls.thread[other] != calls.thread)
-    made = [calls.start_ns[calls.thread == number] for number in range(len(threads))]
+    first = previous < 0
+    ended = np.where(first, _EARLIEST, np.append(calls.end_ns, 0)[previous])
+    before = np.where(first, 0, calls.start_ns - ended)
+    release = np.where(first, calls.start_ns, _EARLIEST)
+    handed, maybe = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
+    tied, engine, main = _ties(trace, calls, threads)
     ops = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
-    for call in np.flatnonzero(changes & ((calls.thread == main) | engine[calls.thread] | engine[calls.thread[other]])):
-        giver, taker = int(calls.thread[other[call]]), int(calls.thread[call])
-        by_engine = bool(engine[taker])
-        since = int(calls.end_ns[previous[call]]) if previous[call] >= 0 else _EARLIEST
-        if by_engine or _silent(ops[taker], made[giver], since, int(calls.end_ns[other[call]])):
-            handed[call] = other[call]
-            before[call] = calls.start_ns[call] - calls.end_ns[other[call]]
-            own[call] &= not by_engine
-            release[call] = _EARLIEST
-    return replace(calls, before_ns=before, handed_by=handed, own_order=own, release_ns=release)
+    made = [calls.start_ns[mine] for mine in members]
+    for taker, mine in enumerate(members):
+        other = _last_ended(calls, mine, ended, [members[giver] for giver in np.flatnonzero(tied[taker]).tolist()])
+        for call, giving in zip(mine[other >= 0].tolist(), other[other >= 0].tolist(), strict=True):
+            giver = int(calls.thread[giving])
+            if engine[taker] or _silent(ops[taker], made[giver], int(ended[call]), int(calls.end_ns[giving])):
+                handed[call] = giving
+                before[call] = calls.start_ns[call] - calls.end_ns[giving]
+                release[call] = _EARLIEST
+        if taker != main and (handed[mine] < 0).all():
+            maybe[mine] = _last_ended(calls, mine, ended, [members[main]])
+    return replace(calls, before_ns=before, handed_by=handed, maybe_by=maybe, release_ns=release)
+
+
+def _last_ended(calls: Calls, mine: I64, ended: I64, others: list[I64]) -> I64:
+    """For each call of a thread, the last of other threads' to have ended by then; -1 if its own last `ended` later."""
+    found, until = np.full(len(mine), -1, np.int64), ended[mine]
+    ends = np.append(calls.end_ns, _EARLIEST)
+    for rows in others:
+        latest = np.append(rows, -1)[np.searchsorted(calls.end_ns[rows], calls.start_ns[mine], side="right") - 1]
+        found = np.where(ends[latest] > until, latest, found)
+        until = np.maximum(until, ends[latest])
+    return found
 
 
 def _silent(ops_ns: I64, made_ns: I64, since: int, until: int) -> bool:
@@ -105,21 +116,41 @@ def _silent(ops_ns: I64, made_ns: I64, since: int, until: int) -> bool:
     return bool(low == high)
 
 
+def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[Bool, Bool, int]:
+    """Which thread (row) may go on when which (column) has made a call, which are autograd's own, and the main one.
+
+    Threads that take turns are tied. Autograd runs backward passes on threads of its own while the one that called it
+    waits: these are tied to the main thread and to each other unless they are seen to work side by side, and so is the
+    main thread to any that it may have waited for.
+    """
+    engine = _engine_threads(trace, threads)
+    main = _main_thread(trace, calls, threads, engine)
+    engine[main] = False
+    autograds = engine.copy()
+    autograds[main] = True
+    tied = np.zeros((len(threads), len(threads)), np.bool_)
+    speaks = np.isin(threads[main], trace.cpu_ops.thread)
+    for (one, other), relation in relations(trace, threads.tolist()).items():
+        possible = relation == Relation.UNKNOWN
+        both = possible and bool(autograds[one] and autograds[other])
+        tied[one, other] = relation == Relation.TURNS or both or (possible and one == main and speaks)
+        tied[other, one] = relation == Relation.TURNS or both or (possible and other == main and speaks)
+    return tied, engine, main
+
+
 def _engine_threads(trace: Trace, threads: I64) -> Bool:
-    """Which threads are autograd's own."""
+    """Which threads run nodes of autograd's graph."""
     ops = trace.cpu_ops
-    runs = ops.thread[ops.named(lambda name: name.startswith("autograd::engine::evaluate_function"))]
-    steps = trace.annotations.thread[is_step(trace.annotations)]
-    return np.isin(threads, runs) & ~np.isin(threads, steps)
+    return np.isin(threads, ops.thread[ops.named(lambda name: _NODE.fullmatch(name) is not None)])
 
 
-def _main_thread(trace: Trace, calls: Calls, threads: I64) -> int:
-    """The thread of the steps; without steps the one with the most calls."""
+def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
+    """The thread of the steps; without steps the one with the most calls, rather none of autograd's."""
     steps = trace.annotations.thread[is_step(trace.annotations)]
     found = np.flatnonzero(np.isin(threads, steps))
     if len(found):
         return int(found[0])
-    return int(np.argmax(np.bincount(calls.thread, minlength=1)))
+    return int(np.lexsort((-np.bincount(calls.thread), engine))[0])
 
 
 def find_waits(trace: Trace, calls: Calls, items: Items, known: Constants) -> tuple[Calls, Waits]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overlapscope.analysis.host import find_blocking, ops_around
+from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import is_step
 from overlapscope.names import check_known
 from overlapscope.trace import Trace
@@ -33,5 +33,5 @@ def _check_range(trace: Trace, asked: str) -> None:
 
 def _check_call(trace: Trace, asked: str) -> None:
     calls, rows = trace.runtime_calls, find_blocking(trace).row
-    if asked not in ops_around(trace, calls.thread[rows], calls.start_ns[rows]):
+    if not inside_named(trace, asked, calls.thread[rows], calls.start_ns[rows]).any():
         check_known(trace.source, "blocking call", asked, dict.fromkeys(map(calls.name, rows.tolist())))

@@ -23,9 +23,10 @@ class Program:
     """The plain program of one trace."""
 
     step: PlainStep
-    recorded_step_ns: int
+    recorded: Base
+    """The recording, made ready for predictions."""
     base: Base | None
-    """What predictions start from; None where the recording cannot be replayed."""
+    """What predictions of the plain program start from; None where the recording cannot be replayed."""
     analysis: TraceAnalysis | None
     """Of the replay's timeline, likewise."""
 
@@ -53,16 +54,15 @@ def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool
     if step is None and not estimate:
         return None
     recorded = prepare(trace, None, None, with_shapes=False)
-    recorded_ns = recorded.recorded.median_ns
     if not recorded.fidelity.valid:
-        return None if step is None else Program(step, recorded_ns, None, None)
+        return None if step is None else Program(step, recorded, None, None)
     if step is not None:
         base = as_plain(recorded, step)
     else:
         base = estimated(recorded)
         assert base.plain is not None
         step = base.plain
-    return Program(step, recorded_ns, base, analyze_trace(plain_trace(base)))
+    return Program(step, recorded, base, analyze_trace(plain_trace(base)))
 
 
 def summary(recorded: Device, program: Program) -> Plain:
@@ -80,7 +80,7 @@ def summary(recorded: Device, program: Program) -> Plain:
         low_ns=step.low_ns,
         high_ns=step.high_ns,
         origin=step.origin,
-        recorded_step_ns=program.recorded_step_ns,
+        recorded_step_ns=program.recorded.recorded.median_ns,
         buckets=buckets,
         exposed_copy_by_cause=_by_cause(parts or {}, _COPY),
         idle_by_cause=_by_cause(parts or {}, _IDLE),

@@ -197,22 +197,20 @@ class _Simulation:
         todo = self._todo
         waited = _by_row(waits.call, waits.item, waits.lag_ns, rows)
         ended = -_NEVER_NS
-        for call, before, length, other, own, release in zip(
+        for call, before, length, other, release in zip(
             rows.tolist(),
             calls.before_ns[rows].tolist(),
             calls.length_ns[rows].tolist(),
             calls.handed_by[rows].tolist(),
-            calls.own_order[rows].tolist(),
             (calls.release_ns[rows] - self._origin).tolist(),
             strict=True,
         ):
-            at = release
             if other >= 0:
                 while (handed := done[other]) is None:
                     yield for_call[other]
-                at = max(handed + before, ended if own else at)
-            elif own:
-                at = max(ended + before, at)
+                at = max(handed + before, ended)
+            else:
+                at = max(ended + before, release)
             begun[call] = at
             if call in for_call:
                 todo += for_call.pop(call)

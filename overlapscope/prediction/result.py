@@ -174,3 +174,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     replay: Fidelity
     ladder: tuple[Rung, ...] = ()
     """Of `--best` alone: from nothing changed to the best set, one intervention more each time."""
+
+    @property
+    def unchanged_step_ns(self) -> int:
+        """What gains are counted from: the plain step, or where it is not known the replayed one."""
+        return self.replayed_step_ns if self.plain is None else self.plain.step_ns

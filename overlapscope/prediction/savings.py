@@ -14,10 +14,10 @@ from overlapscope.trace import Trace
 
 
 class Savings:
-    """One device of one recording, made ready when first asked, or of its plain program."""
+    """One device of one recording, or of its plain program; made ready when first asked, if it is not yet."""
 
-    def __init__(self, trace: Trace, device: int, plain: Base | None = None) -> None:
-        self._trace, self._device, self._plain = trace, device, plain
+    def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
+        self._trace, self._device, self._ready = trace, device, ready
         self._known: dict[tuple[str, ...], int] = {}
 
     def largest(self, fixes: Iterable[Sequence[str]]) -> int | None:
@@ -35,10 +35,10 @@ class Savings:
 
     @cached_property
     def _base(self) -> Base | None:
-        if self._plain is not None:
-            return self._plain
-        # An analysis reads its trace once.
-        base = prepare(self._trace, self._device, None, with_shapes=False)
+        base = self._ready
+        if base is None or base.device != self._device:
+            # An analysis reads its trace once.
+            base = prepare(self._trace, self._device, None, with_shapes=False)
         return base if base.fidelity.valid else None
 
     @cached_property

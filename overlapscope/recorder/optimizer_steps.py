@@ -23,6 +23,7 @@ class OptimizerSteps:
         self._thread = -1
         self._first: weakref.ref[Optimizer] | None = None
         self._hook: Any = None
+        self._resting = False
 
     def start(self) -> None:
         """Count the steps of the calling thread. Imports torch."""
@@ -37,7 +38,13 @@ class OptimizerSteps:
             self._hook.remove()
             self._hook = None
 
+    def rest(self) -> None:
+        """Count no more, called from `stepped`: there torch goes through its hooks, of which none may be removed."""
+        self._resting = True
+
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if self._resting:
+            return
         import torch
 
         if torch.compiler.is_compiling():

@@ -134,6 +134,9 @@ class ProgramRecording(Recording):
     def _working(self) -> Iterator[None]:
         with self._termination.held(), super()._working():
             yield
-        if self.finished and not self._gave_way:
-            # From now on nothing is lost when the program is killed.
-            self._termination.unwatch()
+        recorder = self._recorder
+        if recorder is not None and not recorder.wants_steps:
+            self._optimizer_steps.rest()
+            if recorder.complete and not self._gave_way:
+                # From now on nothing is lost when the program is killed.
+                self._termination.unwatch()

@@ -1,4 +1,4 @@
-"""Drives the profiler through the phases of a recording.
+"""Drives the profiler through the windows of a schedule.
 
 What a user sees is `recording.Recording`, which also sees to it that only the thread of the process that began
 calls in here, and nothing twice at once.
@@ -6,28 +6,67 @@ calls in here, and nothing twice at once.
 
 from __future__ import annotations
 
+import enum
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overlapscope.errors import RecordingFailed
+from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.open_ranges import open_ranges
-from overlapscope.recorder.schedule import Phase, Schedule
-from overlapscope.recorder.session import Options, Session
+from overlapscope.recorder.plain_steps import StepTimer
+from overlapscope.recorder.schedule import Schedule, Window, settled
+from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
+from overlapscope.recorder.step_times import StepTimes
+from overlapscope.recorder.trace_file import Written
+
+if TYPE_CHECKING:
+    from overlapscope.trace import TimedSteps
 
 _STEP = "ProfilerStep#"
 """How torch.profiler names a step, and what every reader looks for."""
 
 
+class _Stage(enum.Enum):
+    """Where a recorder is in its schedule. They follow in this order, though some may be left out."""
+
+    PUT_OFF = "put off"
+    REHEARSAL = "rehearsal"
+    BETWEEN = "between"
+    """Nothing is recorded: the program settles, and steps are timed."""
+    RECORDING = "recording"
+    BEHIND = "behind"
+    """The trace is written, and steps are timed."""
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class _Take:
+    """One run of the profiler, the rehearsal or the recording."""
+
+    window: Window
+    session: Session | None
+    """None once it is written, or where it could not be stopped."""
+    judged_ns: list[int] = field(default_factory=list)
+    """The lengths of its judged steps, by the host's clock."""
+    notes: list[str] = field(default_factory=list)
+
+
 class Recorder:
     """Records from `start` on, until the schedule, the memory guard or `finish` ends it.
 
-    It never begins anew while something is recorded, but leaves a gap, in which the ranges can close that must not
-    be left under another session than they were entered under (`open_ranges`): the program's around its step, torch's
-    around an optimizer's. Where a range stays open around several steps, and after a wait of one step, there is no
-    such gap, and what was recorded of the wait stays in the file, unjudged.
+    Of rehearsal and recording one is what counts: the recording, as soon as it has a step and at least as many judged
+    ones. Until then the rehearsal is kept, in memory or, where that runs short, in the file.
+
+    Between the two lies a gap, in which the ranges can close that must not be left under another session than they
+    were entered under (`open_ranges`): the program's around its step, torch's around an optimizer's. Where a range
+    stays open around several steps there is no such gap, and the rehearsal goes on as the recording, its steps to
+    wait for unjudged.
 
     A failure after the start is kept in `failure`, as a program does not stop because its recording failed.
     """
@@ -47,32 +86,68 @@ class Recorder:
         self._options = options
         self._max_size_bytes = max_size_bytes
         self._on_too_much = on_too_much
-        self.put_off = False
-        """Nothing was started yet; `start_now` or a step does."""
-        self._session: Session | None = None
+        self._stage = _Stage.DONE
+        self._rehearsal: _Take | None = None
+        """None once the recording counts."""
+        self._recording: _Take | None = None
         self._guard: MemoryGuard | None = None
-        """The session's."""
-        self._paused = False
-        """There is no session until the warm-up opens."""
-        self._before: Session | None = None
-        """What was recorded before the pause, stopped; kept until a step has ended after it."""
+        """The running session's."""
         self._ranges: list[weakref.ref[Any]] = []
         """Ranges that were open when they were last looked for."""
-        self._why_nothing: str | None = None
-        """Half a sentence on why there is nothing from before; None where there is, or it is in the file."""
-        self._first_step = 0
-        """The first step in the session's trace."""
+        self._timer = StepTimer(schedule.plain_steps)
+        """Of steps before the recording, and then of those behind it."""
+        self._before: TimedSteps | None = None
+        self._written: tuple[Written, Metadata] | None = None
         self._steps = 0
         """Finished steps."""
         self._annotation: Any = None
         """The open `record_function` of the present step."""
-        self.notes: list[str] = []
-        self.failure: RecordingFailed | None = None
+        self._mark_ns = 0
+        """When the last step ended."""
+        self._paused_ns = self._resumed_ns = self._resumed_step = 0
+        """For how long the program was last held up, until when, and in which step."""
+        self._failures: list[str] = []
 
     @property
     def running(self) -> bool:
         """Whether anything is being recorded, or will be."""
-        return self._session is not None or self._paused or self.put_off
+        return self._stage not in (_Stage.BEHIND, _Stage.DONE)
+
+    @property
+    def put_off(self) -> bool:
+        """Nothing was started yet; `start_now` or a step does."""
+        return self._stage is _Stage.PUT_OFF
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether ends of steps matter still."""
+        return self._stage is not _Stage.DONE
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left for `finish` to do."""
+        return self._stage is _Stage.DONE and not self._timer.timed
+
+    @property
+    def step_times(self) -> StepTimes:
+        """How long a step took while nothing was recorded, and while the one that counts was."""
+        from overlapscope.trace import PlainSteps
+
+        plain = PlainSteps() if self._written is None else self._written[1].plain_steps
+        take = self._counting
+        recorded_ns = () if take is None else tuple(take.judged_ns)
+        return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._schedule.plain_steps)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what is, or will be, in the file."""
+        take = self._counting
+        return [*(() if take is None else take.notes), *self._failures]
+
+    @property
+    def failure(self) -> RecordingFailed | None:
+        """Why there is no trace, where that is so."""
+        return RecordingFailed(self._failures[0]) if self._failures else None
 
     def start(self, *, put_off: bool = False) -> None:
         """Record from here on; `put_off` does so only from `start_now` or the first step on.
@@ -80,162 +155,297 @@ class Recorder:
         Raises RecordingFailed where the profiler does not start.
         """
         if put_off:
-            self.put_off = True
-            self._why_nothing = "The program used no GPU and marked no step"
+            self._stage = _Stage.PUT_OFF
         else:
-            self._start_session()
+            self._start_first()
             self._open_annotation()
 
     def start_now(self) -> None:
         """Start what was put off."""
         if self.put_off:
-            self.put_off, self._why_nothing = False, None
-            self._start_session_or_fail()
+            self._or_fail(self._start_first)
             self._open_annotation()
 
     def step(self) -> None:
         """Mark the end of a step, and do what is due then."""
         self._close_annotation()
+        now = time.perf_counter_ns()
         self._steps += 1
-        if self._session is not None:
-            self._before = None
-        if self._schedule.phase(self._steps) is Phase.DONE:
-            self.finish()
-        elif self._session is None:
-            self._wake()
-        elif self._schedule.opens(self._steps + 2):
-            self._ranges = open_ranges()
-            self.make_room()
-        elif self._schedule.opens(self._steps + 1) and self._ranges_close_with_the_step():
-            self._pause(keep=True)
-        else:
-            self.make_room()
-        if self._annotation is None:
-            self._open_annotation()
+        match self._stage:
+            case _Stage.PUT_OFF:
+                self._or_fail(self._start_first)
+            case _Stage.REHEARSAL:
+                self._step_of(self._rehearsal, now)
+                self._step_in_rehearsal()
+            case _Stage.BETWEEN:
+                self._time_step()
+                if self._recording_is_due():
+                    self._or_fail(self._open_recording)
+            case _Stage.RECORDING:
+                self._step_of(self._recording, now)
+                self._step_in_recording()
+            case _Stage.BEHIND:
+                self._time_step()
+                if self._timer.full:
+                    self._stage = _Stage.DONE
+            case _Stage.DONE:
+                pass
+        self._mark_ns = time.perf_counter_ns()
+        self._open_annotation()
 
     def finish(self) -> None:
-        """Stop and write the trace."""
-        unfinished = None if self._annotation is None else f"{_STEP}{self._steps}"
-        session, self._before = self._before, None
-        if self._session is not None:
-            stopped = self._stop_session(warm_up_steps=self._schedule.warm_up_steps(self._first_step, self._steps))
-            session = session or stopped
-        elif self._why_nothing is not None:
-            self._fail(f"{self._why_nothing}: there is no trace.")
-        self._paused = self.put_off = False
-        short = self._schedule.why_unjudged(self._steps)
-        if short is not None and self.failure is None:
-            self.notes.append(short)
-        if session is not None:
-            self._write(session, unfinished)
+        """Stop, write what is not written, and add to the trace what was timed behind it."""
+        if self.put_off:
+            self._fail("The program used no GPU and marked no step: there is no trace.")
+        elif self.running:
+            self._end()
+        self._stage = _Stage.DONE
+        self._amend()
 
     def discard(self) -> None:
         """Stop and write nothing."""
-        self._before, self._paused, self.put_off = None, False, False
-        if self._session is not None:
-            self._stop_session()
+        with suppress(Exception):
+            self._stop()
+        self.abandon()
 
     def abandon(self) -> None:
         """Forget about the profiler, which another thread's is about to take the place of.
 
         To stop it then crashes the process (torch 2.13).
         """
-        self._session = self._before = None
-        self._paused = self.put_off = False
         if self._guard is not None:
             self._guard.stop()
+        self._rehearsal = self._recording = None
+        self._timer.restart()
+        self._stage = _Stage.DONE
 
     def make_room(self) -> None:
-        """End where the events take too much memory; while steps are waited for, pause."""
-        if self._session is None or self._guard is None or self._guard.exceeded_bytes is None:
+        """End what is being recorded where its events take too much memory."""
+        take = self._running
+        if take is None or self._guard is None or self._guard.exceeded_bytes is None:
             return
         where = f", in step {self._steps}" if self._steps else ""
-        taken = (
-            f"{where}: the program and the profiler together had taken {self._guard.exceeded_bytes / 1e9:.2f} GB more "
-            f"memory (--max-size)"
+        take.notes.append(
+            f"Recording ended early{where}: the program and the profiler together had taken "
+            f"{self._guard.exceeded_bytes / 1e9:.2f} GB more memory (--max-size)."
         )
-        if self._steps and self._schedule.phase(self._steps) is Phase.WAIT:
-            self._why_nothing = f"Recording paused{taken}, and the program ended before it could go on"
-            self._pause(keep=False)
+        if self._stage is _Stage.REHEARSAL:
+            with self._pausing():
+                self._ranges = open_ranges()
+                self._stop()
+                self._write(take)
+            self._stage = _Stage.BETWEEN
+        else:
+            self._end_recording()
+
+    # -- from stage to stage --------------------------------------------------------------------------
+
+    def _start_first(self) -> None:
+        rehearsal = self._schedule.rehearsal
+        if rehearsal is None:
+            self._recording = self._start_session(self._schedule.whole, _Stage.RECORDING)
+        elif rehearsal.over(self._steps):
+            self._stage = _Stage.BETWEEN
+        else:
+            self._rehearsal = self._start_session(rehearsal, _Stage.REHEARSAL)
+
+    def _step_in_rehearsal(self) -> None:
+        take = self._rehearsal
+        assert take is not None
+        if not take.window.over(self._steps):
+            if take.window.over(self._steps + 1):
+                self._ranges = open_ranges()
+            self.make_room()
+        elif self._ranges_close_with_the_step():
+            with self._pausing():
+                self._stop()
+            self._stage = _Stage.BETWEEN
+        else:
+            self._rehearsal, self._recording = None, take
+            whole = self._schedule.whole.begun(take.window.first)
+            del take.judged_ns[: whole.judged - take.window.judged]
+            take.window = whole
+            self._stage = _Stage.RECORDING
+            self._step_in_recording()
+
+    def _recording_is_due(self) -> bool:
+        return (
+            self._steps >= self._schedule.wait
+            and self._timer.full
+            and all(one() is None for one in self._ranges)
+            and not profiler_running()
+        )
+
+    def _open_recording(self) -> None:
+        if self._schedule.plain_steps:
+            # The session waits for the devices as well, but only when the profiler looks on.
+            with suppress(RuntimeError):
+                devices.synchronize()
+            self._before = self._timer.read()
+        self._recording = self._start_session(self._schedule.recording(self._steps), _Stage.RECORDING)
+
+    def _step_in_recording(self) -> None:
+        take = self._recording
+        assert take is not None
+        if self._counting is take:
+            self._rehearsal = None
+        if take.window.over(self._steps):
+            self._end_recording()
+        else:
+            self.make_room()
+
+    def _end_recording(self) -> None:
+        with self._pausing():
+            self._end()
+        times_more = self._schedule.plain_steps and self._counting is self._recording and self._written is not None
+        self._stage = _Stage.BEHIND if times_more else _Stage.DONE
+
+    @property
+    def _counting(self) -> _Take | None:
+        """What is written if nothing more comes."""
+        rehearsal, recording = self._rehearsal, self._recording
+        if recording is None or rehearsal is None:
+            return recording or rehearsal
+        more = self._steps > recording.window.first and len(recording.judged_ns) >= len(rehearsal.judged_ns)
+        return recording if more else rehearsal
+
+    def _end(self) -> None:
+        """Stop, and write what counts, unless that is in the file."""
+        self._stop()
+        take = self._counting
+        if take is None:
+            self._fail("The program ended before anything was to be recorded: there is no trace.")
             return
-        self.notes.append(f"Recording ended early{taken}.")
-        if self._schedule.phase(self._steps) is not Phase.WAIT:
-            self.finish()
+        if take is self._rehearsal or not take.judged_ns:
+            short = self._schedule.why_short(self._steps, len(take.judged_ns))
+            if short is not None:
+                take.notes.append(short)
+        if take is self._recording:
+            # What was timed lies before it, and is in its metadata.
+            self._timer.restart()
+        self._write(take)
+        for dropped in (self._rehearsal, self._recording):
+            if dropped is not None:
+                dropped.session = None
+
+    # -- steps ----------------------------------------------------------------------------------------
+
+    def _step_of(self, take: _Take | None, now: int) -> None:
+        if take is not None and self._steps > take.window.judged:
+            take.judged_ns.append(now - self._mark_ns)
+
+    def _time_step(self) -> None:
+        """Have the timer take the end of a step, once the program has settled."""
+        if not self._schedule.plain_steps:
             return
-        # If no step comes, this was all; if one does, there is another trace to come.
-        self._pause(keep=True)
-        session, self._before = self._before, None
-        if session is not None:
-            self._write(session, f"{_STEP}{self._steps}")
+        if profiler_running():
+            # The program's own.
+            self._timer.restart()
+        elif self._timer.started or self._settled():
+            self._timer.mark()
+
+    def _settled(self) -> bool:
+        from multiprocessing import active_children
+
+        since_ns = time.perf_counter_ns() - self._resumed_ns
+        return settled(self._steps - self._resumed_step, since_ns, self._paused_ns, workers=bool(active_children()))
+
+    @contextmanager
+    def _pausing(self) -> Iterator[None]:
+        began = time.perf_counter_ns()
+        yield
+        self._resumed_ns, self._resumed_step = time.perf_counter_ns(), self._steps
+        self._paused_ns = self._resumed_ns - began
+
+    def _ranges_close_with_the_step(self) -> bool:
+        """Whether none that is open was so a step ago; after one step, whether none is open."""
+        before = {one() for one in self._ranges}
+        self._ranges = open_ranges()
+        return all(self._steps > 1 and one() not in before for one in self._ranges)
 
     # -- the session ----------------------------------------------------------------------------------
 
-    def _ranges_close_with_the_step(self) -> bool:
-        """Whether none that is open was so a step ago; after a wait of two steps, whether none is open."""
-        before = {one() for one in self._ranges}
-        return all(self._steps > 1 and one() not in before for one in open_ranges())
+    @property
+    def _running(self) -> _Take | None:
+        """What is being recorded."""
+        if self._stage is _Stage.REHEARSAL:
+            return self._rehearsal
+        return self._recording if self._stage is _Stage.RECORDING else None
 
-    def _pause(self, *, keep: bool) -> None:
-        self._ranges = open_ranges()
-        self._before = self._stop_session()
-        self._paused = self._before is not None
-        if not keep:
-            self._before = None
-
-    def _wake(self) -> None:
-        """At the end of a step without a session: start one, if it is time."""
-        was_put_off, self.put_off, self._paused = self.put_off, False, True
-        if was_put_off:
-            self._why_nothing = "The program ended before anything was to be recorded"
-        over = self._schedule.phase(self._steps) is not Phase.WAIT
-        closed = all(one() is None for one in self._ranges)
-        if (over and closed) or (was_put_off and not over and not self._schedule.opens(self._steps + 1)):
-            self._paused, self._why_nothing, self.failure = False, None, None
-            self.notes.clear()
-            self._start_session_or_fail()
-
-    def _start_session(self) -> None:
+    def _start_session(self, window: Window, stage: _Stage) -> _Take:
         try:
-            self._session = Session(self._options)
+            session = Session(self._options)
         except Exception as error:
             raise RecordingFailed(f"torch.profiler does not start: {_first_line(error)}") from error
-        self._first_step = self._steps
         self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much)
+        self._stage = stage
+        self._mark_ns = time.perf_counter_ns()
+        return _Take(window.begun(self._steps), session)
 
-    def _start_session_or_fail(self) -> None:
+    def _or_fail(self, start: Callable[[], None]) -> None:
+        """`start`, in the middle of the program. Where that fails, what there is already is written."""
         try:
-            self._start_session()
+            start()
         except RecordingFailed as failure:
-            self._fail(str(failure))
+            self._stage = _Stage.DONE
+            if self._rehearsal is None:
+                self._fail(str(failure))
+            else:
+                self._rehearsal.notes.append(f"{failure}; its first steps were recorded instead.")
+                self._write(self._rehearsal)
 
-    def _stop_session(self, *, warm_up_steps: int = 0) -> Session | None:
-        """The session, stopped; None where it could not be. A step under way stays open in its trace."""
-        assert self._session is not None and self._guard is not None
-        session, self._session = self._session, None
+    def _stop(self) -> None:
+        """Stop the session, if one runs. A step under way stays open in its trace."""
+        take = self._running
+        if take is None or take.session is None or self._guard is None:
+            return
+        from overlapscope.trace import PlainSteps, TimedSteps
+
         self._guard.stop()
+        unfinished = None if self._annotation is None else f"{_STEP}{self._steps}"
+        before = self._before if take is self._recording and self._before is not None else TimedSteps()
+        metadata = Metadata(take.window.warm_up_steps(self._steps), PlainSteps(before=before))
         try:
-            session.stop(warm_up_steps=warm_up_steps)
+            take.session.stop(metadata, unfinished=unfinished)
         except Exception as error:
+            take.session = None
             self._fail(f"the profiler cannot be stopped, and there is no trace: {_first_line(error)}")
-            return None
         finally:
             self._close_annotation()
-        return session
 
-    def _write(self, session: Session, unfinished: str | None) -> None:
+    def _write(self, take: _Take) -> None:
+        session, take.session = take.session, None
+        if session is None:
+            return
         try:
-            session.write(self._path, unfinished=unfinished)
+            self._written = session.write(self._path), session.metadata
         except RecordingFailed as failure:
             self._fail(str(failure))
 
+    def _amend(self) -> None:
+        """Add to the trace the steps that were timed since."""
+        timed = self._timer.timed
+        if self._written is None or not timed:
+            return
+        written, metadata = self._written
+        amended = replace(metadata, plain_steps=replace(metadata.plain_steps, after=self._timer.read()))
+        self._timer.restart()
+        try:
+            written = trace_file.amend(written, metadata.json().encode(), amended.json().encode())
+        except RecordingFailed as failure:
+            take = self._counting
+            assert take is not None
+            take.notes.append(str(failure))
+        else:
+            self._written = written, amended
+
     def _fail(self, sentence: str) -> None:
-        self.failure = RecordingFailed(sentence)
-        self.notes.append(sentence)
+        self._failures.append(sentence)
 
     # -- the step's annotation ------------------------------------------------------------------------
 
     def _open_annotation(self) -> None:
-        if self._session is None:
+        if self._running is None or self._annotation is not None:
             return
         from torch.profiler import record_function
 

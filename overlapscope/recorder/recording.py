@@ -22,6 +22,7 @@ from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
+from overlapscope.recorder.step_times import StepTimes
 
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
@@ -30,6 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_MAX_SIZE_BYTES = 1 << 30
+DEFAULT_PLAIN_STEPS = 10
 
 
 class Recording:
@@ -46,7 +48,12 @@ class Recording:
     once and the program goes on unprofiled. When the warm-up opens the devices have caught up, so that the trace
     has no lead-in, and the pipeline fills before the first judged step.
 
-    `stacks`, `shapes` and `memory` record the Python stack, the shapes of inputs and every allocation too.
+    So many `plain_steps` are timed right before that recording and right behind it, while nothing is recorded
+    (0: none). Before all that the program's first steps are recorded in a rehearsal, which is what there is of a
+    program that makes too few (`schedule`). With `check_hazards`, which slows every step, none are timed.
+
+    `stacks`, `shapes` and `memory` record the Python stack, the shapes of inputs and every allocation too; `light`
+    leaves out PyTorch's ops, and slows the program less.
     `max_size_bytes` bounds the memory that events may take while they are recorded (see `memory_guard`); past it
     the recording ends early. `check_hazards` looks for data races as well, until `end`.
     """
@@ -62,13 +69,15 @@ class Recording:
         wait: int = 0,
         warmup: int = 1,
         active: int | None = None,
+        plain_steps: int = DEFAULT_PLAIN_STEPS,
         stacks: bool = False,
         shapes: bool = False,
         memory: bool = False,
+        light: bool = False,
         max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
         check_hazards: bool = False,
     ) -> None:
-        """Raises UsageError for numbers and file names that make no sense."""
+        """Raises UsageError for numbers, file names and options that make no sense."""
         self._asked_path = Path(path)
         if not self._asked_path.name.endswith(SUFFIXES):
             raise UsageError(
@@ -76,8 +85,10 @@ class Recording:
             )
         if max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
-        self._schedule = Schedule(wait=wait, warmup=warmup, active=active)
-        self._options = Options(stacks=stacks, shapes=shapes, memory=memory)
+        self._schedule = Schedule(
+            wait=wait, warmup=warmup, active=active, plain_steps=0 if check_hazards else plain_steps
+        )
+        self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
         self._path: Path | None = None
@@ -101,8 +112,16 @@ class Recording:
 
     @property
     def finished(self) -> bool:
-        """Nothing is recorded any more: it was ended, or the active steps are over, or memory ran short."""
+        """Nothing is recorded any more: it was ended, or the active steps are over, or memory ran short.
+
+        Steps may still be timed, which `end` adds to the trace.
+        """
         return self._recorder is not None and not self._recorder.running
+
+    @property
+    def step_times(self) -> StepTimes | None:
+        """How long steps took, recorded and not; None before it has begun."""
+        return None if self._recorder is None else self._recorder.step_times
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -151,7 +170,7 @@ class Recording:
 
     def step(self) -> None:
         """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
-        captured, and once the recording is finished.
+        captured, and once nothing is recorded or timed any more.
         """
         recorder = self._live()
         if recorder is not None and not devices.capturing():
@@ -159,7 +178,9 @@ class Recording:
                 recorder.step()
 
     def end(self) -> None:
-        """Stop recording and write the trace, unless that is done. In a forked child it does nothing.
+        """Stop recording and write the trace, unless that is done, and add the steps that were timed since.
+
+        In a forked child it does nothing.
 
         Raises UsageError on another thread than the one that began, RecordingFailed where the trace could not be
         written.
@@ -169,8 +190,7 @@ class Recording:
             return
         self._check_thread()
         with self._working():
-            if recorder.running:
-                recorder.finish()
+            recorder.finish()
             self._leave()
         if recorder.failure is not None:
             raise recorder.failure
@@ -240,9 +260,9 @@ class Recording:
     # -- who may do what ------------------------------------------------------------------------------
 
     def _live(self) -> Recorder | None:
-        """The recorder, where it records, has nothing else to do, and is the calling thread's."""
+        """The recorder, where steps matter to it, it has nothing else to do, and is the calling thread's."""
         recorder = self._recorder
-        if recorder is None or not recorder.running or self._busy:
+        if recorder is None or not recorder.wants_steps or self._busy:
             return None
         return recorder if threading.get_ident() == self._thread and os.getpid() == self._process else None
 
@@ -285,9 +305,11 @@ class Recording:
             wait=self._schedule.wait,
             warmup=self._schedule.warmup,
             active=self._schedule.active,
+            plain_steps=self._schedule.plain_steps,
             stacks=self._options.stacks,
             shapes=self._options.shapes,
             memory=self._options.memory,
+            light=self._options.light,
             max_size_bytes=self._max_size_bytes,
             check_hazards=self._check_hazards,
         )

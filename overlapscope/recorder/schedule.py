@@ -1,70 +1,135 @@
-"""Which steps of a program are left out, which are recorded, and which of those are judged."""
+"""Which steps of a program are recorded, which of those are judged, and which are timed while nothing is recorded.
+
+With plain steps a program is recorded twice: a **rehearsal** from its start, and the **recording**, which follows when
+the program runs as it does when nobody records, and has steps timed right before and right behind it:
+
+    rehearsal | settle | plain steps | warm-up, active steps | settle | plain steps | nothing
+
+The rehearsal takes upon itself what is slow for the first time, and is what there is of a program that ends early.
+Without plain steps it is what was recorded of the steps to wait for.
+"""
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from overlapscope.errors import UsageError
 
+_REHEARSED_WAIT = 3
+_REHEARSED_ACTIVE = 5
+"""Where the recording has no end."""
+_LEAST_REHEARSED = 2
+"""Only at the end of a second step can be told which ranges stay open around several (`open_ranges`)."""
+SETTLING_STEPS = 2
+"""At least so many pass after a session before steps are timed."""
+_MOST_SETTLING_STEPS = 100
 
-class Phase(enum.Enum):
-    """What a step is to a recording."""
 
-    WAIT = "wait"
-    WARM_UP = "warm-up"
-    ACTIVE = "active"
-    DONE = "done"
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Steps that are recorded in one go: those from `first` on are warm-up, those from `judged` to `end` count.
+
+    An `end` of None is the program's.
+    """
+
+    first: int
+    judged: int
+    end: int | None
+
+    def begun(self, first: int) -> Self:
+        """The same where it begins with that step, later than it should."""
+        return replace(self, first=first, judged=max(first, self.judged))
+
+    def over(self, finished: int) -> bool:
+        """Whether all its steps are among the finished ones."""
+        return self.end is not None and finished >= self.end
+
+    def judged_steps(self, finished: int) -> int:
+        """How many steps to be judged are among the finished ones."""
+        return max(0, (finished if self.end is None else min(finished, self.end)) - self.judged)
+
+    def warm_up_steps(self, finished: int) -> int:
+        """How many steps of its trace must not be judged.
+
+        0 where none other is there: a trace of nothing but warm-up is judged as it is.
+        """
+        return self.judged - self.first if self.judged_steps(finished) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`wait` steps, then `warmup`, then `active` (None: all that follow). Steps are counted from 0."""
+    """`wait` steps, then `warmup`, then `active` (None: all that follow), and `plain_steps` timed on either side.
+
+    Steps are counted from 0.
+    """
 
     wait: int
     warmup: int
     active: int | None
+    plain_steps: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, least in (("wait", self.wait, 0), ("warmup", self.warmup, 0), ("active", self.active, 1)):
+        for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("plain_steps", 0)):
+            value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"{name} is {value}; it must be {least} or more.")
 
-    def phase(self, step: int) -> Phase:
-        """The phase that a step is in."""
-        if step < self.wait:
-            return Phase.WAIT
-        if step < self._unjudged:
-            return Phase.WARM_UP
-        return Phase.ACTIVE if self.active is None or step < self._unjudged + self.active else Phase.DONE
-
-    def opens(self, step: int) -> bool:
-        """Whether everything before this step is to be left out."""
-        return 0 < step == self.wait
-
-    def judged(self, finished: int) -> bool:
-        """Whether a step to be judged is among the finished ones."""
-        return finished > self._unjudged
-
-    def warm_up_steps(self, first: int, finished: int) -> int:
-        """How many finished steps of a trace that begins in step `first` must not be judged.
-
-        0 where none other is there: a trace of nothing but warm-up is judged as it is.
-        """
-        return max(0, self._unjudged - first) if self.judged(finished) else 0
-
-    def why_unjudged(self, finished: int) -> str | None:
-        """A sentence for a program that ended before a judged step did; None where that is as it should be."""
-        if self.judged(finished):
-            return None
-        asked = f"{self.wait} to wait, {self.warmup} of warm-up and 1 to judge"
-        if finished == 0:
-            return None if self.wait == 0 else "The program marked no step, so all of it was recorded."
-        return (
-            f"The program made only {finished} of the {self._unjudged + 1} steps needed ({asked}); what was recorded "
-            f"counts as it is."
-        )
+    @property
+    def rehearsal(self) -> Window | None:
+        """What is recorded first; None where that is the recording already."""
+        judged = min(self.wait, _REHEARSED_WAIT) + self.warmup
+        end = judged + (self.active or _REHEARSED_ACTIVE)
+        if self.plain_steps:
+            return Window(0, judged, max(_LEAST_REHEARSED, end))
+        # One step between the two is not recorded: see `open_ranges`.
+        return Window(0, judged, min(end, self.wait - 1)) if self.wait > 1 else None
 
     @property
-    def _unjudged(self) -> int:
-        return self.wait + self.warmup
+    def whole(self) -> Window:
+        """The recording where it is the first and only one."""
+        return replace(self.recording(self.wait), first=0)
+
+    def recording(self, opens: int) -> Window:
+        """The recording where it opens with that step, which is `wait` or a later one."""
+        judged = opens + self.warmup
+        return Window(opens, judged, None if self.active is None else judged + self.active)
+
+    def why_short(self, finished: int, judged_steps: int) -> str | None:
+        """A sentence for a program that ended before its recording counted; None where that is as it should be.
+
+        `judged_steps` are those of what was recorded instead.
+        """
+        if finished == 0:
+            return None if self.wait == 0 else "The program marked no step, so all of it was recorded."
+        instead = "its first steps were recorded instead" if judged_steps else "what was recorded counts as it is"
+        opens, judged = self._needed
+        needed = opens + self.warmup + judged
+        if finished >= needed:
+            return f"The program ended before its recording was complete; {instead}."
+        before = f"{opens} before the recording" if self.plain_steps else f"{self.wait} to wait"
+        sentence = (
+            f"The program made only {finished} of the {needed} steps needed ({before}, {self.warmup} of warm-up and "
+            f"{judged} to judge); {instead}."
+        )
+        return f"{sentence} --plain-steps 0 needs {self.whole.judged + 1}." if self.plain_steps else sentence
+
+    @property
+    def _needed(self) -> tuple[int, int]:
+        """With which step the recording opens at best, and how many judged steps it takes to count."""
+        rehearsal = self.rehearsal
+        if not self.plain_steps or rehearsal is None or rehearsal.end is None:
+            return self.wait, 1
+        opens = max(self.wait, rehearsal.end + SETTLING_STEPS + self.plain_steps)
+        return opens, rehearsal.judged_steps(rehearsal.end)
+
+
+def settled(steps: int, since_ns: int, pause_ns: int, *, workers: bool) -> bool:
+    """Whether a program runs as ever again, so many steps and nanoseconds after it was held up for `pause_ns`.
+
+    In that pause its worker processes went on and filled their queues. They are back in balance when the program has
+    had at least as long to draw on them as they had to fill them.
+    """
+    if steps < SETTLING_STEPS:
+        return False
+    return not workers or since_ns >= 2 * pause_ns or steps >= _MOST_SETTLING_STEPS

@@ -1,4 +1,4 @@
-"""Writes a recorded trace: whole or not at all, and without the step that never ended."""
+"""Writes a recorded trace: whole or not at all, and without the step that never ended. And amends it later."""
 
 from __future__ import annotations
 
@@ -7,18 +7,40 @@ import json
 import mmap
 import os
 import shutil
+import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO, Self
 
 from overlapscope.errors import RecordingFailed
 
 _GZIP_LEVEL = 6
 _COPIED_AT_ONCE = 1 << 20
+_HEAD_BYTES = 1 << 20
+"""Metadata stands in the first so many bytes of a trace, before the events."""
 _ANNOTATIONS = ("user_annotation", "gpu_user_annotation")
 
 
-def write(export: Callable[[str], object], path: Path, *, unfinished: str | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file as it was when it was written."""
+
+    path: Path
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def now(cls, path: Path) -> Self:
+        """Raises OSError where there is none."""
+        found = path.stat()
+        return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def write(export: Callable[[str], object], path: Path, *, unfinished: str | None = None) -> Written:
     """Write what `export(name of a .json file)` writes to `path`, packed if that ends in `.gz`.
 
     `unfinished` is the name of an annotation that was still open when the profiler stopped: Kineto writes it as if
@@ -36,8 +58,9 @@ def write(export: Callable[[str], object], path: Path, *, unfinished: str | None
             if unfinished is not None:
                 _blank_out(written, unfinished)
             if path.name.endswith(".gz"):
-                written = _pack(written)
+                written = _packed(written)
             os.replace(written, path)
+            return Written.now(path)
     except OSError as error:
         raise RecordingFailed(
             f"{path}: the trace cannot be written ({error.strerror or error}); choose another place."
@@ -54,15 +77,41 @@ def _check_whole(plain: Path) -> None:
             raise OSError("the disk may be full")
 
 
-def _pack(plain: Path) -> Path:
+def amend(written: Written, old: bytes, new: bytes) -> Written:
+    """Replace the only `old` in the head of a trace, where its metadata stands, by `new`.
+
+    Raises RecordingFailed where that cannot be done; the file is then as it was. One that another has changed or
+    removed meanwhile is left alone.
+    """
+    path = written.path
+    try:
+        if Written.now(path) != written:
+            raise OSError("it is not the file that was written")
+        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
+            amended = Path(directory) / "trace"
+            with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as source, amended.open("wb") as raw:
+                head = source.read(_HEAD_BYTES)
+                if head.count(old) != 1:
+                    raise OSError("its metadata is not as it was written")
+                with _packing(raw) if path.name.endswith(".gz") else raw as target:
+                    target.write(head.replace(old, new))
+                    shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
+            os.replace(amended, path)
+            return Written.now(path)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RecordingFailed(f"{path}: the trace cannot be amended ({reason}); it stays as it was.") from None
+
+
+def _packed(plain: Path) -> Path:
     packed = plain.with_suffix(".json.gz")
-    with (
-        plain.open("rb") as source,
-        packed.open("wb") as target,
-        gzip.GzipFile(filename="", fileobj=target, mode="wb", compresslevel=_GZIP_LEVEL) as stream,
-    ):
-        shutil.copyfileobj(source, stream, _COPIED_AT_ONCE)
+    with plain.open("rb") as source, packed.open("wb") as raw, _packing(raw) as target:
+        shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
     return packed
+
+
+def _packing(raw: IO[bytes]) -> gzip.GzipFile:
+    return gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=_GZIP_LEVEL)
 
 
 def _blank_out(plain: Path, name: str) -> None:

@@ -54,7 +54,7 @@ def _on_device(
     analysis: TraceAnalysis, device: DeviceAnalysis, program: Program | None, scope: str, replayed: bool
 ) -> Iterator[Finding]:
     recorded = _Drafts(analysis, device)
-    spoken, base = recorded, None
+    spoken, base = recorded, None if program is None else program.recorded
     if program is not None and program.decides and program.analysis is not None:
         ordinal = device.result.device
         plain = next((one for one in program.analysis.devices if one.result.device == ordinal), None)
@@ -72,12 +72,13 @@ def _on_device(
             device=device.result.device,
             scope=scope,
             title=draft.title,
-            detail=draft.detail + cost.remark,
+            detail=draft.detail,
             advice=draft.advice,
             cost_ns=cost.ns,
             bound_ns=seen.bound_ns if seen is not None else 0,
             plain_bound_ns=None if spoken is recorded else draft.bound_ns,
             cost_from=cost.known_from,
+            doubt=cost.doubt,
             where=(seen.where if seen is not None else None) or draft.where,
             # A window of the recording, which is what can be looked at.
             example=seen.example if seen is not None else None,

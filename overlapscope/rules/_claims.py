@@ -31,7 +31,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
-from overlapscope.analysis.host import around, lines_around, ops_around, pinning
+from overlapscope.analysis.host import around, inside_named, lines_around, ops_around, pinning
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.intervals import EMPTY, I64, Bool, Intervals, clip, covered, cut, join, union
@@ -277,9 +277,8 @@ def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
     # Values read back one by one are a matter of synchronisation, whatever their size.
     launched = rows[ops.launch[rows] >= 0]
     launch = ops.launch[launched]
-    op = around(trace.cpu_ops, calls.thread[launch], calls.start_ns[launch])
-    scalar = np.array([row >= 0 and trace.cpu_ops.name(row) == "aten::_local_scalar_dense" for row in op.tolist()])
-    rows = np.setdiff1d(rows, launched[scalar.astype(np.bool_)])
+    scalar = inside_named(trace, "aten::_local_scalar_dense", calls.thread[launch], calls.start_ns[launch])
+    rows = np.setdiff1d(rows, launched[scalar])
     return rows if len(rows) >= MANY else rows[:0]
 
 

@@ -35,18 +35,18 @@ class Cost:
 
     ns: int
     known_from: CostFrom
-    remark: str = ""
-    """What has to be said of it: sentences, with a space before them."""
+    doubt: str = ""
+    """What has to be said of it, in sentences."""
 
 
 class Costs:
     """Those of one device's findings; the recording is replayed when the first of them asks."""
 
     def __init__(
-        self, analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims, plain: Base | None = None
+        self, analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims, ready: Base | None = None
     ) -> None:
-        """`plain` where the analysis is of a plain program."""
-        self._trace, self._device, self._plain = analysis.trace, device, plain
+        """`ready` is what predictions of it start from, where somebody has it."""
+        self._trace, self._device, self._ready = analysis.trace, device, ready
         self._judged_ns = found.judged_ns
         self._lost_ns = found.buckets.idle_ns + found.buckets.exposed_copy_ns
         self._can_be_replayed = _is_whole(device) and len(analysis.trace.gpu_ops) <= MOST_OPS
@@ -59,15 +59,15 @@ class Costs:
         if saved is None:
             return Cost(draft.bound_ns, "bound")
         if saved < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > self._lost_ns:
-            remark = (
-                f" A replay of the recording saves {duration(saved)} only, though this explains most of the time that "
-                "the GPU loses. One of the two is wrong, or something else is nearly as slow: take the saving as an "
-                "upper bound."
+            doubt = (
+                f"By replay the fix saves {duration(saved)} only, though the finding explains most of the time that "
+                "the GPU loses. One of the two is wrong, or something else is nearly as slow: the saving is an upper "
+                "bound."
             )
-            return Cost(draft.bound_ns, "bound", remark)
+            return Cost(draft.bound_ns, "bound", doubt)
         if saved > MORE * draft.bound_ns:
-            remark = f" The fix saves more than the {duration(draft.bound_ns)} of this finding, since it also shortens "
-            return Cost(saved, "replay", f"{remark}what other findings explain.")
+            said = f"The fix saves more than the {duration(draft.bound_ns)} that this finding explains"
+            return Cost(saved, "replay", f"{said}, since it also shortens what other findings explain.")
         return Cost(saved, "replay")
 
     def _saved_ns(self, fixes: Fixes) -> int | None:
@@ -76,7 +76,7 @@ class Costs:
         from overlapscope.prediction.savings import Savings
 
         if self._savings is None:
-            self._savings = Savings(self._trace, self._device.result.device, self._plain)
+            self._savings = Savings(self._trace, self._device.result.device, self._ready)
         try:
             saved = self._savings.largest(fixes)
         except (ArithmeticError, LookupError, MemoryError, ValueError):

@@ -56,9 +56,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The same in the plain program; None where its step is neither measured nor told."""
     cost_from: CostFrom
     """Whether `cost_ns` is what a replay of the recording says (`overlapscope whatif`), or the bound."""
+    doubt: str = ""
+    """What has to be said of the saving, in sentences: that it contradicts what was measured, or exceeds it."""
     where: Where | None
     example: Window | None
-    """The longest single case, to look at in a timeline."""
+    """The longest single case, to look at in a timeline of the recording."""
+
+    @property
+    def spoken_bound_ns(self) -> int:
+        """The bound in the program that the finding speaks of."""
+        return self.bound_ns if self.plain_bound_ns is None else self.plain_bound_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,9 @@ def _section(section: Section) -> Iterator[str]:
     yield ""
     yield f"**{verdict.level.capitalize()}.** {escape(verdict.text)}"
     yield ""
+    if verdict.plain:
+        yield escape(verdict.plain)
+        yield ""
     yield from _titled(tables.checks(section))
     if section.device is None or verdict.level == "unusable":
         return
@@ -119,7 +122,7 @@ def _finding(page: Page, number: int, finding: Finding, several: bool) -> Iterat
     if cost:
         yield f"**{escape(cost[0].upper() + cost[1:])}.**"
         yield ""
-    for block in (finding.detail, *(f"At {place}" for place in tables.places(finding)), finding.advice):
+    for block in (*tables.evidence(finding), *(f"At {place}" for place in tables.places(finding)), finding.advice):
         # Two spaces at the end of a line keep its line break.
         yield "  \n".join(plain_start(escape(line)) for line in tables.prose(block))
         yield ""

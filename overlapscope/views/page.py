@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.strip import Strip
-from overlapscope.report import Report
+from overlapscope.report import Report, spoken
 from overlapscope.rules.finding import Finding
 from overlapscope.words import Unit, clean, unit_for
 
@@ -70,6 +70,11 @@ class Section:
             return 0
         lead_in = self.device.lead_in_ns or 0
         return self.device.span_ns - (lead_in if self.page.scope == "window" else 0)
+
+    @property
+    def spoken(self) -> Section:
+        """The same with the figures that verdict and findings speak of: of the plain program, where it is known."""
+        return self if self.device is None else replace(self, device=spoken(self.device))
 
     @property
     def title(self) -> str:

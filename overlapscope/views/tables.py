@@ -11,6 +11,7 @@ from typing import TypeVar
 from overlapscope.analysis.results import Device, HostStall, Period, TraceResult
 from overlapscope.rules.finding import Finding
 from overlapscope.views.page import Page, Section
+from overlapscope.views.plain import unit as plain_unit
 from overlapscope.words import (
     NOTHING,
     Unit,
@@ -114,6 +115,24 @@ def buckets(section: Section, device: Device) -> Table:
     rows = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True)]
     rows.append(("span", unit.number(device.span_ns), "100"))
     return Table("Where the time goes", (text(""), Column(unit.name), Column("%")), tuple(rows))
+
+
+def plain_step(section: Section, device: Device) -> Table:
+    """What a plain step consists of, with the causes of what is lost; no rows where that is not known, and of an
+    estimated one only with `verbose`."""
+    plain = device.plain
+    if plain is None or plain.buckets is None or not (plain.program or section.page.verbose):
+        return Table("A plain step", (), ())
+    of = plain_unit(plain)
+    parts = plain.buckets.named()
+    causes = {"exposed copy": plain.exposed_copy_by_cause, "idle": plain.idle_by_cause}
+    rows = []
+    for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), plain.step_ns), strict=True):
+        rows.append((name, of.number(ns), part))
+        most = sorted(causes.get(name, {}).items(), key=lambda one: -one[1])
+        rows += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
+    rows.append(("step", of.number(plain.step_ns), "100"))
+    return Table("A plain step", (text("a plain step"), Column(of.name), Column("%")), tuple(rows), total=True)
 
 
 def figures(section: Section, device: Device) -> Table:
@@ -262,6 +281,7 @@ def device_tables(section: Section, device: Device) -> list[Table]:
     """The tables between the verdict and the strip, in order; the empty ones left out."""
     exposed, idle = device.buckets.exposed_copy_ns, device.buckets.idle_ns
     tables = [
+        plain_step(section, device),
         buckets(section, device),
         figures(section, device),
         copies(section, device),
@@ -279,8 +299,9 @@ def device_tables(section: Section, device: Device) -> list[Table]:
 
 def cost(section: Section | None, finding: Finding) -> str:
     """What a finding's fix saves, and how that is known; empty for what costs nothing."""
-    if section is None or not finding.bound_ns:
+    if section is None or not finding.spoken_bound_ns:
         return ""
+    section = section.spoken
     saved = f"{section.unit.text(finding.cost_ns)} ({share(finding.cost_ns, section.judged_ns)})"
     if finding.cost_from == "bound":
         return f"saves at most {saved}"
@@ -291,9 +312,14 @@ def cost(section: Section | None, finding: Finding) -> str:
     return f"saves about {saved}, by replay"
 
 
+def evidence(finding: Finding) -> list[str]:
+    """What a finding rests on, and what has to be said of its saving."""
+    return [finding.detail, *([finding.doubt] if finding.doubt else [])]
+
+
 def costs_note(findings: Iterable[Finding]) -> str:
     """What has to be known of the costs of several findings; empty where there is nothing to know."""
-    costly = [finding for finding in findings if finding.bound_ns]
+    costly = [finding for finding in findings if finding.spoken_bound_ns]
     if len(costly) < 2 or all(finding.cost_from == "bound" for finding in costly):
         return ""
     return "Costs by replay may save the same time, and do not add up."

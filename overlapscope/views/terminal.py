@@ -99,6 +99,8 @@ def _parts(page: Page, width: int, glyphs: strips.Glyphs) -> Iterator[Renderable
     for section in sections:
         verdict = judge(section)
         yield Text(verdict.text, style=_LEVEL[verdict.level])
+        if verdict.plain:
+            yield Text(verdict.plain)
         yield ""
         trust = tables.checks(section)
         if trust.rows:
@@ -216,7 +218,7 @@ def _findings(page: Page) -> Iterator[RenderableType]:
         lines = [head]
         lines += [Text(section.title, style="dim")] if several and section else []
         lines += [Text(clean(cost), style="bold")] if cost else []
-        lines += [Text(line) for line in tables.prose(finding.detail)]
+        lines += [Text(line) for block in tables.evidence(finding) for line in tables.prose(block)]
         lines += [Text(f"at {line}", style="dim") for line in tables.places(finding)]
         lines += [Text(line, style="cyan") for line in tables.prose(finding.advice)]
         numbered = Grid.grid(padding=(0, 1, 0, 0))

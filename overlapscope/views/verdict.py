@@ -8,6 +8,7 @@ from typing import Literal
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device
 from overlapscope.rules import costliest_first
+from overlapscope.views import plain
 from overlapscope.views.page import Section
 from overlapscope.views.tables import HARDLY
 from overlapscope.words import percent, plural, share
@@ -45,15 +46,18 @@ class Verdict:
 
     level: Level
     text: str
+    plain: str = ""
+    """What a step takes while nothing is recorded, and which of the two programs the verdict is on."""
 
 
 def judge(section: Section) -> Verdict:
-    """The verdict on one device of one trace."""
+    """The verdict on one device of one trace: on the plain program where its step is measured or told."""
+    section = section.spoken
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
         reasons = [check.detail for check in trust.checks if check.status == "fail"]
         return Verdict("unusable", f"{section.title}: {' '.join(reasons) or 'nothing ran on a GPU.'}")
-    lost = max(_lost_ns(device), max((finding.bound_ns for finding in section.findings), default=0))
+    lost = max(_lost_ns(device), max((finding.spoken_bound_ns for finding in section.findings), default=0))
     part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
     level: Level = "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
     if level == "good" and max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns:
@@ -65,7 +69,7 @@ def judge(section: Section) -> Verdict:
     sentences += _fix(section, device)
     if trust.verdict == "degraded":
         sentences.append(_doubt(section))
-    return Verdict(level, f"{section.title}: {' '.join(sentences)}")
+    return Verdict(level, f"{section.title}: {' '.join(sentences)}", plain.sentence(device))
 
 
 def _rest(part: float) -> str:
@@ -138,7 +142,7 @@ def _losses(section: Section, device: Device) -> list[tuple[int, str]]:
 def _fix(section: Section, device: Device) -> list[str]:
     """What to fix first: the costliest finding; without one, the largest cause that has a remedy."""
     unit, judged = section.unit, section.judged_ns
-    costly = [finding for finding in section.findings if finding.bound_ns > 0]
+    costly = [finding for finding in section.findings if finding.spoken_bound_ns > 0]
     if costly:
         first = min(costly, key=costliest_first)
         if first.cost_ns < HARDLY * judged:

@@ -23,7 +23,7 @@ from overlapscope.views import charts
 from overlapscope.views.check_words import AFFECTS
 from overlapscope.views.colors import palette
 from overlapscope.views.headline import Reason, headlines, reasons
-from overlapscope.views.tables import cost, costs_note, places, prose
+from overlapscope.views.tables import cost, costs_note, evidence, places, prose
 from overlapscope.words import clean, plural
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
@@ -137,7 +137,7 @@ def _finding(shown: Shown, number: int, finding: Finding, rule: Rule) -> Compone
     )
     body = dmc.Stack(
         [
-            *_section("Evidence", finding.detail),
+            *_section("Evidence", "\n".join(evidence(finding))),
             *_section("What to change", finding.advice),
             dmc.Group(parts.timeline_link(shown, finding.example)),
             _code(rule),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.host import find_blocking, ops_around
+from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import shortened, without_waits
@@ -17,24 +17,24 @@ def _apply(graph: Graph, request: Request) -> Applied:
     calls, runtime = graph.calls, graph.trace.runtime_calls
     blocks = np.flatnonzero(np.isin(calls.row, find_blocking(graph.trace).row))
     rows = calls.row[blocks]
-    called = runtime.named(lambda name: name == request.argument)[rows]
-    within = [op == request.argument for op in ops_around(graph.trace, runtime.thread[rows], runtime.start_ns[rows])]
-    mine = blocks[called | np.array(within, np.bool_)]
+    asked = request.argument or ""
+    called = runtime.named(lambda name: name == asked)[rows]
+    mine = blocks[called | inside_named(graph.trace, asked, runtime.thread[rows], runtime.start_ns[rows])]
     if request.stance == Stance.WORST:
         # The host needs what it waits for.
         return Applied(graph, mine, len(mine), "The calls still wait.", mine[:0])
     changed = without_waits(graph, np.isin(graph.waits.call, mine))
     changed = shortened(changed, mine, graph.constants.sync_call_ns or 0)
     waited = (calls.end_ns - calls.start_ns)[mine].sum()
-    what = f"{plural(len(mine), 'call')} of {request.argument} that took {duration(waited)} in all return at once."
+    what = f"{plural(len(mine), 'call')} of {asked} that took {duration(waited)} in all return at once."
     return Applied(changed, mine, len(mine), what, mine[:0])
 
 
 INTERVENTION = Intervention(
     id="no-sync",
     title="a blocking call returns at once",
-    meaning="Calls of that name, or inside a CPU op of that name, that block the host return at once: as if the value "
-    "were not read, or read a step later.",
+    meaning="Calls of that name, or anywhere inside a CPU op or range of that name, that block the host return at "
+    "once: as if the value were not read, or read a step later.",
     assumptions=(Assumption("The host's next work does not depend on what it waited for.", True),),
     advice="Take the synchronize out of the loop: keep losses on the GPU and read them every so many steps, use "
     "event.wait() or wait_stream() where only order between streams is meant, copy values that must be read to "

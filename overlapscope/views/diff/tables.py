@@ -107,7 +107,12 @@ def sides(diff: Diff) -> Table:
             )
         )
     columns = (text(""), text("trace", flexible=True), text("GPU", flexible=True), text("recorded with", flexible=True))
-    return Table("What is compared", (*columns, text("trust", flexible=True)), tuple(rows))
+    note = (
+        "Figures are of the plain programs, without what recording costs."
+        if diff.of == "plain"
+        else "Figures are of the recordings, which slow the host."
+    )
+    return Table("What is compared", (*columns, text("trust", flexible=True)), tuple(rows), note)
 
 
 def doubts(diff: Diff) -> list[tuple[str, str]]:

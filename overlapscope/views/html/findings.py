@@ -61,7 +61,7 @@ def _finding(page: Page, finding: Finding, rule: Rule | None, target: Target | N
             f'data-example="{_joined(example)}">Show in the timeline</button>'
         )
     yield "</p></header>"
-    yield paragraphs(finding.detail)
+    yield from map(paragraphs, tables.evidence(finding))
     yield from (f'<p class="where">At {escape(place)}</p>' for place in tables.places(finding))
     yield f'<div class="advice">{paragraphs(finding.advice)}</div>'
     if rule is not None:

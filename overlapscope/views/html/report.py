@@ -170,9 +170,12 @@ def _headline(section: Section, *, titled: bool) -> Iterator[str]:
     # The title stands above already.
     said = clean(verdict.text).removeprefix(f"{section.title}: ")
     yield f'<div class="panel verdict"><p>{level(verdict.level)}{escape(said[:1].upper() + said[1:])}</p>'
-    if section.device is not None and section.usable:
-        yield figures(section, section.device)
-        yield bucket_bar(section, section.device)
+    if verdict.plain:
+        yield f"<p>{escape(verdict.plain)}</p>"
+    spoken = section.spoken
+    if spoken.device is not None and section.usable:
+        yield figures(spoken, spoken.device)
+        yield bucket_bar(spoken, spoken.device)
     yield "</div>"
 
 

@@ -22,6 +22,9 @@ def _lines(result: WhatIf, offered: Table | None) -> Iterator[str]:
     yield ""
     yield escape(words.subject(result))
     yield ""
+    for sentence in words.program(result):
+        yield _with_code(sentence)
+        yield ""
     for sentence in words.doubts(result):
         yield from (_with_code(sentence), "")
     if not result.replay.valid:

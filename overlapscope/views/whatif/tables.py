@@ -61,12 +61,12 @@ def ladder(result: WhatIf) -> Table:
     of = unit(result)
     if not result.ladder:
         return Table("", (), ())
-    rows = [("as it is", of.number(result.replayed_step_ns), "", "", "")]
+    rows = [("as it is", of.number(result.unchanged_step_ns), "", "", "")]
     for rung in result.ladder:
         if not rung.interventions:
             continue
         step = rung.predicted_step_ns
-        share = bare_percent(100 * rung.gain_ns / result.replayed_step_ns if result.replayed_step_ns else None)
+        share = bare_percent(100 * rung.gain_ns / result.unchanged_step_ns if result.unchanged_step_ns else None)
         rows.append(
             (
                 f"+ {clean(rung.added, _TEXT_LIMIT)}",

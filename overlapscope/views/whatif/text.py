@@ -31,6 +31,7 @@ def _parts(result: WhatIf, width: int, offered: Table | None) -> Iterator[Render
     answer = words.headline(result)
     yield Text(answer.text, style=_STYLES[answer.level])
     yield Text(words.subject(result), style="dim")
+    yield from (Text(sentence, style="dim") for sentence in words.program(result))
     yield from (Text(sentence, style="yellow") for sentence in words.doubts(result))
     yield ""
     if not result.replay.valid:

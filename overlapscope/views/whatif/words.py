@@ -33,7 +33,7 @@ class Headline:
 def unit(result: WhatIf) -> Unit:
     """The unit of time in which the longer of the two steps reads well."""
     predicted = result.predicted_step_ns
-    return unit_for(max(result.baseline_step_ns, result.replayed_step_ns, predicted.value if predicted else 0))
+    return unit_for(max(result.baseline_step_ns, result.recorded_step_ns, predicted.value if predicted else 0))
 
 
 def headline(result: WhatIf) -> Headline:
@@ -43,14 +43,14 @@ def headline(result: WhatIf) -> Headline:
     if predicted is None or gain is None:
         return Headline("Nothing is predicted: the replay does not explain this recording.", "muted")
     if not result.interventions and not result.ladder:
-        was, again = of.text(result.baseline_step_ns), of.text(result.replayed_step_ns)
+        was, again = of.text(result.recorded_step_ns), of.text(result.replayed_step_ns)
         replayed = "as it does replayed" if was == again else f"{again} replayed"
         return Headline(f"{period} takes {was}, {replayed}: what changes would bring can be predicted.", "muted")
     if not result.interventions:
-        return Headline(f"{period} takes {of.text(result.replayed_step_ns)}, and no change makes it shorter.", "muted")
+        return Headline(f"{period} takes {of.text(result.unchanged_step_ns)}, and no change makes it shorter.", "muted")
     if not changes_anything(result):
         return Headline(f"{period} would take as long as now: there is nothing here that this would change.", "muted")
-    value, was = of.number(predicted.value), of.text(result.replayed_step_ns)
+    value, was = of.number(predicted.value), of.text(result.unchanged_step_ns)
     between = _between(predicted, of)
     if was == f"{value} {of.name}":
         return Headline(f"{period} would take as long as now, {was}{f' ({between})' if between else ''}.", "muted")
@@ -122,6 +122,26 @@ def refusal(result: WhatIf) -> Iterator[str]:
     yield _REMEDY
 
 
+def program(result: WhatIf) -> Iterator[str]:
+    """Whose step it is, the plain program's or the recording's: a sentence."""
+    of, plain = unit(result), result.plain
+    if not result.replay.valid:
+        return
+    if plain is None:
+        yield (
+            "Figures are of the recording, which slows the host. Tell what a step takes while nothing is recorded with "
+            "--plain-step, or record with `overlapscope run`, which times it."
+        )
+        return
+    recorded = f"{of.text(result.recorded_step_ns)} in the recording"
+    if result.recorded_predicted_step_ns is not None and changes_anything(result):
+        recorded += f", where it would take {of.text(result.recorded_predicted_step_ns)}"
+    yield (
+        f"Figures are of the plain program: a step takes {of.text(plain.step_ns)} while nothing is recorded "
+        f"({plain.origin}), and {recorded}."
+    )
+
+
 def replay(result: WhatIf) -> Iterator[str]:
     """How well a recording that is explained is explained, a sentence each."""
     of, told = unit(result), result.replay
@@ -129,7 +149,7 @@ def replay(result: WhatIf) -> Iterator[str]:
     off = f": {percent(told.step_error_pct)} off" if told.step_error_pct is not None else ""
     yield (
         f"With nothing changed, the replay takes {of.text(result.replayed_step_ns)} for {took}, "
-        f"where {of.text(result.baseline_step_ns)} were measured{off}."
+        f"where {of.text(result.recorded_step_ns)} were recorded{off}."
     )
     yield (
         f"GPU ops begin at most {_time(told.start_error_ns)} from where they did in their step, "

@@ -1,0 +1,102 @@
+"""Which threads take turns: one works while the other waits for it.
+
+No recording says so, whatever its version: flows join the ops of a forward and a backward pass, not threads. But a
+thread that waits begins nothing, and goes on at once when the other is done. Where two threads never begin anything
+while the other is in the middle of something, and follow each other more rarely and promptly than they would if
+either's times were shifted, they take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from overlapscope.intervals import I64, Intervals, contains, union
+from overlapscope.trace import Trace
+
+_SHIFTS = (np.arange(1, 33) * (np.sqrt(5) - 1) / 2) % 1
+"""Shares of the recording. Multiples of the golden ratio are spread evenly over the steps, however many there are."""
+_CHANCE = 0.1
+"""Threads take turns where at most this share of the shifts looks as if they did."""
+_OVERLAP = 0.01
+"""So much of the overlap that a shift brings is none: clocks and rounding."""
+_FEW = 3
+"""So many overlaps may as well be none by chance."""
+_ALIKE = 2
+"""A shift looks like the recording where threads follow each other at most so many times as often, and as late."""
+_SAMPLED = 2048
+
+
+class Relation(IntEnum):
+    """How two threads work."""
+
+    UNKNOWN = 0
+    """They do not overlap, but they might by chance."""
+    TURNS = 1
+    BESIDE = 2
+
+
+class _Work(NamedTuple):
+    """What a thread did."""
+
+    begins_ns: I64
+    """Of every CPU op and call, ascending."""
+    inside: Intervals
+    """The ones that hold no other: those that do may hold the wait for another thread, too."""
+
+
+def relations(trace: Trace, threads: Sequence[int]) -> dict[tuple[int, int], Relation]:
+    """How each two of the threads (their ids) work, by their places in the sequence, the lower first."""
+    works = [_work(trace, thread) for thread in threads]
+    return {(one, other): _relation(works[one], works[other]) for one, other in combinations(range(len(works)), 2)}
+
+
+def _work(trace: Trace, thread: int) -> _Work:
+    ops, calls = trace.cpu_ops, trace.runtime_calls
+    start = np.concatenate([ops.start_ns[ops.thread == thread], calls.start_ns[calls.thread == thread]])
+    end = np.concatenate([ops.end_ns[ops.thread == thread], calls.end_ns[calls.thread == thread]])
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    innermost = np.append(start[1:] >= end[:-1], True)
+    return _Work(start, union(start[innermost], end[innermost]))
+
+
+def _relation(one: _Work, other: _Work) -> Relation:
+    seen = int(contains(other.inside, one.begins_ns).sum() + contains(one.inside, other.begins_ns).sum())
+    if seen > _OVERLAP * (len(one.begins_ns) + len(other.begins_ns)):
+        return Relation.BESIDE
+    first = min(one.begins_ns[0], other.begins_ns[0])
+    window = int(max(one.begins_ns[-1], other.begins_ns[-1])) + 1 - first
+    shifts = np.rint(_SHIFTS * window).astype(np.int64)
+    overlaps = _overlaps(one, other, shifts, first, window) + _overlaps(other, one, -shifts, first, window)
+    if seen > _OVERLAP * np.median(overlaps):
+        return Relation.BESIDE
+    apart = shifts[overlaps <= max(seen / _OVERLAP, _FEW)]
+    if len(apart) > _CHANCE * len(shifts):
+        changes, took = _handovers(one.begins_ns, other.begins_ns)
+        moved = [_handovers(first + (one.begins_ns - first + by) % window, other.begins_ns) for by in apart]
+        alike = [many <= _ALIKE * changes and each <= _ALIKE * took for many, each in moved]
+        if sum(alike) > _CHANCE * len(shifts):
+            return Relation.UNKNOWN
+    return Relation.TURNS
+
+
+def _overlaps(one: _Work, other: _Work, shifts: I64, first: int, window: int) -> I64:
+    """How often one begins something inside the other, for each shift of its own times, in a circle."""
+    every = len(one.begins_ns) // _SAMPLED + 1
+    at = first + (one.begins_ns[::every] - first + shifts[:, None]) % window
+    found: I64 = every * contains(other.inside, at).sum(axis=1)
+    return found
+
+
+def _handovers(one_ns: I64, other_ns: I64) -> tuple[int, float]:
+    """How often one thread comes after the other, and how long after, on average for the more prompt of the two."""
+    at = np.concatenate([one_ns, other_ns])
+    order = np.argsort(at, kind="stable")
+    changes, took = np.diff((order < len(one_ns)).astype(np.int8)), np.diff(at[order])
+    each = min(float(took[changes == to].mean()) for to in (-1, 1) if (changes == to).any())
+    return int(np.count_nonzero(changes)), each
