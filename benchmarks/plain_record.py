@@ -50,7 +50,8 @@ class Run:
     way: str = ""
 
     def __str__(self) -> str:
-        return f"{self.program} {variant_of(self.edits)}, {f'plain {self.number}' if self.number else 'recorded'}"
+        what = f"plain {self.number}" if self.number else " ".join(["recorded", *WAYS[self.way]])
+        return f"{self.program} {variant_of(self.edits)}, {what}"
 
 
 class Failed(Exception):

@@ -7,6 +7,7 @@ python -m benchmarks.plain_worker record SCRIPT [OPTIONS...] SCRIPT [ARGUMENTS..
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import platform
 import runpy
@@ -87,12 +88,13 @@ def time_steps(target: Path, script: str, arguments: list[str]) -> None:
 
 
 def import_as(script: str) -> None:
-    """Import what a script does, but what is this repository's."""
+    """Import what a script does, but what is this repository's, and what torch does when it makes an optimizer."""
     for node in ast.parse(Path(script).read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             if not any(name and name.partition(".")[0] in ("overlapscope", "tests") for name in names):
                 exec(compile(ast.Module([node], []), script, "exec"), {})
+    importlib.import_module("torch._dynamo")
 
 
 def main(task: str, *arguments: str) -> None:
