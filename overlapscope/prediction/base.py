@@ -14,13 +14,11 @@ from overlapscope.prediction.fidelity import judge
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, find_hardware
 from overlapscope.prediction.periods import StepTimes, find_steps, step_times
-from overlapscope.prediction.recording_cost import EventCost, HostCost, host_cost, without
+from overlapscope.prediction.recording_cost import HostCost, event_cost, host_cost, without
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Fidelity
 from overlapscope.trace import Trace
 
-EVENT_COST = EventCost(op_ns=1000.0, call_ns=1000.0, frame_ns=500.0)
-"""How the costs of events relate to each other, where the plain step says what they add up to."""
 _CLOSE = 0.003
 """A replayed step is as long as the plain one if they differ by less than this share."""
 _MOST_TIMES = 64.0
@@ -120,7 +118,7 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     """
     if _over(base, plain.step_ns) <= 0:
         return replace(base, plain=plain)
-    cost = host_cost(base.graph, EVENT_COST)
+    cost = host_cost(base.graph, event_cost(base.trace, base.hardware.calibrated))
 
     def lighter(amount: float) -> Base:
         return lightened(base, cost, min(amount, _MOST_TIMES), 1.0 - max(0.0, amount - _MOST_TIMES))

@@ -112,6 +112,8 @@ class Calls(Rows):
     """Where nothing ties its thread to another: the main thread's last call, which it may come after; else -1."""
     release_ns: I64
     """Measured start of a thread's first call; it begins no earlier."""
+    since_ns: I64
+    """When the work before it began, as measured. `before_ns` may have become shorter since."""
     start_ns: I64
     """As measured."""
     end_ns: I64

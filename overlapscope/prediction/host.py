@@ -59,6 +59,7 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
         row=kept,
         thread=thread.astype(np.int64),
         before_ns=np.zeros(len(kept), np.int64),
+        since_ns=start,
         length_ns=end - start,
         handed_by=np.full(len(kept), -1, np.int64),
         maybe_by=np.full(len(kept), -1, np.int64),
@@ -95,7 +96,9 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
                 release[call] = _EARLIEST
         if taker != main and (handed[mine] < 0).all():
             maybe[mine] = _last_ended(calls, mine, ended, [members[main]])
-    return replace(calls, before_ns=before, handed_by=handed, maybe_by=maybe, release_ns=release)
+    return replace(
+        calls, before_ns=before, handed_by=handed, maybe_by=maybe, release_ns=release, since_ns=calls.start_ns - before
+    )
 
 
 def _last_ended(calls: Calls, mine: I64, ended: I64, others: list[I64]) -> I64:

@@ -98,14 +98,16 @@ def without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph
     mine = np.flatnonzero(calls.thread == thread)
     began, ended = calls.start_ns[mine], calls.end_ns[mine]
     handed, before = calls.handed_by.copy(), calls.before_ns.copy()
-    since = began - before[mine]
+    since = calls.since_ns[mine]
+    # What is left of each stretch of work that was measured.
+    left = np.where(began > since, before[mine] / np.maximum(began - since, 1), 1.0)
     # Whoever handed over while the thread was in there is not waited for any more.
     over = np.append(calls.end_ns, 0)[handed[mine]]
     freed = (handed[mine] >= 0) & (covered(when, over, over + 1) > 0)
     since = np.where(freed, np.append(began[:1], ended[:-1]), since)
     handed[mine[freed]] = -1
-    spared = covered(when, since, began)
-    before[mine] = began - since - spared
+    spared = np.rint(left * covered(when, since, began)).astype(np.int64)
+    before[mine] = np.where(freed, np.rint(left * (began - since)).astype(np.int64), before[mine]) - spared
     inside = covered(when, began, ended) == ended - began
     length = calls.length_ns.copy()
     length[mine[inside]] = 0
@@ -116,12 +118,15 @@ def without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph
     changed = mine[(spared > 0) | inside]
     waits = graph.waits.take(~np.isin(graph.waits.call, mine[inside]))
     calls = replace(calls, before_ns=before, length_ns=length, handed_by=handed, release_ns=release)
-    went = int(spared.sum() + (ended - began)[inside].sum())
+    went = int(spared.sum() + graph.calls.length_ns[mine[inside]].sum())
     return replace(graph, calls=calls, waits=waits), changed, went
 
 
-def waits_of_copies(graph: Graph) -> I64:
-    """Synchronizes that the op of a copy made right behind it: `copy_` does unless told non_blocking."""
+def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
+    """Synchronizes that the op of a copy made right behind it: `copy_` does unless told non_blocking.
+
+    With `values` also those of ops that read a value, as `item()` does.
+    """
     calls, items = graph.calls, graph.items
     launches = np.zeros(len(calls), np.bool_)
     launches[items.call[items.is_copy & ~items.gone & (items.call >= 0)]] = True
@@ -131,6 +136,8 @@ def waits_of_copies(graph: Graph) -> I64:
     behind = (calls.thread[previous] == calls.thread[this]) & launches[previous] & syncs[this]
     behind &= calls.start_ns[this] - calls.end_ns[previous] <= _NEXT_NS
     copy, found = previous[behind], this[behind]
+    if values:
+        return np.sort(found)
     if len(graph.trace.cpu_ops):
         return np.sort(found[_within_one_op(graph, copy, found)])
     read = items.call[(items.kind == Kind.D2H) & (items.bytes <= _VALUE_BYTES)]

@@ -25,7 +25,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     runs = _runs(graph)
     is_own = np.zeros(len(graph.calls), np.bool_)
-    is_own[waits_of_copies(graph)] = True
+    is_own[waits_of_copies(graph, values=True)] = True
     lines = [np.flatnonzero(graph.calls.thread == number) for number in range(len(graph.threads))]
     gone, size, length = items.gone.copy(), items.bytes.copy(), items.duration_ns.copy()
     before, call_ns = graph.calls.before_ns.copy(), graph.calls.length_ns.copy()
@@ -80,7 +80,7 @@ def _runs(graph: Graph) -> list[I64]:
     # Any call between two copies but their own waits may be there for a reason.
     other = np.ones(len(calls), np.bool_)
     other[items.call[order[small]]] = False
-    other[waits_of_copies(graph)] = False
+    other[waits_of_copies(graph, values=True)] = False
     by_thread = np.lexsort((calls.start_ns, calls.thread))
     before = np.empty(len(calls), np.int64)
     before[by_thread] = np.cumsum(other[by_thread])

@@ -101,7 +101,7 @@ def _together(graph: Graph) -> I64:
 def _divides(graph: Graph, stance: Stance) -> Bool:
     """Calls before which the host does what no graph can: loading data, pinning memory; at worst, anything long."""
     calls = graph.calls
-    since = calls.start_ns - calls.before_ns
+    since = calls.since_ns
     found = (calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
     notes, ops = loading(graph.trace), pinning(graph.trace)
     for number, thread in enumerate(graph.threads):

@@ -59,8 +59,8 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     DataLoader's.
     """
     items, calls = graph.items, graph.calls
-    since = calls.start_ns - calls.before_ns
-    works = calls.before_ns.copy()
+    since = calls.since_ns
+    works = calls.start_ns - since
     notes = loading(graph.trace)
     for number, thread in enumerate(graph.threads):
         mine = np.flatnonzero(calls.thread == number)
