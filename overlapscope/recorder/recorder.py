@@ -265,6 +265,10 @@ class Recorder:
             whole = self._schedule.whole.begun(take.window.first)
             del take.judged_ns[: whole.judged - take.window.judged]
             take.window = whole
+            if self._schedule.plain_steps:
+                take.notes.append(
+                    "A record_function stays open around several steps, so none could be timed before the recording."
+                )
             self._stage = _Stage.RECORDING
             self._step_in_recording()
 
@@ -435,7 +439,7 @@ class Recorder:
         except RecordingFailed as failure:
             take = self._counting
             assert take is not None
-            take.notes.append(str(failure))
+            take.notes.append(f"{failure} It lacks the steps that were timed behind the recording.")
         else:
             self._written = written, amended
 
