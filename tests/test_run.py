@@ -337,6 +337,14 @@ OWN_PROFILERS = {
         [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
         {"ProfilerStep#2", "ProfilerStep#3", "aten::addmm"},
     ),
+    "between rehearsal and recording": (
+        "for _ in range(13): train()\n"
+        "with profile() as p: torch.ones(3) * 3\n"
+        "for _ in range(40): train()\n",
+        [],
+        [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
+        {"aten::mul"},
+    ),
     "export": (
         "with profile() as p: torch.ones(3) * 3\n"
         "p.export_chrome_trace('first.json.gz')\n"

@@ -185,9 +185,13 @@ class Recorder:
                 self._step_of(self._recording, now)
                 self._step_in_recording()
             case _Stage.BEHIND:
-                self._time_step()
-                if self._timer.full:
+                if profiler_running():
+                    # The program's own, which may leave it slower.
                     self._stage = _Stage.DONE
+                else:
+                    self._time_step()
+                    if self._timer.full:
+                        self._stage = _Stage.DONE
             case _Stage.DONE:
                 pass
         self._mark_ns = time.perf_counter_ns()
