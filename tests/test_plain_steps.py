@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from overlapscope.errors import RecordingFailed
-from overlapscope.recorder import trace_file
+from overlapscope.recorder import cupti, trace_file
 from overlapscope.recorder.schedule import Schedule, Window, settled
 from overlapscope.recorder.step_times import StepTimes
 from overlapscope.recorder.trace_file import Written
@@ -122,3 +122,30 @@ class TestAmending:
             trace_file.amend(written, old, b"")
         assert written.path.read_bytes() == before
         assert list(written.path.parent.iterdir()) == [written.path]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "gpus", "environ", "stays"),
+    [
+        ("13.0", 1, {}, False),
+        ("12.8", 1, {}, True),
+        ("12.8", 0, {}, False),
+        (None, 1, {}, False),
+        ("13.0", 1, {"TEARDOWN_CUPTI": "0"}, True),
+        ("13.0", 1, {"TEARDOWN_CUPTI": "1"}, False),
+        # As torch sets them where it finds CUDA graphs.
+        ("13.0", 1, {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}, False),
+    ],
+)
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are seen on Linux only")
+def test_whether_a_recording_leaves_cupti_in_the_program(
+    cuda: str | None, gpus: int, environ: dict[str, str], stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    for name in ("TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert cupti.stays_attached() == stays

@@ -338,9 +338,7 @@ OWN_PROFILERS = {
         {"ProfilerStep#2", "ProfilerStep#3", "aten::addmm"},
     ),
     "between rehearsal and recording": (
-        "for _ in range(13): train()\n"
-        "with profile() as p: torch.ones(3) * 3\n"
-        "for _ in range(40): train()\n",
+        "for _ in range(13): train()\nwith profile() as p: torch.ones(3) * 3\nfor _ in range(40): train()\n",
         [],
         [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
         {"aten::mul"},

@@ -24,7 +24,7 @@ _BETWEEN_CALLS_S = 0.001
 @contextmanager
 def detached() -> Iterator[None]:
     """A profiler that stops inside has let go of the program behind it. Takes some 10 to 20 ms more."""
-    if not _can_be_detached():
+    if not (devices.cuda_is_up() and _may_be_detached()):
         yield
         return
     said = os.environ.get(_TEARDOWN)
@@ -40,10 +40,17 @@ def detached() -> Iterator[None]:
         _await(_threads() - before)
 
 
-def _can_be_detached() -> bool:
+def stays_attached() -> bool:
+    """Whether steps behind a recording are no longer plain: there is a GPU, and CUPTI may not be detached."""
     import torch
 
-    if int((torch.version.cuda or "0").partition(".")[0]) < _FIRST_CUDA or not devices.cuda_is_up():
+    return torch.version.cuda is not None and torch.cuda.device_count() > 0 and not _may_be_detached()
+
+
+def _may_be_detached() -> bool:
+    import torch
+
+    if int((torch.version.cuda or "0").partition(".")[0]) < _FIRST_CUDA:
         return False
     # A user's own word counts; torch's, where it finds CUDA graphs, comes with another.
     forbidden = os.environ.get(_TEARDOWN) == "0" and os.environ.get(_NO_REINIT) != "1"
