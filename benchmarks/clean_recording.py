@@ -38,7 +38,7 @@ def record(target: Path) -> None:
             step()
             profiler.step()
     path = target / "overlapscope.trace.json.gz"
-    with overlapscope.record(path, wait=STEPS_AHEAD, warmup=2, active=STEPS) as recorder:
+    with overlapscope.record(path, wait=STEPS_AHEAD, warmup=2, active=STEPS, plain_steps=0) as recorder:
         for _ in range(STEPS_AHEAD + 2 + STEPS):
             step()
             recorder.step()

@@ -81,7 +81,7 @@ def recording(path: Path, options: dict[str, Any] | None) -> Iterator[Callable[[
     if options is None:
         yield lambda: None
     else:
-        with overlapscope.record(path, warmup=WARM_UP, **options) as recorder:
+        with overlapscope.record(path, warmup=WARM_UP, plain_steps=0, **options) as recorder:
             yield recorder.step
 
 

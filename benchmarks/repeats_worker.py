@@ -167,7 +167,7 @@ def planted(job: Job) -> Plant | None:
 def record_steps(step: Step, path: Path) -> tuple[str, ...]:
     import overlapscope
 
-    with overlapscope.record(path, warmup=WARM_UP, active=STEPS) as recorder:
+    with overlapscope.record(path, warmup=WARM_UP, active=STEPS, plain_steps=0) as recorder:
         for _ in range(WARM_UP + STEPS):
             step()
             recorder.step()

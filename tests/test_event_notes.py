@@ -76,6 +76,14 @@ def test_notes_are_no_cpu_ops(tmp_path: Path) -> None:
     assert len(two_streams_and_a_copy(tmp_path, *GOOD).cpu_ops) == 0
 
 
+def test_notes_may_be_annotations_and_are_none_then(tmp_path: Path) -> None:
+    light = [{**one, "cat": "user_annotation"} for one in GOOD]
+    trace = two_streams_and_a_copy(tmp_path, *light)
+    assert trace.syncs.source_stream.tolist() == [FIRST]
+    assert trace.syncs.record_correlation.tolist() == [3]
+    assert len(trace.annotations) == 0
+
+
 def test_the_waiting_stream_must_have_the_same_number_on_both_sides(tmp_path: Path) -> None:
     """Else the recorder's stream numbers are not the trace's, and none can be trusted."""
     trace = two_streams_and_a_copy(tmp_path, *GOOD[:2], note(EVENT_WAIT, 1, 99, 29))

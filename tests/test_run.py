@@ -269,6 +269,12 @@ def steps_in(names: Iterable[str]) -> list[int]:
     return sorted(int(name.removeprefix("ProfilerStep#")) for name in names if name.startswith("ProfilerStep#"))
 
 
+def timed(path: Path) -> tuple[int, int]:
+    """How many plain steps were timed before the recording and behind it."""
+    plain = load(path).plain_steps
+    return len(plain.before.host_ns), len(plain.after.host_ns)
+
+
 def said(run: Done) -> list[str]:
     """What overlapscope and Python said; Kineto of torch 2.13 talks, too."""
     return [line for line in run.stderr.splitlines() if not line.startswith("USDT:")]
@@ -283,19 +289,23 @@ def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
         "critic = torch.optim.Adam(torch.nn.Linear(8, 8).parameters())\n"
         "other = threading.Thread(target=critic.step)\n"
         "other.start(); other.join()\n"
-        "for index in range(12):\n"
+        "for index in range(40):\n"
         "    with torch.profiler.record_function('around the step'):\n"
         "        train(); critic.step(); critic.step()\n"
-        "    if index == 6: print(os.path.exists('train.trace.json.gz'))\n"
-        "    if index == 7: print(os.path.exists('train.trace.json.gz'))\n",
+        "    if index == 23: print(os.path.exists('train.trace.json.gz'))\n"
+        "    if index == 24: print(os.path.exists('train.trace.json.gz'))\n",
     )
     run = execute([*RUN, "--wait", "3", "--active", "3", "--stacks", "--shapes", "train.py", "--wait", "9"], tmp_path)
     assert run.returncode == 0
     assert run.stdout == "['train.py', '--wait', '9'] False False\n1 torch.nn\nFalse\nTrue\n"
-    assert said(run) == ["overlapscope: wrote train.trace.json.gz", NO_GPU]
+    times, *rest = said(run)
+    assert times.startswith("overlapscope: a step takes ") and "recorded" in times
+    assert rest == ["overlapscope: wrote train.trace.json.gz", NO_GPU]
     trace = tmp_path / "train.trace.json.gz"
-    assert steps(trace) == [3, 4, 5, 6, 7]
+    # The first 8 are rehearsed, 2 settle, 10 are timed.
+    assert steps(trace) == [20, 21, 22, 23, 24]
     assert content(trace)["overlapscope"]["warm_up_steps"] == 2
+    assert timed(trace) == (10, 10)
     events = content(trace)["traceEvents"]
     assert any(event.get("cat") == "python_function" for event in events)
     assert any("Input Dims" in event.get("args", {}) for event in events)
@@ -310,7 +320,8 @@ def test_a_program_that_marks_its_steps_is_taken_at_its_word(tmp_path: Path) -> 
         "    if index >= 2: overlapscope.step()\n"
         "    optimizer.step()\n",
     )
-    run = execute([*RUN, "--wait", "0", "--warmup", "0", "--active", "99", "-o", "x.json", "train.py"], tmp_path)
+    schedule = ["--wait", "0", "--warmup", "0", "--active", "99", "--plain-steps", "0"]
+    run = execute([*RUN, *schedule, "-o", "x.json", "train.py"], tmp_path)
     assert said(run) == ["overlapscope: wrote x.json", NO_GPU]
     # The optimizer steps five times until the program marks the end of that step, and then five more.
     assert steps(tmp_path / "x.json") == list(range(5 + 5))
@@ -325,6 +336,12 @@ OWN_PROFILERS = {
         ["ProfilerStep* 2"],
         [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
         {"ProfilerStep#2", "ProfilerStep#3", "aten::addmm"},
+    ),
+    "between rehearsal and recording": (
+        "for _ in range(13): train()\nwith profile() as p: torch.ones(3) * 3\nfor _ in range(40): train()\n",
+        [],
+        [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
+        {"aten::mul"},
     ),
     "export": (
         "with profile() as p: torch.ones(3) * 3\n"
@@ -429,8 +446,8 @@ def test_a_program_that_dies_leaves_its_trace_and_its_traceback(tmp_path: Path) 
     python = execute([sys.executable, "train.py"], tmp_path)
     assert said(run)[: len(python.stderr.splitlines())] == python.stderr.splitlines()
     assert said(run)[len(python.stderr.splitlines()) :] == [
-        "overlapscope: The program made only 2 of the 6 steps needed (3 to wait, 2 of warm-up and 1 to judge); "
-        "what was recorded counts as it is.",
+        "overlapscope: The program made only 2 of the 29 steps needed (22 before the recording, 2 of warm-up and 5 to "
+        "judge); what was recorded counts as it is. --plain-steps 0 needs 6.",
         "overlapscope: wrote train.trace.json.gz",
         NO_GPU,
     ]
@@ -444,7 +461,7 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
 ) -> None:
     write(
         tmp_path / "train.py",
-        TRAIN + "import time\nfor _ in range(7): train()\nprint('ready', flush=True)\ntime.sleep(600)\n",
+        TRAIN + "import time\nfor _ in range(45): train()\nprint('ready', flush=True)\ntime.sleep(600)\n",
     )
     with subprocess.Popen(
         [*RUN, "train.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -455,7 +472,8 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
     assert process.returncode == -number
     assert "overlapscope: wrote train.trace.json.gz\n" in stderr
     assert ("KeyboardInterrupt" in stderr) == (number == signal.SIGINT)
-    assert steps(tmp_path / "train.trace.json.gz") == [3, 4, 5, 6]
+    assert steps(tmp_path / "train.trace.json.gz") == list(range(22, 29))
+    assert timed(tmp_path / "train.trace.json.gz") == (10, 10)
 
 
 def test_a_signal_to_stop_waits_until_a_trace_is_written_and_is_the_forked_child_s_own_affair(tmp_path: Path) -> None:
@@ -507,23 +525,27 @@ def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_pa
 def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
-        "import torch.distributed as dist\ndist.init_process_group('gloo')\n" + TRAIN + "for _ in range(8):\n"
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\n" + TRAIN + "for _ in range(20):\n"
         "    train()\n"
         "    for parameter in model.parameters(): dist.all_reduce(parameter.grad)\n"
         "dist.barrier()\n"
         "dist.destroy_process_group()\n",
     )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    run = execute([*launcher, "-m", "overlapscope", "run", "--active", "2", "train.py"], tmp_path, OMP_NUM_THREADS="1")
+    schedule = ["--active", "2", "--plain-steps", "2"]
+    run = execute([*launcher, "-m", "overlapscope", "run", *schedule, "train.py"], tmp_path, OMP_NUM_THREADS="1")
     assert run.returncode == 0, run.stderr
-    assert [line for line in said(run) if line.startswith("overlapscope")] == [
+    times, *rest = [line for line in said(run) if line.startswith("overlapscope")]
+    assert times.startswith("overlapscope (rank 0): a step takes ")
+    assert rest == [
         "overlapscope (rank 0): wrote train.traces/rank0.trace.json.gz",
         NO_GPU.replace("overlapscope", "overlapscope (rank 0)", 1),
         "overlapscope (rank 0): this is rank 0; `overlapscope analyze train.traces` shows all ranks.",
     ]
     paths = [tmp_path / "train.traces" / f"rank{rank}.trace.json.gz" for rank in (0, 1)]
     assert [load(path).rank for path in expand([str(tmp_path / "train.traces")])] == [0, 1]
-    assert [steps(path) for path in paths] == [[3, 4, 5, 6]] * 2
+    assert [steps(path) for path in paths] == [[11, 12, 13, 14]] * 2
+    assert [timed(path) for path in paths] == [(2, 2)] * 2
     again = execute([*RUN, "train.py"], tmp_path, RANK="1", WORLD_SIZE="2")
     assert again.returncode == 2 and "rank1.trace.json.gz: exists" in again.stderr
 
@@ -546,13 +568,15 @@ def test_on_a_gpu_the_analysis_follows(tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
         "import os\n" + TRAIN + "os.environ['CUDA_VISIBLE_DEVICES'] = '0'\nmodel.cuda()\n"
-        "for _ in range(12):\n"
+        "for _ in range(45):\n"
         "    model(torch.ones(4, 8).cuda()).sum().backward(); optimizer.step()\n"
         "print('ran')\n",
     )
     run = execute([*RUN, "train.py"], tmp_path)
     assert (run.returncode, run.stdout) == (0, "ran\n")
-    assert steps(tmp_path / "train.trace.json.gz") == list(range(3, 10))
+    assert steps(tmp_path / "train.trace.json.gz") == list(range(22, 29))
+    plain = load(tmp_path / "train.trace.json.gz").plain_steps
+    assert [len(side.device_ns) for side in (plain.before, plain.after)] == [10, 10]
     lines = said(run)
     written = lines.index("overlapscope: wrote train.trace.json.gz")
     assert lines[written + 1].startswith("train.trace.json.gz, ")

@@ -75,7 +75,7 @@ def record(path: Path) -> None:
         program = _Program()
         program.run()  # What is slow for the first time only stays out of the recording.
         torch.cuda.synchronize()
-        with Recording(path):
+        with Recording(path, plain_steps=0):
             for _ in range(_PASSES):
                 program.run()
             torch.cuda.synchronize()

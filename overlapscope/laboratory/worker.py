@@ -152,6 +152,7 @@ class _Run:
             wait=0,
             warmup=experiment.warmup_steps,
             active=experiment.recorded_steps,
+            plain_steps=0,  # The variant was measured without the recorder already.
             **experiment.recorder,
         )
         with recording as rec:

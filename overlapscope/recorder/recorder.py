@@ -185,9 +185,13 @@ class Recorder:
                 self._step_of(self._recording, now)
                 self._step_in_recording()
             case _Stage.BEHIND:
-                self._time_step()
-                if self._timer.full:
+                if profiler_running():
+                    # The program's own, which may leave it slower.
                     self._stage = _Stage.DONE
+                else:
+                    self._time_step()
+                    if self._timer.full:
+                        self._stage = _Stage.DONE
             case _Stage.DONE:
                 pass
         self._mark_ns = time.perf_counter_ns()
@@ -265,6 +269,10 @@ class Recorder:
             whole = self._schedule.whole.begun(take.window.first)
             del take.judged_ns[: whole.judged - take.window.judged]
             take.window = whole
+            if self._schedule.plain_steps:
+                take.notes.append(
+                    "A record_function stays open around several steps, so none could be timed before the recording."
+                )
             self._stage = _Stage.RECORDING
             self._step_in_recording()
 
@@ -435,7 +443,7 @@ class Recorder:
         except RecordingFailed as failure:
             take = self._counting
             assert take is not None
-            take.notes.append(str(failure))
+            take.notes.append(f"{failure} It lacks the steps that were timed behind the recording.")
         else:
             self._written = written, amended
 

@@ -10,12 +10,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.recorder import current, devices
+from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.destination import SUFFIXES, prepare, rank_path, suggested_name
 from overlapscope.recorder.main_thread import Interruption
@@ -32,6 +33,10 @@ R = TypeVar("R")
 
 DEFAULT_MAX_SIZE_BYTES = 1 << 30
 DEFAULT_PLAIN_STEPS = 10
+_UNTIMED = (
+    "No plain steps were timed: once a recording has begun, CUPTI stays in this program and slows it down (it is "
+    "detached from CUDA 13 on, unless TEARDOWN_CUPTI=0 forbids it)."
+)
 
 
 class Recording:
@@ -102,6 +107,8 @@ class Recording:
         self._cuda_is_up = False
         """CUDA was initialised after a start that was put off."""
         self._checker: HazardChecker | None = None
+        self._untimed: tuple[str, ...] = ()
+        """Why no plain steps are timed, where that is so."""
         self._discarded: tuple[str, ...] = ()
         """Why nothing is written, where that is so."""
 
@@ -127,7 +134,7 @@ class Recording:
     def notes(self) -> tuple[str, ...]:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
-        return () if self._recorder is None else (*self._recorder.notes, *self._discarded, *checked)
+        return () if self._recorder is None else (*self._recorder.notes, *self._untimed, *self._discarded, *checked)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -144,9 +151,13 @@ class Recording:
         self._check_free()
         self._path = self.path
         prepare(self._path)
+        schedule = self._schedule
+        if schedule.plain_steps and cupti.stays_attached():
+            schedule = replace(schedule, plain_steps=0)
+            self._untimed = (_UNTIMED,)
         recorder = Recorder(
             self._path.absolute(),  # The program may go to another directory.
-            self._schedule,
+            schedule,
             self._options,
             max_size_bytes=self._max_size_bytes,
             on_too_much=self._interrupt,

@@ -15,14 +15,13 @@ from overlapscope import __version__
 from overlapscope.errors import UsageError
 from overlapscope.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.recorder import devices, trace_file
+from overlapscope.recorder.cupti import detached
 from overlapscope.recorder.trace_file import Written
 
 if TYPE_CHECKING:
     from overlapscope.trace import PlainSteps
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
-_TEARDOWN, _NO_REINIT = "TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"
-_FIRST_CUDA_TO_TEAR_DOWN = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ class Session:
             devices.synchronize()
         if self._profiler.profiler is not None:
             self._profiler.profiler.use_device = None
-        with _cupti_torn_down():
+        with detached():
             self._profiler.stop_trace()
 
     def write(self, path: Path) -> Written:
@@ -131,10 +130,9 @@ def _only_annotations() -> Iterator[None]:
     Which ops it records can be chosen only in the call underneath.
     """
     import torch.autograd.profiler
-
-    module: Any = torch.autograd.profiler
     from torch._C._profiler import RecordScope
 
+    module: Any = torch.autograd.profiler
     enable = module._enable_profiler
 
     def enable_annotations(config: Any, activities: Any) -> None:
@@ -145,32 +143,6 @@ def _only_annotations() -> Iterator[None]:
         yield
     finally:
         module._enable_profiler = enable
-
-
-@contextmanager
-def _cupti_torn_down() -> Iterator[None]:
-    """A profiler that stops inside leaves CUPTI detached, or the program would stay slower for good.
-
-    Measured on an H200 (torch 2.11, CUDA 13): 1.2 to 1.45 times slower where the host is what takes the time. The next
-    start takes some 12 ms. Before CUDA 13 it crashes programs with CUDA graphs, and then torch itself forbids it; a
-    user's own word on it counts, too.
-    """
-    import torch
-
-    said = os.environ.get(_TEARDOWN)
-    torchs_own = said == "0" and os.environ.get(_NO_REINIT) == "1"
-    major = int((torch.version.cuda or "0").partition(".")[0])
-    if major < _FIRST_CUDA_TO_TEAR_DOWN or (said is not None and not torchs_own):
-        yield
-        return
-    os.environ[_TEARDOWN] = "1"
-    try:
-        yield
-    finally:
-        if said is None:
-            del os.environ[_TEARDOWN]
-        else:
-            os.environ[_TEARDOWN] = said
 
 
 @contextmanager

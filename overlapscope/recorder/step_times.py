@@ -41,15 +41,11 @@ class StepTimes:
         recorded_ns = median_ns(self.recorded_ns) if self.recorded_ns else 0
         unit = unit_for(max(recorded_ns, median_ns(plain_ns)))
         if self.changed:
-            plain = (
-                f"{unit.text(median_ns(self.before_ns))} before the recording and "
+            said = (
+                f"a step takes {unit.text(median_ns(self.before_ns))} before the recording and "
                 f"{unit.text(median_ns(self.after_ns))} behind it: the machine's speed changed."
             )
-            return (
-                f"a step takes {plain} Recorded it takes {unit.text(recorded_ns)}."
-                if recorded_ns
-                else f"a step takes {plain}"
-            )
+            return f"{said} While it is recorded, it takes {unit.text(recorded_ns)}." if recorded_ns else said
         few = "" if len(plain_ns) >= self.asked else f" ({plural(len(plain_ns), 'step')} timed)"
         recorded = f", and {unit.text(recorded_ns)} while it is recorded" if recorded_ns else ""
         return f"a step takes {unit.text(median_ns(plain_ns))}{few}{recorded}."

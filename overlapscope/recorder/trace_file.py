@@ -100,7 +100,7 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
             return Written.now(path)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise RecordingFailed(f"{path}: the trace cannot be amended ({reason}); it stays as it was.") from None
+        raise RecordingFailed(f"{path}: the trace cannot be amended ({reason}).") from None
 
 
 def _packed(plain: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Takes the recorder's notes on events out of the CPU ops and puts what they say into the sync records.
+"""Takes the recorder's notes on events out of the host's events and puts what they say into the sync records.
 
 `overlapscope.recorder.event_notes` writes them, `overlapscope.marks` says how.
 """
@@ -27,18 +27,24 @@ class _Note(NamedTuple):
     """Of the call it encloses."""
 
 
-def apply(cpu_ops: HostEvents, calls: RuntimeCalls, syncs: Syncs) -> tuple[HostEvents, Syncs]:
-    """The CPU ops without the notes, and the sync records with the streams and record calls that they state.
+def apply(
+    cpu_ops: HostEvents, annotations: HostEvents, calls: RuntimeCalls, syncs: Syncs
+) -> tuple[HostEvents, HostEvents, Syncs]:
+    """CPU ops and annotations without the notes, and the sync records with the streams and record calls they state.
+
+    Notes are CPU ops, or, in a light recording, annotations.
 
     Nothing is taken from them where a waiting stream has another number in its note than in its sync record: then
     the recorder's stream numbers are not the trace's.
     """
-    noted = cpu_ops.named(lambda name: name.startswith((EVENT_RECORD, EVENT_WAIT)))
-    if not noted.any():
-        return cpu_ops, syncs
-    notes = cpu_ops.take(noted)
-    records = {note.number: note for note in _read(notes, calls, EVENT_RECORD, _RECORDS)}
-    waits = {note.correlation: note for note in _read(notes, calls, EVENT_WAIT, _WAITS)}
+    tables = cpu_ops, annotations
+    noted = [table.named(lambda name: name.startswith((EVENT_RECORD, EVENT_WAIT))) for table in tables]
+    if not any(rows.any() for rows in noted):
+        return cpu_ops, annotations, syncs
+    notes = [table.take(rows) for table, rows in zip(tables, noted, strict=True)]
+    cpu_ops, annotations = (table.take(~rows) for table, rows in zip(tables, noted, strict=True))
+    records = {note.number: note for table in notes for note in _read(table, calls, EVENT_RECORD, _RECORDS)}
+    waits = {note.correlation: note for table in notes for note in _read(table, calls, EVENT_WAIT, _WAITS)}
     stream, device, record = syncs.source_stream.copy(), syncs.source_device.copy(), syncs.record_correlation.copy()
     unstated = (syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.source_stream < 0)
     for row in np.flatnonzero(unstated).tolist():
@@ -46,12 +52,12 @@ def apply(cpu_ops: HostEvents, calls: RuntimeCalls, syncs: Syncs) -> tuple[HostE
         if wait is None:
             continue
         if (wait.device, wait.stream) != (int(syncs.device[row]), int(syncs.stream[row])):
-            return cpu_ops.take(~noted), syncs
+            return cpu_ops, annotations, syncs
         source = records.get(wait.number)
         if source is not None:
             stream[row], device[row], record[row] = source.stream, source.device, source.correlation
     stated = replace(syncs, source_stream=stream, source_device=device, record_correlation=record)
-    return cpu_ops.take(~noted), stated
+    return cpu_ops, annotations, stated
 
 
 def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Pattern[str]) -> list[_Note]:

@@ -92,14 +92,19 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _ordinal(distributed.get("rank"))
-    cpu_ops, syncs = _event_notes.apply(finished.host(Table.CPU, base_ns), runtime_calls, finished.syncs(base_ns))
+    cpu_ops, annotations, syncs = _event_notes.apply(
+        finished.host(Table.CPU, base_ns),
+        finished.host(Table.ANNOTATION, base_ns),
+        runtime_calls,
+        finished.syncs(base_ns),
+    )
     return Trace(
         source=shown_source(source),
         names=finished.names,
         gpu_ops=finished.gpu_ops(base_ns, runtime_calls),
         runtime_calls=runtime_calls,
         cpu_ops=cpu_ops,
-        annotations=finished.host(Table.ANNOTATION, base_ns),
+        annotations=annotations,
         python_frames=finished.host(Table.PYTHON, base_ns),
         overheads=finished.host(Table.OVERHEAD, base_ns),
         syncs=syncs,

@@ -1,0 +1,151 @@
+"""When steps are timed, what of them is said, and how it gets into a trace that is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from overlapscope.errors import RecordingFailed
+from overlapscope.recorder import cupti, trace_file
+from overlapscope.recorder.schedule import Schedule, Window, settled
+from overlapscope.recorder.step_times import StepTimes
+from overlapscope.recorder.trace_file import Written
+
+MS = 1_000_000
+
+
+class TestSchedule:
+    @pytest.mark.parametrize(
+        ("schedule", "rehearsal"),
+        [
+            (Schedule(3, 2, 5, 10), Window(0, 5, 10)),
+            (Schedule(1000, 2, 5, 10), Window(0, 5, 10)),
+            (Schedule(0, 1, None, 10), Window(0, 1, 6)),
+            (Schedule(0, 0, 1, 10), Window(0, 0, 2)),
+            # Without plain steps it is what was recorded of the steps to wait for, with a gap of one step behind it.
+            (Schedule(3, 2, 5), Window(0, 5, 2)),
+            (Schedule(1000, 2, 5), Window(0, 5, 10)),
+            (Schedule(1, 2, 5), None),
+            (Schedule(0, 2, 5), None),
+        ],
+    )
+    def test_what_is_recorded_first(self, schedule: Schedule, rehearsal: Window | None) -> None:
+        assert schedule.rehearsal == rehearsal
+
+    def test_the_recording_lies_where_it_opens(self) -> None:
+        assert Schedule(3, 2, 5, 10).recording(22) == Window(22, 24, 29)
+        assert Schedule(3, 2, None, 10).recording(22) == Window(22, 24, None)
+        assert Schedule(3, 2, 5).whole == Window(0, 5, 10)
+
+    def test_steps_of_a_window(self) -> None:
+        window = Window(22, 24, 29)
+        assert [window.judged_steps(finished) for finished in (22, 24, 25, 29, 99)] == [0, 0, 1, 5, 5]
+        assert [window.warm_up_steps(finished) for finished in (22, 24, 25, 29)] == [0, 0, 2, 2]
+        assert [window.over(finished) for finished in (28, 29)] == [False, True]
+        assert not Window(0, 1, None).over(10**9)
+        assert window.begun(23) == Window(23, 24, 29)
+        assert window.begun(26) == Window(26, 26, 29)
+
+    def test_a_program_that_made_too_few_steps_is_told_how_many_it_takes(self) -> None:
+        schedule = Schedule(3, 2, 5, 10)
+        assert schedule.why_short(15, 5) == (
+            "The program made only 15 of the 29 steps needed (22 before the recording, 2 of warm-up and 5 to judge); "
+            "its first steps were recorded instead. --plain-steps 0 needs 6."
+        )
+        assert "1007 steps needed (1000 before the recording" in str(Schedule(1000, 2, 5, 10).why_short(15, 5))
+        assert schedule.why_short(0, 0) == "The program marked no step, so all of it was recorded."
+        assert Schedule(0, 1, None, 10).why_short(0, 0) is None
+
+    def test_it_settles_for_two_steps_and_with_workers_for_twice_the_pause(self) -> None:
+        assert not settled(1, 10**12, 0, workers=False)
+        assert settled(2, 0, 10**12, workers=False)
+        assert not settled(50, 199, 100, workers=True)
+        assert settled(50, 200, 100, workers=True)
+        assert settled(100, 0, 100, workers=True)
+
+
+class TestWhatIsSaid:
+    @pytest.mark.parametrize(
+        ("before_ms", "after_ms", "recorded_ms", "sentence"),
+        [
+            ([31.8] * 10, [31.9] * 10, [47.5] * 5, "a step takes 31.85 ms, and 47.50 ms while it is recorded."),
+            (
+                [31.5, 31.6, 31.5] * 4,
+                [35.5] * 10,
+                [47.5],
+                "a step takes 31.50 ms before the recording and 35.50 ms behind it: the machine's speed changed. "
+                "While it is recorded, it takes 47.50 ms.",
+            ),
+            # Within their spread, and by less than 2 %.
+            ([30.0, 40.0] * 5, [36.0, 39.0] * 5, [50.0], "a step takes 37.50 ms, and 50.00 ms while it is recorded."),
+            ([100.0] * 10, [101.0] * 10, [], "a step takes 100.5 ms."),
+            ([], [2.0] * 3, [2.5], "a step takes 2.000 ms (3 steps timed), and 2.500 ms while it is recorded."),
+            ([], [], [2.5], None),
+        ],
+    )
+    def test_both_times_in_one_sentence(
+        self, before_ms: list[float], after_ms: list[float], recorded_ms: list[float], sentence: str | None
+    ) -> None:
+        before, after, recorded = (
+            tuple(round(one * MS) for one in side) for side in (before_ms, after_ms, recorded_ms)
+        )
+        assert StepTimes(before, after, recorded, 10).sentence() == sentence
+
+
+class TestAmending:
+    @pytest.fixture(params=["x.json", "x.json.gz"])
+    def written(self, request: pytest.FixtureRequest, tmp_path: Path) -> Written:
+        def export(name: str) -> None:
+            events = [{"name": '"own": [1]', "ts": number} for number in range(50_000)]
+            Path(name).write_text(f'{{"own": [1],\n"traceEvents": {json.dumps(events)}}}')
+
+        return trace_file.write(export, tmp_path / request.param)
+
+    def read(self, path: Path) -> bytes:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+    def test_only_the_metadata_changes(self, written: Written) -> None:
+        before = self.read(written.path)
+        again = trace_file.amend(written, b'"own": [1],\n', b'"own": [1, 2],\n')
+        assert self.read(written.path) == before.replace(b'"own": [1],\n', b'"own": [1, 2],\n', 1)
+        assert json.loads(self.read(written.path))["own"] == [1, 2]
+        assert again == Written.now(written.path)
+        assert list(written.path.parent.iterdir()) == [written.path]
+
+    @pytest.mark.parametrize("old", [b"nowhere", b"name"])
+    def test_what_is_not_there_once_is_left_alone(self, old: bytes, written: Written) -> None:
+        before = written.path.read_bytes()
+        with pytest.raises(RecordingFailed, match="its metadata is not as it was written"):
+            trace_file.amend(written, old, b"")
+        assert written.path.read_bytes() == before
+        assert list(written.path.parent.iterdir()) == [written.path]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "gpus", "environ", "stays"),
+    [
+        ("13.0", 1, {}, False),
+        ("12.8", 1, {}, True),
+        ("12.8", 0, {}, False),
+        (None, 1, {}, False),
+        ("13.0", 1, {"TEARDOWN_CUPTI": "0"}, True),
+        ("13.0", 1, {"TEARDOWN_CUPTI": "1"}, False),
+        # As torch sets them where it finds CUDA graphs.
+        ("13.0", 1, {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}, False),
+    ],
+)
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are seen on Linux only")
+def test_whether_a_recording_leaves_cupti_in_the_program(
+    cuda: str | None, gpus: int, environ: dict[str, str], stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    for name in ("TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert cupti.stays_attached() == stays
