@@ -16,6 +16,7 @@ from dash.development.base_component import Component
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.place import parse
 from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.views import charts
@@ -32,6 +33,9 @@ MARGIN_NS = 10_000
 
 _TALLEST_GRID = 12
 """Rows; a grid with more of them scrolls."""
+
+REPLAYED = "Steps and times are replayed, not recorded: as they are while nothing is recorded."
+"""Of the plain program."""
 
 UNREAD: Any = {"aria-hidden": "true"}
 """For a sign whose meaning stands beside it as a word."""
@@ -52,6 +56,11 @@ def page(title: str, *children: Component, lead: str = "") -> Component:
     if lead:
         heads.append(dmc.Text(lead, c="dimmed", size="sm"))
     return dmc.Stack([html.Div(heads), *children], gap="md", maw=1500)
+
+
+def lead(shown: Shown, sentence: str) -> str:
+    """What a page answers, and of which program where that is not the one that was recorded."""
+    return f"{sentence} {REPLAYED}" if shown.replayed else sentence
 
 
 def panel(title: str, *children: Children, note: str = "", beside: Component | None = None, id: str = "") -> Component:
@@ -125,6 +134,12 @@ def timeline_href(shown: Shown, window: Window) -> str:
     margin = max(window.end_ns - window.start_ns, MARGIN_NS)
     start, end = window.start_ns - margin - lanes.origin_ns, window.end_ns + margin - lanes.origin_ns
     return shown.place.href("timeline", start_ns=max(0, start), end_ns=min(end, max(lanes.end_ns, 1)))
+
+
+def in_timeline(shown: Shown, window: Window) -> Window:
+    """A window of the recording in the timeline that is shown."""
+    before, after, device = shown.loaded.analysis.trace, shown.opened.analysis.trace, shown.section.device
+    return window if device is None else moved([window], device.device, before, after)[0]
 
 
 def timeline_link(shown: Shown, window: Window | None, text: str = "show in timeline") -> list[Component]:
