@@ -8,7 +8,8 @@ import flask
 
 from overlapscope.analysis.results import Window
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.parts import in_timeline, timeline_href
+from overlapscope.dashboard.moments import moved
+from overlapscope.dashboard.parts import timeline_href
 from overlapscope.dashboard.place import Place, parse
 from overlapscope.dashboard.shown import Shown
 from overlapscope.errors import OverlapscopeError
@@ -38,8 +39,10 @@ def register(server: flask.Flask, library: Library, base: str) -> None:
             return {"error": clean(str(error))}, 409
         of = parse(base, None, flask.request.query_string.decode("ascii", "replace")).of
         shown = Shown(Place(base=base, trace=id, of=of), library, opened, None, False)
-        window = Window(start_ns=start, end_ns=max(start, end))
-        return flask.redirect(timeline_href(shown, in_timeline(shown, window)))
+        window, device = Window(start_ns=start, end_ns=max(start, end)), shown.section.device
+        if device is not None:
+            window = moved(window, device.device, opened.analysis.trace, shown.opened.analysis.trace)
+        return flask.redirect(timeline_href(shown, window))
 
 
 def href(place: Place, trace: str, window: Window) -> str:

@@ -10,12 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec import structs
-
 from overlapscope import lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
-from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.place import RECORDED
 from overlapscope.dashboard.predictions import Predictions
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
@@ -56,8 +53,7 @@ class Opened:
     report: Report
     page: Page
     plain: Opened | None = None
-    """Its plain program, where verdict and findings speak of that. The examples of the findings there are the same
-    cases in its own timeline."""
+    """Its plain program, where verdict and findings speak of that."""
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -311,21 +307,5 @@ def _opened(entry: Entry, analysis: TraceAnalysis) -> Opened:
     spoken = of_program(report)
     plain = None
     if spoken is not report and program is not None and program.analysis is not None:
-        spoken = _with_own_examples(spoken, analysis.trace, program.analysis.trace)
         plain = Opened(entry.id, entry.path, program.analysis, spoken, Page(spoken, verbose=True))
     return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)
-
-
-def _with_own_examples(report: Report, recorded: Trace, plain: Trace) -> Report:
-    """The report with each finding's example where it is in the plain program's timeline."""
-    findings = list(report.findings)
-    for device in report.devices:
-        mine = [
-            (number, finding.example)
-            for number, finding in enumerate(findings)
-            if finding.device == device.device and finding.example is not None
-        ]
-        examples = moved([example for _, example in mine], device.device, recorded, plain)
-        for (number, _), example in zip(mine, examples, strict=True):
-            findings[number] = structs.replace(findings[number], example=example)
-    return structs.replace(report, findings=tuple(findings))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from overlapscope.analysis.results import Window
@@ -11,25 +9,25 @@ from overlapscope.intervals import I64
 from overlapscope.trace import Trace
 
 
-def moved(windows: Sequence[Window], device: int, before: Trace, after: Trace) -> list[Window]:
-    """The same windows in another timeline, in which the same ops of a device run at other times.
+def moved(window: Window, device: int, before: Trace, after: Trace) -> Window:
+    """The same window in another timeline, in which the same ops of a device run at other times.
 
     An instant between the beginning or end of two ops is moved in proportion, one outside of all with the nearest op.
     Where streams run differently beside one another, an instant is that of the stream that is further.
     """
-    if before is after or not windows:
-        return list(windows)
+    if before is after:
+        return window
     here, there = _edges(before, device), _edges(after, device)
     if not len(here):
-        return list(windows)
+        return window
     order = np.argsort(here, kind="stable")
     # Near zero, so that floats are exact.
     origin, other = int(here.min()), int(there.min())
     known, target = here[order] - origin, np.maximum.accumulate(there[order] - other)
-    at = np.array([(one.start_ns, one.end_ns) for one in windows]) - origin
+    at = np.array([window.start_ns, window.end_ns]) - origin
     beyond = np.minimum(at - known[0], 0) + np.maximum(at - known[-1], 0)
-    found = np.rint(np.interp(at, known, target)).astype(np.int64) + beyond + other
-    return [Window(start_ns=start, end_ns=end) for start, end in found.tolist()]
+    start_ns, end_ns = (np.rint(np.interp(at, known, target)).astype(np.int64) + beyond + other).tolist()
+    return Window(start_ns=start_ns, end_ns=end_ns)
 
 
 def _edges(trace: Trace, device: int) -> I64:

@@ -16,7 +16,6 @@ from dash.development.base_component import Component
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.place import parse
 from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.views import charts
@@ -134,12 +133,6 @@ def timeline_href(shown: Shown, window: Window) -> str:
     margin = max(window.end_ns - window.start_ns, MARGIN_NS)
     start, end = window.start_ns - margin - lanes.origin_ns, window.end_ns + margin - lanes.origin_ns
     return shown.place.href("timeline", start_ns=max(0, start), end_ns=min(end, max(lanes.end_ns, 1)))
-
-
-def in_timeline(shown: Shown, window: Window) -> Window:
-    """A window of the recording in the timeline that is shown."""
-    before, after, device = shown.loaded.analysis.trace, shown.opened.analysis.trace, shown.section.device
-    return window if device is None else moved([window], device.device, before, after)[0]
 
 
 def timeline_link(shown: Shown, window: Window | None, text: str = "show in timeline") -> list[Component]:

@@ -37,7 +37,7 @@ class Place:
     """`RECORDED` where the recording is asked for; else the plain program is shown of a trace that has one."""
 
     def href(self, page: str | None = None, **changes: str | int | None) -> str:
-        """The URL path of this place with the given fields changed. A span does not go along to another page or timeline."""
+        """The URL path of this place with the given fields changed. Spans stay behind on another page or timeline."""
         there = replace(self, **changes)  # type: ignore[arg-type]
         there = replace(there, page=self.page if page is None else page)
         if (there.trace, there.page, there.of) != (self.trace, self.page, self.of):

@@ -241,7 +241,7 @@ def _switched(place: Place, opened: Opened) -> str:
         return place.href(of=of)
     origin = before.lanes.origin_ns
     view = Window(start_ns=place.start_ns + origin, end_ns=place.end_ns + origin)
-    view = moved([view], device.device, before.analysis.trace, after.analysis.trace)[0]
+    view = moved(view, device.device, before.analysis.trace, after.analysis.trace)
     origin = after.lanes.origin_ns
     return place.href(of=of, start_ns=view.start_ns - origin, end_ns=view.end_ns - origin)
 

@@ -218,7 +218,7 @@ def _side(shown: Shown, device: DeviceDiff, finding: Finding | None, cost_ns: fl
     if finding is None:
         return [dmc.TableTd("–", c="dimmed"), dmc.TableTd("")]
     cost = unit_of([device.figures.span]).text(round(cost_ns)) if cost_ns else ""
-    link = parts.timeline_link(shown, finding.example and parts.in_timeline(shown, finding.example))
+    link = parts.timeline_link(shown, finding.example)
     return [
         dmc.TableTd([dmc.Text(clean(finding.title, 400), size="sm"), *link]),
         dmc.TableTd(cost, style={"whiteSpace": "nowrap", "fontVariantNumeric": "tabular-nums"}),
