@@ -22,12 +22,14 @@ def moved(window: Window, device: int, before: Trace, after: Trace) -> Window:
         return window
     order = np.argsort(here, kind="stable")
     # Near zero, so that floats are exact.
-    origin, other = int(here.min()), int(there.min())
-    known, target = here[order] - origin, np.maximum.accumulate(there[order] - other)
-    at = np.array([window.start_ns, window.end_ns]) - origin
-    beyond = np.minimum(at - known[0], 0) + np.maximum(at - known[-1], 0)
-    start_ns, end_ns = (np.rint(np.interp(at, known, target)).astype(np.int64) + beyond + other).tolist()
-    return Window(start_ns=start_ns, end_ns=end_ns)
+    first, last, origin = int(here.min()), int(here.max()), int(there.min())
+    known, target = here[order] - first, np.maximum.accumulate(there[order] - origin)
+
+    def instant(at_ns: int) -> int:
+        inside = min(max(at_ns, first), last)
+        return round(float(np.interp(inside - first, known, target))) + origin + at_ns - inside
+
+    return Window(start_ns=instant(window.start_ns), end_ns=instant(window.end_ns))
 
 
 def _edges(trace: Trace, device: int) -> I64:
