@@ -89,7 +89,8 @@ def _with_plain(result: TraceResult, program: Program | None) -> TraceResult:
 def of_program(report: Report) -> Report:
     """The report as of the plain program, which is what is judged and compared.
 
-    `Device.plain.program` takes the place of the recording's figures, the findings' plain bounds that of recorded ones.
+    `Device.plain.program` takes the place of the recording's figures, the findings' plain bounds and examples that of
+    recorded ones.
 
     Unless its step is measured or told on every device of all traces, the report stays what it is: like is to be
     compared with like.
@@ -107,7 +108,9 @@ def of_program(report: Report) -> Report:
         for trace in report.traces
     ]
     findings = [
-        one if one.plain_bound_ns is None else msgspec.structs.replace(one, bound_ns=one.plain_bound_ns)
+        one
+        if one.plain_bound_ns is None
+        else msgspec.structs.replace(one, bound_ns=one.plain_bound_ns, example=one.plain_example)
         for one in report.findings
     ]
     return msgspec.structs.replace(report, traces=tuple(traces), findings=tuple(findings))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from overlapscope.marks import METADATA, PLAIN_STEPS
 from overlapscope.trace import (
     Collectives,
     DeviceAnnotations,
@@ -29,6 +32,16 @@ US = 1_000
 def recordings() -> list[Path]:
     """The bundled recordings, without the pairs that predictions alone are held against."""
     return sorted(path for path in TRACES.rglob("*.json.gz") if not {"further", "second"} & {*path.parts})
+
+
+def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:
+    """A copy of a recording around which steps of about that length were timed."""
+    document = json.loads(gzip.decompress(recording.read_bytes()))
+    timed = {"host_ns": [step_ns + number * US for number in range(-5, 6)], "device_ns": []}
+    own = document.setdefault(METADATA, {})
+    own[PLAIN_STEPS] = {"before": timed, "after": timed}
+    target.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+    return target
 
 
 class Op(NamedTuple):

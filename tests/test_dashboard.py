@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import statistics
 from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
@@ -17,14 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import overlapscope as ov
+from overlapscope.analysis.results import Window
 from overlapscope.commands import main
 from overlapscope.dashboard import notebook
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import Place, parse
+from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.moments import moved
+from overlapscope.dashboard.place import RECORDED, Place, parse
 from overlapscope.dashboard.security import is_loopback
 from overlapscope.dashboard.serve import DEFAULT_PORT, Listening
 from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.views.verdict import judge
 from tests.dashboard_process import ask, serve
+from tests.helpers import with_plain_steps
 
 TRACES = Path(__file__).parents[1] / "traces"
 
@@ -34,11 +39,19 @@ ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 numbers = st.none() | st.integers(-(2**62), 2**62)
 
 
-@given(st.sampled_from(["/", "/proxy/8050/"]), ids, st.none() | st.integers(0, 99), numbers, numbers, st.none() | ids)
+@given(
+    st.sampled_from(["/", "/proxy/8050/"]),
+    ids,
+    st.none() | st.integers(0, 99),
+    numbers,
+    numbers,
+    st.none() | ids,
+    st.sampled_from([None, RECORDED]),
+)
 def test_a_link_leads_to_the_place_it_names(
-    base: str, trace: str, device: int | None, start: int | None, end: int | None, other: str | None
+    base: str, trace: str, device: int | None, start: int | None, end: int | None, other: str | None, of: str | None
 ) -> None:
-    place = Place(base, "steps", trace, device, start, end, other)
+    place = Place(base, "steps", trace, device, start, end, other, of=of)
     path, _, query = place.href().partition("?")
     assert parse(base, path, f"?{query}") == place
 
@@ -51,8 +64,16 @@ def test_a_span_stays_with_its_trace_and_its_page() -> None:
     assert Place(trace="a").href("timeline", start_ns=1, end_ns=2) == "/timeline?trace=a&from=1&to=2"
 
 
+def test_the_choice_of_the_recording_goes_along_everywhere_and_a_span_stays_behind() -> None:
+    place = Place(page="timeline", trace="a", device=1, start_ns=5, end_ns=9, of=RECORDED)
+    assert place.href("copies") == "/copies?trace=a&device=1&of=recorded"
+    assert place.href(trace="b") == "/timeline?trace=b&of=recorded"
+    assert place.href(of=None) == "/timeline?trace=a&device=1"
+
+
 def test_nonsense_in_a_url_is_left_out() -> None:
-    assert parse("/", "/steps/", f"?trace=x&device=one&from=1e3&to={'9' * 30}&foo=1") == Place(page="steps", trace="x")
+    nonsense = f"?trace=x&device=one&from=1e3&to={'9' * 30}&of=all&foo=1"
+    assert parse("/", "/steps/", nonsense) == Place(page="steps", trace="x")
     assert parse("/", None, None) == Place()
 
 
@@ -157,6 +178,70 @@ def test_a_dropped_trace_is_one_of_its_own() -> None:
     assert library.add(path, "x.json.gz") == "dropped/x (2)"
     assert library.wait("dropped/x").report.devices
     assert library.id_of(path) == "dropped/x"
+
+
+# -- the plain program ----------------------------------------------------------------------------
+
+PLAIN_STEP_NS = 35_700_000
+"""For the recording of GPT-2, whose step took 50.97 ms."""
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """A recording around which plain steps were timed."""
+    path = tmp_path_factory.mktemp("timed") / "t.json.gz"
+    return Library([with_plain_steps(TRACES / "gpt2_train.json.gz", path, PLAIN_STEP_NS)]).wait("t")
+
+
+def median_step_ns(opened: Opened) -> float:
+    device = opened.section().device
+    assert device is not None
+    return statistics.median_low(step.span_ns for step in device.steps[:-1])
+
+
+def test_the_plain_program_is_shown_unless_the_recording_is_asked_for(timed: Opened) -> None:
+    plain = timed.of(None)
+    assert plain is timed.plain and timed.of(RECORDED) is timed
+    assert median_step_ns(plain) == pytest.approx(PLAIN_STEP_NS, rel=0.01)
+    assert median_step_ns(timed) > 1.4 * PLAIN_STEP_NS
+    assert plain.lanes.end_ns < timed.lanes.end_ns
+    assert judge(plain.section()) == judge(timed.section())
+
+
+def test_findings_lead_to_a_case_of_their_own_in_either_timeline(timed: Opened) -> None:
+    plain = timed.of(None)
+    first, same = timed.report.findings[0], plain.report.findings[0]
+    assert (first.rule, first.title) == (same.rule, same.title) and first.example != same.example
+    for opened, finding in ((timed, first), (plain, same)):
+        assert finding.rule == "launch-bound" and finding.example is not None
+        device = opened.analysis.devices[0].result
+        groups = [one for one in device.evidence if one.cause == "launch-bound"]
+        assert finding.example in [one.example for one in groups]
+
+
+def test_a_trace_without_timed_steps_has_no_other_program() -> None:
+    """Where its step is only estimated, verdict and findings are of the recording."""
+    opened = Library([TRACES / "gpt2_train.json.gz"]).wait("gpt2_train")
+    device = opened.section().device
+    assert device is not None and device.plain is not None and device.plain.origin == "estimated"
+    assert opened.plain is None and opened.of(None) is opened
+
+
+def test_an_instant_is_found_in_the_other_timeline_by_the_ops_around_it(timed: Opened) -> None:
+    recorded, plain = timed.analysis.trace, timed.of(None).analysis.trace
+    known = {place: row for row, place in enumerate(plain.gpu_ops.place.tolist())}
+    for row in range(0, len(recorded.gpu_ops), 97):
+        there = known[int(recorded.gpu_ops.place[row])]
+        window, expected = (
+            Window(start_ns=int(ops.start_ns[at]), end_ns=int(ops.end_ns[at]))
+            for ops, at in ((recorded.gpu_ops, row), (plain.gpu_ops, there))
+        )
+        assert moved(window, 0, recorded, plain) == expected
+        assert moved(expected, 0, plain, recorded) == window
+    ends = [(int(one.gpu_ops.start_ns.min()), int(one.gpu_ops.end_ns.max())) for one in (recorded, plain)]
+    around, expected = (Window(start_ns=first - 2**62, end_ns=last + 2**62) for first, last in ends)
+    assert moved(around, 0, recorded, plain) == expected
+    assert moved(around, 0, recorded, recorded) == around
 
 
 # -- who may ask ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 
 from overlapscope.dashboard import exports
 from overlapscope.dashboard.library import Library
+from tests.helpers import with_plain_steps
 from tests.test_html_report import Parsed, data
 
 TRACES = Path(__file__).parents[1] / "traces"
@@ -23,6 +24,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
     shutil.copy(TRACES / "gpt2_train.json.gz", folder)
     shutil.copy(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz", folder / "two.json.gz")
     shutil.copy(TRACES / "pipeline_3stream.json.gz", folder / 'a "b"; c=ü.json.gz')
+    with_plain_steps(TRACES / "gpt2_train.json.gz", folder / "timed.json.gz", 35_700_000)
     (folder / "broken.json").write_text("nothing")
     server = flask.Flask(__name__)
     exports.register(server, Library([folder]))
@@ -45,6 +47,12 @@ def test_the_file_is_the_report(client: FlaskClient) -> None:
 def test_the_timeline_opens_where_it_was(client: FlaskClient) -> None:
     document = export(client, trace=GPT2, **{"from": 10_000_000, "to": 30_000_000})
     assert data(document, "timelines")["timeline-0"]["view"] == [10_000_000, 30_000_000]
+
+
+def test_it_is_of_the_program_that_is_shown(client: FlaskClient) -> None:
+    plain, recorded = (data(export(client, trace="timed", **of), "timelines") for of in ({}, {"of": "recorded"}))
+    lengths = [one["timeline-0"]["view"][1] - one["timeline-0"]["view"][0] for one in (plain, recorded)]
+    assert lengths[0] < 0.75 * lengths[1]
 
 
 @pytest.mark.parametrize(

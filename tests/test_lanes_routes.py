@@ -15,6 +15,7 @@ from overlapscope import lanes
 from overlapscope.dashboard import timeline_routes
 from overlapscope.dashboard.library import Library
 from overlapscope.lanes import Lanes
+from tests.helpers import with_plain_steps
 
 TRACE = Path(__file__).parents[1] / "traces" / "known_causes" / "event_wait.json.gz"
 
@@ -48,6 +49,17 @@ def test_the_model_says_what_there_is_to_draw(client: FlaskClient, library: Libr
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.json == lanes.model(drawn)
     assert answer.json["origin_ns"] == str(drawn.origin_ns)
+
+
+def test_it_is_of_the_plain_program_unless_the_recording_is_asked_for(tmp_path: Path) -> None:
+    timed = with_plain_steps(TRACE.parents[1] / "gpt2_train.json.gz", tmp_path / "t.json.gz", 35_700_000)
+    library, server = Library([timed]), flask.Flask(__name__)
+    timeline_routes.register(server, library)
+    opened = library.wait("t")
+    assert opened.plain is not None
+    answers = [ask(server.test_client(), library, "model", **of) for of in ({}, {"of": "recorded"})]
+    assert [one.json for one in answers] == [lanes.model(opened.plain.lanes), lanes.model(opened.lanes)]
+    assert answers[0].json["end"] < answers[1].json["end"]
 
 
 def test_a_view_is_packed_where_the_browser_takes_it(client: FlaskClient, library: Library, drawn: Lanes) -> None:

@@ -13,11 +13,12 @@ import pytest
 
 from overlapscope.dashboard import at_time
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import Place, parse
+from overlapscope.dashboard.place import RECORDED, Place, parse
 from overlapscope.dashboard.rank_reports import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import to_json
+from tests.helpers import with_plain_steps
 from tests.ranks_samples import DDP, job, recorded
 
 SAMPLES = DDP.parent
@@ -176,6 +177,23 @@ def test_a_meeting_leads_to_its_place_in_a_trace_that_was_not_loaded() -> None:
     assert parts.path == "/base/timeline" and asked["trace"] == ["ddp/rank0"]
     assert int(asked["from"][0]) <= meeting.window.start_ns - origin < meeting.window.end_ns - origin
     assert meeting.window.end_ns - origin <= int(asked["to"][0])
+
+
+def test_a_link_leads_to_the_same_ops_in_the_plain_program(tmp_path: Path) -> None:
+    timed = with_plain_steps(DDP / "rank0.json.gz", tmp_path / "t.json.gz", 30_000_000)
+    library, server = Library([timed]), flask.Flask(__name__)
+    at_time.register(server, library, "/")
+    opened = library.wait("t")
+    device = opened.analysis.devices[0].result
+    step = device.steps[1]
+    for of, shown in ((None, opened.plain), (RECORDED, opened)):
+        assert shown is not None
+        answer = server.test_client().get(at_time.href(Place(of=of), "t", step.window))
+        place = parse("/", *urlsplit(answer.headers["Location"])[2:4])
+        assert place.of == of and place.start_ns is not None and place.end_ns is not None
+        same, origin = shown.analysis.devices[0].result.steps[1].window, shown.lanes.origin_ns
+        assert place.start_ns <= same.start_ns - origin < same.end_ns - origin <= place.end_ns
+        assert place.end_ns - place.start_ns <= 3 * (same.end_ns - same.start_ns) + 1_000
 
 
 @pytest.mark.parametrize(

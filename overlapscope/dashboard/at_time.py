@@ -8,8 +8,9 @@ import flask
 
 from overlapscope.analysis.results import Window
 from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.parts import timeline_href
-from overlapscope.dashboard.place import Place
+from overlapscope.dashboard.place import Place, parse
 from overlapscope.dashboard.shown import Shown
 from overlapscope.errors import OverlapscopeError
 from overlapscope.words import clean
@@ -18,9 +19,10 @@ _ROUTE = "api/at"
 
 
 def register(server: flask.Flask, library: Library, base: str) -> None:
-    """Have `GET /api/at?trace=ID&start=NS&end=NS` lead to the timeline around that window, once the trace is loaded.
+    """Have `GET /api/at?trace=ID&of=PROGRAM&start=NS&end=NS` lead to the timeline around that window, once the
+    trace is loaded.
 
-    Times are those of the trace itself. Errors are `{"error": SENTENCE}`.
+    Times are those of the recording. All but `of` must be given. Errors are `{"error": SENTENCE}`.
     """
 
     @server.get(f"/{_ROUTE}")
@@ -35,11 +37,16 @@ def register(server: flask.Flask, library: Library, base: str) -> None:
             opened = library.wait(id)
         except OverlapscopeError as error:
             return {"error": clean(str(error))}, 409
-        shown = Shown(Place(base=base, trace=id), library, opened, None, False)
-        return flask.redirect(timeline_href(shown, Window(start_ns=start, end_ns=max(start, end))))
+        of = parse(base, None, flask.request.query_string.decode("ascii", "replace")).of
+        shown = Shown(Place(base=base, trace=id, of=of), library, opened, None, False)
+        window, device = Window(start_ns=start, end_ns=max(start, end)), shown.section.device
+        if device is not None:
+            window = moved(window, device.device, opened.analysis.trace, shown.opened.analysis.trace)
+        return flask.redirect(timeline_href(shown, window))
 
 
 def href(place: Place, trace: str, window: Window) -> str:
     """The URL of that route."""
-    query = urlencode({"trace": trace, "start": window.start_ns, "end": window.end_ns}, safe="/")
+    of = {} if place.of is None else {"of": place.of}
+    query = urlencode({"trace": trace, **of, "start": window.start_ns, "end": window.end_ns}, safe="/")
     return f"{place.base}{_ROUTE}?{query}"

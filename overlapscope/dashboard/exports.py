@@ -20,8 +20,8 @@ from overlapscope.words import clean
 
 
 def register(server: flask.Flask, library: Library) -> None:
-    """Have `GET /api/export.html?trace=ID&device=N&from=NS&to=NS` send the view as a file that needs no server, and
-    `GET /api/annotated?trace=ID` stream the annotated copy of a trace.
+    """Have `GET /api/export.html?trace=ID&of=PROGRAM&device=N&from=NS&to=NS` send the view as a file that needs no
+    server, and `GET /api/annotated?trace=ID` stream the annotated copy of a trace, which is always of its recording.
 
     All but the trace may be missing. Errors are `{"error": SENTENCE}`.
     """
@@ -32,7 +32,7 @@ def register(server: flask.Flask, library: Library) -> None:
         if library.entry(place.trace) is None:
             return {"error": f"There is no trace {clean(place.trace or '', 100)!r} here."}, 404
         try:
-            opened = library.wait(place.trace or "")
+            opened = library.wait(place.trace or "").of(place.of)
             text = html_report.render(_page(opened, place.device), [opened.lanes], _span(opened, place))
         except OverlapscopeError as error:
             return {"error": clean(str(error))}, 409

@@ -6,29 +6,30 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from overlapscope import lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.strip import measure
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
+from overlapscope.dashboard.place import RECORDED
 from overlapscope.dashboard.predictions import Predictions
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.laboratory.results import Results
 from overlapscope.lanes import Lanes
+from overlapscope.prediction.program import find_program
 from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
-from overlapscope.report import Report, build
+from overlapscope.report import Report, joined, of_program
 from overlapscope.sources import LIMIT_BYTES, load
 from overlapscope.trace import Trace
 from overlapscope.views.page import Page, Section
 
 DROPPED = "dropped"
 """The folder of traces that were dropped into the page."""
-STRIP_SLICES = 400
 
 KEPT_EVENTS = 40_000_000
 """Traces stay in memory, the most recently shown ones, up to so many events together: some 4 GB."""
@@ -42,16 +43,26 @@ Reduced = tuple[ReducedRank, ...] | Unreadable
 """What the page Ranks needs of a trace: one for each device, or why there is none."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, eq=False)
 class Opened:
-    """A loaded trace with everything that is shown of it."""
+    """A loaded trace with everything that is shown of it; or its plain program, which is shown alike."""
 
     id: str
     path: Path
     analysis: TraceAnalysis
     report: Report
     page: Page
-    lanes: Lanes
+    plain: Opened | None = None
+    """Its plain program, where verdict and findings speak of that."""
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """Prepared when first drawn: not everybody looks at both programs."""
+        return lanes.build(self.analysis)
+
+    def of(self, program: str | None) -> Opened:
+        """What is shown: the plain program where there is one, unless the recording is asked for (`Place.of`)."""
+        return self if self.plain is None or program == RECORDED else self.plain
 
     def section(self, device: int | None = None) -> Section:
         """The device asked for; the first one where there is no such device."""
@@ -60,7 +71,7 @@ class Opened:
 
     @property
     def events(self) -> int:
-        """How many events it holds."""
+        """How many events its timeline holds."""
         trace = self.analysis.trace
         tables = (trace.gpu_ops, trace.runtime_calls, trace.cpu_ops, trace.annotations, trace.python_frames)
         return sum(len(table) for table in tables)
@@ -273,8 +284,13 @@ class Library:
     def _forget(self) -> None:
         """Drop the least recently used traces where there are too many events; never the last two, which a page may
         show beside one another."""
-        while len(self._opened) > 2 and sum(one.events for one in self._opened.values()) > KEPT_EVENTS:
+        while len(self._opened) > 2 and sum(map(_held, self._opened.values())) > KEPT_EVENTS:
             del self._opened[next(iter(self._opened))]
+
+
+def _held(opened: Opened) -> int:
+    """How many events are in memory for a trace."""
+    return opened.events + (0 if opened.plain is None else opened.plain.events)
 
 
 def _state_of(path: Path) -> _FileState:
@@ -286,11 +302,10 @@ def _state_of(path: Path) -> _FileState:
 
 
 def _opened(entry: Entry, analysis: TraceAnalysis) -> Opened:
-    report = build([analysis])
-    strips = {
-        (0, device.result.device): measure(device.timeline, device.result, slices=STRIP_SLICES)
-        for device in analysis.devices
-        if device.result.span_ns > 0
-    }
-    page = Page(report, verbose=True, strips=strips)
-    return Opened(entry.id, entry.path, analysis, report, page, lanes.build(analysis))
+    program = find_program(analysis, None, estimate=True)
+    report = joined([analysis], [program], scope="window", replayed=True)
+    spoken = of_program(report)
+    plain = None
+    if spoken is not report and program is not None and program.analysis is not None:
+        plain = Opened(entry.id, entry.path, program.analysis, spoken, Page(spoken, verbose=True))
+    return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)

@@ -33,6 +33,9 @@ MARGIN_NS = 10_000
 _TALLEST_GRID = 12
 """Rows; a grid with more of them scrolls."""
 
+REPLAYED = "Steps and times are replayed, not recorded: as they are while nothing is recorded."
+"""Of the plain program."""
+
 UNREAD: Any = {"aria-hidden": "true"}
 """For a sign whose meaning stands beside it as a word."""
 
@@ -52,6 +55,11 @@ def page(title: str, *children: Component, lead: str = "") -> Component:
     if lead:
         heads.append(dmc.Text(lead, c="dimmed", size="sm"))
     return dmc.Stack([html.Div(heads), *children], gap="md", maw=1500)
+
+
+def lead(shown: Shown, sentence: str) -> str:
+    """What a page answers, and of which program where that is not the one that was recorded."""
+    return f"{sentence} {REPLAYED}" if shown.replayed else sentence
 
 
 def panel(title: str, *children: Children, note: str = "", beside: Component | None = None, id: str = "") -> Component:

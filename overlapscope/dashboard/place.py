@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from urllib.parse import parse_qs, urlencode
 
 FIRST_PAGE = "overview"
+RECORDED = "recorded"
 _IN_URL = {
     "trace": "trace",
     "device": "device",
@@ -13,6 +14,7 @@ _IN_URL = {
     "end_ns": "to",
     "other": "with",
     "report": "report",
+    "of": "of",
 }
 
 
@@ -31,12 +33,14 @@ class Place:
     """The second trace of the page Compare."""
     report: str | None = None
     """The report that the page Ranks shows."""
+    of: str | None = None
+    """`RECORDED` where the recording is asked for; else the plain program is shown of a trace that has one."""
 
     def href(self, page: str | None = None, **changes: str | int | None) -> str:
-        """The URL path of this place with the given fields changed. The span stays behind on another trace or page."""
+        """The URL path of this place with the given fields changed. Spans stay behind on another page or timeline."""
         there = replace(self, **changes)  # type: ignore[arg-type]
         there = replace(there, page=self.page if page is None else page)
-        if (there.trace, there.page) != (self.trace, self.page):
+        if (there.trace, there.page, there.of) != (self.trace, self.page, self.of):
             there = replace(there, start_ns=changes.get("start_ns"), end_ns=changes.get("end_ns"))  # type: ignore[arg-type]
         if there.trace != self.trace:
             there = replace(there, device=changes.get("device"))  # type: ignore[arg-type]
@@ -58,6 +62,7 @@ def parse(base: str, pathname: str | None, search: str | None) -> Place:
         end_ns=_number(asked.get("to")),
         other=asked.get("with"),
         report=asked.get("report"),
+        of=RECORDED if asked.get("of") == RECORDED else None,
     )
 
 

@@ -9,14 +9,19 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
+from overlapscope.analysis.results import Window
 from overlapscope.dashboard import notices
-from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.pages import PAGES
-from overlapscope.dashboard.place import Place, parse
+from overlapscope.dashboard.place import RECORDED, Place, parse
 from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.words import clean
 
 _POLL_MS = 300
+_PLAIN = "plain"
+"""What the switch says where the address says nothing."""
+_PROGRAMS = "Recording slows the host. Plain: the same timeline as it runs while nothing is recorded."
 
 _SCHEME = """
 function(clicks, known) {
@@ -38,6 +43,7 @@ def layout(base: str) -> Component:
             dcc.Store(id="scheme-shown"),
             dcc.Store(id="loaded", data=0),
             dcc.Store(id="addressed"),
+            dcc.Store(id="program-chosen"),
             dcc.Interval(id="loading-clock", interval=_POLL_MS, disabled=True),
             dmc.AppShell(
                 id="shell",
@@ -74,6 +80,7 @@ def _header(base: str) -> Component:
                 **{"aria-label": "trace"},
             ),
             dmc.Select(id="device-select", allowDeselect=False, className="shell-device", **{"aria-label": "device"}),
+            html.Div(_switch(), id="program-switch"),
             dmc.Box(style={"flex": 1}),
             dmc.Button("Open", id="upload-button", variant="default", size="xs"),
             dmc.Menu(
@@ -86,6 +93,24 @@ def _header(base: str) -> Component:
                 "◐", id="scheme-toggle", variant="default", size="md", **{"aria-label": "switch light and dark"}
             ),
         ],
+    )
+
+
+def _switch() -> Component:
+    """Which program is shown of a trace whose plain program is known (`Place.of`)."""
+    return dmc.Tooltip(
+        label=_PROGRAMS,
+        multiline=True,
+        w=280,
+        withArrow=True,
+        events={"hover": True, "focus": True, "touch": True},
+        children=dmc.SegmentedControl(
+            id="program-select",
+            data=[{"value": RECORDED, "label": "Recorded"}, {"value": _PLAIN, "label": "Plain"}],
+            value=_PLAIN,
+            size="xs",
+            **{"aria-label": "recorded or plain"},
+        ),
     )
 
 
@@ -114,6 +139,12 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         State("device-select", "data"),
         prevent_initial_call=True,
     )
+    app.clientside_callback(
+        ClientsideFunction("overlapscope_address", "program"),
+        Output("program-chosen", "data"),
+        Input("program-select", "value"),
+        prevent_initial_call=True,
+    )
     app.clientside_callback("function(path) { return false; }", Output("burger", "opened"), Input("url", "pathname"))
     app.clientside_callback(
         "function(opened, shell) { return {...shell, collapsed: {mobile: !opened}}; }",
@@ -131,6 +162,8 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         Output("device-select", "data"),
         Output("device-select", "value"),
         Output("device-select", "style"),
+        Output("program-select", "value"),
+        Output("program-switch", "style"),
         Output("export-menu", "children"),
         Input("url", "pathname"),
         Input("url", "search"),
@@ -143,6 +176,9 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         place = settled(library, parse(base, pathname, search))
         content, waiting = _content(library, place, dark=scheme == "dark")
         devices, device = _devices(library, place)
+        opened = library.opened(place.trace)
+        page = PAGES.get(place.page)
+        switched = opened is not None and opened.plain is not None and page is not None and page.switched
         return (
             content,
             not waiting,
@@ -152,7 +188,9 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
             devices,
             device,
             {} if len(devices) > 1 else {"display": "none"},
-            _exports(place) if library.opened(place.trace) else [dmc.MenuItem("No trace is loaded", disabled=True)],
+            place.of or _PLAIN,
+            {} if switched else {"display": "none"},
+            _exports(place) if opened else [dmc.MenuItem("No trace is loaded", disabled=True)],
         )
 
     @app.callback(
@@ -180,6 +218,32 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
     def go(trace: str | None, pathname: str | None, search: str | None) -> Any:
         place = settled(library, parse(base, pathname, search))
         return dash.no_update if trace is None or trace == place.trace else place.href(trace=trace)
+
+    @app.callback(
+        Output("url", "href", allow_duplicate=True),
+        Input("program-chosen", "data"),
+        prevent_initial_call=True,
+    )
+    def switch(chosen: dict[str, str] | None) -> Any:
+        if chosen is None:
+            return dash.no_update
+        place = settled(library, parse(base, chosen["pathname"], chosen["search"]))
+        opened = library.opened(place.trace)
+        return dash.no_update if opened is None else _switched(place, opened)
+
+
+def _switched(place: Place, opened: Opened) -> str:
+    """The URL of the same place in the other program; of a timeline around the same ops."""
+    of = RECORDED if place.of is None else None
+    before, after = opened.of(place.of), opened.of(of)
+    device = before.section(place.device).device
+    if device is None or place.start_ns is None or place.end_ns is None:
+        return place.href(of=of)
+    origin = before.lanes.origin_ns
+    view = Window(start_ns=place.start_ns + origin, end_ns=place.end_ns + origin)
+    view = moved(view, device.device, before.analysis.trace, after.analysis.trace)
+    origin = after.lanes.origin_ns
+    return place.href(of=of, start_ns=view.start_ns - origin, end_ns=view.end_ns - origin)
 
 
 def _content(library: Library, place: Place, *, dark: bool) -> tuple[Component, bool]:
@@ -251,7 +315,7 @@ def _exports(place: Place) -> list[Component]:
     query = place.href().partition("?")[2]
     files = {
         "html": ("export.html", "This report as one HTML file"),
-        "annotated": ("annotated", "The trace with causes, for Perfetto"),
+        "annotated": ("annotated", "The recording with causes, for Perfetto"),
     }
     return [
         dmc.MenuItem(label, href=f"{place.base}api/{route}?{query}", id=f"export-{name}", refresh=True)

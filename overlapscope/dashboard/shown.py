@@ -28,11 +28,21 @@ class Shown:
     dark: bool
 
     @property
-    def opened(self) -> Opened:
+    def loaded(self) -> Opened:
         """The trace, on a page that needs one."""
         if self.trace is None:
             raise RuntimeError(f"the page {self.place.page} was shown without a trace")
         return self.trace
+
+    @property
+    def opened(self) -> Opened:
+        """What is shown of it: its plain program or the recording."""
+        return self.loaded.of(self.place.of)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether that is the plain program."""
+        return self.opened is not self.loaded
 
     @property
     def section(self) -> Section:

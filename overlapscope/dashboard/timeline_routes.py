@@ -1,6 +1,7 @@
 """What the timeline's canvas asks for: binary views and the details of single ops.
 
-Every route is `GET /api/timeline/NAME?trace=ID&...`; with `predicted=["pin",...]&device=N` it answers from the timeline
+Every route is `GET /api/timeline/NAME?trace=ID&...`; of a trace whose plain program is known it answers from that one's
+timeline, with `of=recorded` from the recording; with `predicted=["pin",...]&device=N` it answers from the timeline
 that is predicted for these interventions. A parameter that makes no sense is answered with 400, what does not exist
 with 404, what is still being computed with 503, all with `{"error": sentence}`.
 """
@@ -66,7 +67,7 @@ def _lanes(library: Library) -> Lanes:
         known = library.entry(id) is not None
         raise _Wrong("This trace is not in memory; load the page again." if known else "There is no such trace.", 404)
     asked = flask.request.args.get("predicted")
-    return opened.lanes if asked is None else _predicted(library, opened, asked)
+    return opened.of(flask.request.args.get("of")).lanes if asked is None else _predicted(library, opened, asked)
 
 
 def _predicted(library: Library, opened: Opened, interventions: str) -> Lanes:

@@ -82,6 +82,7 @@ def _on_device(
             where=(seen.where if seen is not None else None) or draft.where,
             # A window of the recording, which is what can be looked at.
             example=seen.example if seen is not None else None,
+            plain_example=None if spoken is recorded else draft.example,
         )
 
 

@@ -61,6 +61,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     where: Where | None
     example: Window | None
     """The longest single case, to look at in a timeline of the recording."""
+    plain_example: Window | None = None
+    """The same in the plain program's timeline; None where its step is neither measured nor told."""
 
     @property
     def spoken_bound_ns(self) -> int:

@@ -24,7 +24,8 @@
       const url = new URL(window.location.href);
       if (trace && !url.searchParams.has("trace")) {
         if (url.pathname === lib.basePath()) url.pathname += "overview";
-        url.search = `?${new URLSearchParams({ trace })}`.replaceAll("%2F", "/");
+        const of = url.searchParams.get("of");
+        url.search = `?${new URLSearchParams({ trace, ...(of && { of }) })}`.replaceAll("%2F", "/");
         window.history.replaceState(window.history.state, "", url);
       }
       return clientside.no_update;
@@ -38,6 +39,13 @@
       if (!known.includes(device) || device === (known.includes(asked) ? asked : known[0])) return clientside.no_update;
       url.searchParams.set("device", device);
       return url.pathname + url.search.replaceAll("%2F", "/").replaceAll("%3A", ":");
+    },
+
+    /* The place whose other program is to be shown, once the switch says another than the address does. */
+    program: (program) => {
+      const { pathname, search } = window.location;
+      const shown = new URLSearchParams(search).get("of") === "recorded" ? "recorded" : "plain";
+      return !program || program === shown ? clientside.no_update : { pathname, search };
     },
   };
 

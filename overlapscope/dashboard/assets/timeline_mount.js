@@ -36,13 +36,14 @@ hands the selected span to the store whose callback shows its figures. The only 
 
   /* Writes parts of the query, null ones out of it; several changes at once make one entry, none once the page is left:
      its parts stay for a moment after the URL has changed. */
-  const keeper = (trace) => {
+  const keeper = ({ trace, of }) => {
     let timer = 0;
     let changes = {};
     const { pathname } = window.location;
     const write = () => {
       const url = new URL(window.location.href);
       if (url.pathname !== pathname || (url.searchParams.get("trace") || trace) !== trace) return;
+      if (url.searchParams.get("of") !== of) return;
       url.searchParams.set("trace", trace);
       for (const [name, value] of Object.entries(changes)) {
         if (value === null) url.searchParams.delete(name);
@@ -68,10 +69,10 @@ hands the selected span to the store whose callback shows its figures. The only 
     if (mounted) mounted.destroy();
     mounted = null;
     if (!config || !element) return;
-    const url = keeper(config.trace);
+    const url = keeper(config);
     const handle = lib.mountTimeline(element, {
       model: config.model,
-      source: lib.serverSource(config.base, config.trace),
+      source: lib.serverSource(config.base, config.trace, config.of ? { of: config.of } : {}),
       palette: config.palette,
       details: document.getElementById("timeline-details"),
       ...fromUrl(config.device),

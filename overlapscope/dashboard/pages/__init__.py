@@ -18,6 +18,8 @@ class PageKind:
     """Its path, and its module in this package."""
     title: str
     needs_trace: bool = True
+    switched: bool = False
+    """Whether it shows the recording or the plain program, as the header's switch says."""
 
     @property
     def module(self) -> ModuleType:
@@ -28,11 +30,11 @@ class PageKind:
 PAGES = {
     page.name: page
     for page in (
-        PageKind("overview", "Overview"),
-        PageKind("timeline", "Timeline"),
-        PageKind("copies", "Copies"),
-        PageKind("idle", "Idle & stalls"),
-        PageKind("steps", "Steps"),
+        PageKind("overview", "Overview", switched=True),
+        PageKind("timeline", "Timeline", switched=True),
+        PageKind("copies", "Copies", switched=True),
+        PageKind("idle", "Idle & stalls", switched=True),
+        PageKind("steps", "Steps", switched=True),
         PageKind("whatif", "What if"),
         PageKind("compare", "Compare"),
         PageKind("ranks", "Ranks", needs_trace=False),

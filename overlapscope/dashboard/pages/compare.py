@@ -18,7 +18,7 @@ from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FindingChan
 from overlapscope.compare.steps import averaged
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import Place, parse
+from overlapscope.dashboard.place import RECORDED, parse
 from overlapscope.dashboard.plain_table import plain_table
 from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.report import Report
@@ -41,8 +41,9 @@ def layout(shown: Shown) -> Component:
     choice = _choice(shown)
     if shown.other is None:
         return parts.page("Compare", choice, _nothing_chosen(shown), lead=lead)
-    before, after = shown, _other(shown)
+    before, after = (_of(one, RECORDED) for one in (shown, _other(shown)))
     found = diff(_report(before), _report(after))
+    before, after = (_of(one, found.of) for one in (before, after))
     verdicts = dmc.SimpleGrid([parts.verdict(before), parts.verdict(after)], cols={"base": 1, "lg": 2}, spacing="md")
     doubts = [_doubts(found)] if found.doubts else []
     if not found.devices:
@@ -68,6 +69,13 @@ def _other(shown: Shown) -> Shown:
     """The second trace, as if it were the one that is shown."""
     place = replace(shown.place, trace=shown.place.other, other=shown.place.trace, device=None)
     return replace(shown, place=place, trace=shown.other, other=shown.trace)
+
+
+def _of(shown: Shown, program: str) -> Shown:
+    """The same, of the recording or the plain program, where there are both: the diff decides, not the address."""
+    if shown.loaded.plain is None:
+        return shown
+    return replace(shown, place=replace(shown.place, of=program if program == RECORDED else None))
 
 
 def _report(shown: Shown) -> Report:
@@ -227,7 +235,12 @@ def _timelines(before: Shown, after: Shown, device: DeviceDiff) -> Component:
     margin = round(_MARGIN * shown_ns)
     data = {
         "sides": [
-            {"element": _mount(name), "trace": one.opened.id, "offset": window.start_ns - one.opened.lanes.origin_ns}
+            {
+                "element": _mount(name),
+                "trace": one.opened.id,
+                "of": {} if one.place.of is None else {"of": one.place.of},
+                "offset": window.start_ns - one.opened.lanes.origin_ns,
+            }
             for (name, one), window in zip(both.items(), windows, strict=True)
         ],
         "view": {"start": -margin, "end": shown_ns + margin},
@@ -247,7 +260,9 @@ def _timelines(before: Shown, after: Shown, device: DeviceDiff) -> Component:
             )
             for name, one in both.items()
         ),
-        note=f"Aligned at the beginning of {aligned}; zooming or moving one does the same to the other.",
+        note=parts.lead(
+            before, f"Aligned at the beginning of {aligned}; zooming or moving one does the same to the other."
+        ),
     )
 
 
@@ -281,7 +296,7 @@ def register(app: dash.Dash, library: Library) -> None:
         place = settled(library, parse(base, pathname, search))
         if before is None or (before, after) == (place.trace, place.other):
             return dash.no_update
-        return Place(base=base, page="compare", trace=before, other=after).href()
+        return place.href("compare", trace=before, other=after)
 
     app.clientside_callback(
         ClientsideFunction("overlapscope_linked", "mount"),

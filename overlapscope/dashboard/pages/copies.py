@@ -29,7 +29,8 @@ def layout(shown: Shown) -> Component:
     if device is None or not shown.section.usable:
         return parts.unusable(shown)
     copies = list_copies(device)
-    title, lead = "Copies", "What moves between host and device, how fast, and what of it no kernel hides."
+    title = "Copies"
+    lead = parts.lead(shown, "What moves between host and device, how fast, and what of it no kernel hides.")
     if not len(copies):
         nothing = "Nothing was copied between host and device in this recording, so no copy can be exposed."
         return parts.page(title, parts.panel("No copies", parts.empty(nothing)), lead=lead)

@@ -23,7 +23,7 @@ def layout(shown: Shown) -> Component:
         "Idle and stalls",
         _idle(shown, device),
         _stalls(shown, device),
-        lead="When the GPU had nothing to do, why, and which calls kept the host from launching.",
+        lead=parts.lead(shown, "When the GPU had nothing to do, why, and which calls kept the host from launching."),
     )
 
 

@@ -39,6 +39,7 @@ def layout(shown: Shown) -> Component:
     return dmc.Stack(
         [
             parts.verdict(shown),
+            *_of_recording(shown),
             figure_tiles(headlines(shown.section, device), "overview-figures"),
             html.Div(id="overview-more"),
             dcc.Store(id="overview-begun", data={"dark": shown.dark}),
@@ -46,6 +47,13 @@ def layout(shown: Shown) -> Component:
         gap="md",
         maw=1500,
     )
+
+
+def _of_recording(shown: Shown) -> list[Component]:
+    """Said where the figures are of another program than the verdict above them."""
+    if shown.loaded.plain is None or shown.replayed:
+        return []
+    return [dmc.Text("The figures below are those of the recording.", c="dimmed", size="sm", id="overview-recorded")]
 
 
 def register(app: dash.Dash, library: Library) -> None:

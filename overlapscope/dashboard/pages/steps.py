@@ -28,7 +28,7 @@ def layout(shown: Shown) -> Component:
         "Steps",
         *(_steps(shown, device) if device.steps else [_no_steps()]),
         _ranges(shown, device),
-        lead="Whether every step is like the others, and where the time of each goes.",
+        lead=parts.lead(shown, "Whether every step is like the others, and where the time of each goes."),
     )
 
 

@@ -33,6 +33,7 @@ def layout(shown: Shown) -> Component:
     device = shown.section.device
     config = {
         "trace": shown.opened.id,
+        "of": shown.place.of,
         "base": shown.place.base,
         "device": device.device if device else None,
         "model": lanes.model(drawn),
@@ -40,7 +41,13 @@ def layout(shown: Shown) -> Component:
     }
     return dmc.Stack(
         [
-            dmc.Title("Timeline", order=2, className="timeline-heading"),
+            dmc.Group(
+                [
+                    dmc.Title("Timeline", order=2),
+                    *([dmc.Text(parts.REPLAYED, c="dimmed", size="sm", id="replayed")] if shown.replayed else []),
+                ],
+                className="timeline-heading",
+            ),
             html.Div(id="timeline", className="timeline-page"),
             html.Div(
                 [
@@ -72,7 +79,7 @@ def register(app: dash.Dash, library: Library) -> None:
         if not selection or selection["trace"] != config["trace"]:
             return _hint()
         try:
-            drawn = library.wait(selection["trace"]).lanes
+            drawn = library.wait(config["trace"]).of(config["of"]).lanes
         except OverlapscopeError as error:
             return parts.empty(clean(str(error), 500))
         device = config["device"] if selection.get("device") is None else selection["device"]

@@ -59,7 +59,7 @@ def layout(shown: Shown) -> Component:
         "device": device.device,
         "kinds": [{"id": one.id, "options": options.get(one.id), "required": one.argument_required} for one in kinds],
     }
-    best = shown.library.predictions.known(shown.opened, Asked(device.device, None))
+    best = shown.library.predictions.known(shown.loaded, Asked(device.device, None))
     searched = best.result if isinstance(best, Predicted) else None
     # Beside the button, so that nothing moves when it appears.
     working = html.Div(id="whatif-working", role="status")
@@ -85,7 +85,7 @@ def layout(shown: Shown) -> Component:
             dmc.Stack(
                 [
                     html.Div(id="whatif-answer"),
-                    html.Div(_timelines(), id="whatif-drawn", hidden=True),
+                    html.Div(_timelines(shown), id="whatif-drawn", hidden=True),
                     html.Div(id="whatif-details"),
                 ],
                 gap="md",
@@ -167,14 +167,18 @@ def _rungs(found: WhatIf | None) -> list[tuple[str, ...]]:
     return [one.interventions for one in found.ladder] if found is not None else []
 
 
-def _timelines() -> Component:
+def _timelines(shown: Shown) -> Component:
+    plain = shown.loaded.plain is not None
     return parts.panel(
         "Timelines",
         dcc.Store(id="whatif-timelines"),
         html.Div(id="whatif-mounted", hidden=True),
         *(
             html.Div([dmc.Text(f"{name}: {what}", size="sm", fw=600, mt="sm", mb=4), _mount(name)])
-            for name, what in (("before", "as recorded"), ("after", "as predicted"))
+            for name, what in (
+                ("before", "as it runs while nothing is recorded, replayed" if plain else "as recorded"),
+                ("after", "as predicted"),
+            )
         ),
         note="On the same scale, aligned at the beginning of the same step; zooming or moving one does the same to the "
         "other.",

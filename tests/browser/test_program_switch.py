@@ -1,0 +1,130 @@
+"""The switch between the recording and the plain program, on a trace around which plain steps were timed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import TRACES, Serve
+from tests.browser.helpers import arrive, go, settle, visit
+from tests.dashboard_process import Served
+from tests.helpers import with_plain_steps
+
+REPLAYED = "replayed, not recorded"
+PLAIN_STEP = "35.6"
+
+
+@pytest.fixture(scope="module")
+def served(serve_traces: Serve, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """Two recordings with plain steps, and one without."""
+    folder = tmp_path_factory.mktemp("switch")
+    for name, step_ns in (("timed", 35_700_000), ("later", 40_000_000)):
+        with_plain_steps(TRACES / "gpt2_train.json.gz", folder / f"{name}.json.gz", step_ns)
+    shutil.copy(TRACES / "pipeline_1stream.json.gz", folder / "untimed.json.gz")
+    return serve_traces(folder)
+
+
+def switch(page: Page) -> Locator:
+    return page.get_by_role("radiogroup", name="recorded or plain")
+
+
+def press(page: Page, key: str) -> None:
+    """Moves the switch by the keyboard."""
+    shown = page.url
+    switch(page).locator("input:checked").press(key)
+    page.wait_for_url(lambda url: url != shown)
+    settle(page)
+
+
+def choose_trace(page: Page, name: str) -> None:
+    page.locator("#trace-select").fill(name)
+    page.get_by_role("option", name=name).click()
+    arrive(page, "overview", name)
+
+
+def test_the_switch_changes_the_figures_and_stays_as_it_is(page: Page, served: Served) -> None:
+    visit(page, served, trace="timed")
+    verdict, figures = page.locator("#verdict-text"), page.locator("#overview-figures")
+    expect(switch(page).get_by_label("Plain")).to_be_checked()
+    expect(figures).to_contain_text("115.4 ms")
+    said = verdict.inner_text()
+    press(page, "ArrowLeft")
+    assert "of=recorded" in page.url
+    expect(figures).to_contain_text("164.4 ms")
+    # Verdict and findings stay what they are.
+    expect(verdict).to_have_text(said)
+    expect(page.locator("#content")).to_contain_text("The figures below are those of the recording.")
+
+    go(page, "steps")
+    expect(switch(page).get_by_label("Recorded")).to_be_checked()
+    expect(page.locator("#content")).not_to_contain_text(REPLAYED)
+    expect(page.locator("#steps-table")).not_to_contain_text(PLAIN_STEP)
+    press(page, "ArrowRight")
+    assert "of=" not in page.url
+    expect(page.locator("#content")).to_contain_text(REPLAYED)
+    expect(page.locator("#steps-table")).to_contain_text(PLAIN_STEP)
+
+
+def test_the_choice_outlives_a_trace_that_has_none(page: Page, served: Served) -> None:
+    visit(page, served, trace="timed")
+    press(page, "ArrowLeft")
+    choose_trace(page, "untimed")
+    expect(switch(page)).to_be_hidden()
+    choose_trace(page, "later")
+    expect(switch(page).get_by_label("Recorded")).to_be_checked()
+    expect(page.locator("#overview-figures")).to_contain_text("164.4 ms")
+    # Back through where one was.
+    for name in ("untimed", "timed"):
+        page.go_back()
+        arrive(page, "overview", name)
+    page.go_back()
+    settle(page)
+    expect(switch(page).get_by_label("Plain")).to_be_checked()
+
+
+def test_it_says_what_it_is(page: Page, served: Served) -> None:
+    visit(page, served, trace="timed")
+    switch(page).hover()
+    expect(page.get_by_text("as it runs while nothing is recorded.")).to_be_visible()
+
+
+def test_a_timeline_stays_where_it_is(page: Page, served: Served) -> None:
+    """At the same op, which runs at another time."""
+    visit(page, served, trace="timed")
+    page.locator("#overview-findings .timeline-link").first.click()
+    arrive(page, "timeline")
+    expect(page.locator("#replayed")).to_contain_text(REPLAYED)
+    timeline = page.locator("#timeline")
+    expect(timeline).to_have_attribute("data-exact", "true")
+    shown = [page.url]
+    for key in ("ArrowLeft", "ArrowRight"):
+        press(page, key)
+        expect(timeline).to_have_attribute("data-exact", "true")
+        expect(page.locator("#replayed")).to_have_count(int(key == "ArrowRight"))
+        expect(page.locator(".tl-legend")).to_contain_text("idle: launch-bound")
+        shown.append(page.url)
+    assert shown[0] == shown[2] != shown[1]
+
+
+def test_pages_that_choose_by_themselves_have_no_switch(page: Page, served: Served) -> None:
+    """A diff compares what is like, and a prediction begins with the plain program."""
+    visit(page, served, "compare", trace="timed", of="recorded", **{"with": "later"})
+    expect(page.locator("#content")).to_contain_text(REPLAYED)
+    expect(switch(page)).to_be_hidden()
+    visit(page, served, "compare", trace="timed", **{"with": "untimed"})
+    expect(page.locator("#content")).not_to_contain_text(REPLAYED)
+    visit(page, served, "whatif", trace="timed", of="recorded")
+    expect(page.locator("#whatif-drawn")).to_contain_text("as it runs while nothing is recorded")
+    expect(page.locator("#whatif-figures")).to_contain_text(re.compile(r"35\.70 → 35\.70 ms"))
+    expect(page.locator("#whatif-timeline-before")).to_have_attribute("data-exact", "true")
+    expect(switch(page)).to_be_hidden()
+
+
+def test_it_fits_a_narrow_window(page: Page, served: Served) -> None:
+    page.set_viewport_size({"width": 900, "height": 700})
+    visit(page, served, trace="timed")
+    page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
+    expect(page.locator("#scheme-toggle")).to_be_in_viewport(ratio=1)
