@@ -10,12 +10,13 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import on_thread, pinning
 from overlapscope.analysis.late_launch import loading
 from overlapscope.analysis.periods import is_step
-from overlapscope.intervals import I64, Bool, covered, union
+from overlapscope.intervals import I64, Bool, contains, covered, union
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS
 from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.trace import F64
 from overlapscope.words import plural
 
 _FEWEST = 2
@@ -34,6 +35,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     by_call = np.argsort(items.call, kind="stable")
     called = items.call[by_call]
     single = np.bincount(graph.item_of_op, minlength=len(items)) == 1
+    dispatch = _dispatch_ns(graph, request.stance)
     for run in _runs(graph, request):
         pieces = zip(np.searchsorted(called, run), np.searchsorted(called, run, side="right"), strict=True)
         launched = np.sort(np.concatenate([by_call[low:high] for low, high in pieces]))
@@ -42,6 +44,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         first, rest = int(run[0]), run[1:]
         spared += int(calls.end_ns[run].max() - calls.start_ns[first])
         before[rest] = length[rest] = 0
+        before[first] -= round(dispatch[first])
         # The first kernel begins when the call has handed over all of them.
         further = round((len(launched) - 1) * (known.graph_node_call_ns or 0.0))
         length[first] = (known.graph_call_ns or 0) + further
@@ -67,6 +70,28 @@ def _apply(graph: Graph, request: Request) -> Applied:
         f"{duration(spared)} less."
     )
     return Applied(changed, rows, len(rows), what, rows[:0])
+
+
+def _dispatch_ns(graph: Graph, stance: Stance) -> F64:
+    """Of the work before each call, what a graph that begins there does away with: what the op that makes the call does
+    before it. At best all Python before it was there to make the call; at worst none of it goes."""
+    calls, trace = graph.calls, graph.trace
+    if stance == Stance.WORST:
+        return np.zeros(len(calls))
+    if stance == Stance.BEST:
+        return np.where(calls.before_ns < LONG_WORK_NS, np.maximum(calls.before_ns, 0), 0).astype(np.float64)
+    found = np.zeros(len(calls))
+    for number, thread in enumerate(graph.threads):
+        mine = np.flatnonzero(calls.thread == number)
+        ops = on_thread(trace.cpu_ops, thread)
+        # The union of the ops around each other: the part of it up to the call, as far back as the work reaches.
+        begins = np.append(ops.starts, 0)[np.maximum(np.searchsorted(ops.starts, calls.start_ns[mine], "right") - 1, 0)]
+        since = calls.since_ns[mine]
+        inside = calls.start_ns[mine] - np.maximum(begins, since)
+        work = calls.start_ns[mine] - since
+        inside = np.where(contains(ops, calls.start_ns[mine]) & (work > 0), inside, 0)
+        found[mine] = calls.before_ns[mine] * inside / np.maximum(work, 1)
+    return found
 
 
 def _runs(graph: Graph, request: Request) -> list[I64]:
