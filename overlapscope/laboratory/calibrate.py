@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import torch
 
 from overlapscope.errors import UsageError
-from overlapscope.laboratory import machine
+from overlapscope.laboratory import machine, recording_costs
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.observe import observe
 from overlapscope.recorder.recording import Recording
@@ -56,6 +57,7 @@ def calibrate() -> Calibration:
             path = Path(directory) / "calibration.json.gz"
             record(path)
             constants = observe(load(path, progress=False))
+        constants = msgspec.structs.replace(constants, **recording_costs.measure())
     except RuntimeError as error:  # Of torch; running out of memory is one.
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UsageError(f"this GPU cannot be measured ({first}); end what else uses it, and try again.") from error

@@ -25,6 +25,8 @@ def _figures(constants: Constants) -> list[str]:
             ("a launch call takes", constants.launch_call_ns),
             ("a kernel starts after", constants.launch_latency_ns),
             ("an event hands over after", constants.handover_ns),
+            ("recording costs an op", constants.op_cost_ns),
+            ("and a call", constants.call_cost_ns),
         )
         if ns is not None
     ]
