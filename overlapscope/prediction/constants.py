@@ -50,11 +50,11 @@ class Constants(msgspec.Struct, frozen=True, kw_only=True):
     """Length of an event's record or wait call."""
     query_call_ns: int | None = None
     """Length of a call that does next to nothing, `cudaStreamIsCapturing`: how fast the host's code runs."""
-    op_cost_ns: float | None = None
+    op_cost_ns: int | None = None
     """How much longer the host takes for a CPU op that is recorded than for one that is not..."""
-    call_cost_ns: float | None = None
+    call_cost_ns: int | None = None
     """...for a runtime call..."""
-    frame_cost_ns: float | None = None
+    frame_cost_ns: int | None = None
     """...and for a Python function, with stacks. While launch calls took as long as `launch_call_ns` says."""
     graph_call_ns: int | None = None
     """Length of the launch call of a graph of one kernel..."""
