@@ -16,18 +16,20 @@ _EVENTS = 2000
 _ROUNDS = 3
 
 
-def measure() -> dict[str, float]:
-    """`op_cost_ns`, `call_cost_ns` and `frame_cost_ns` (`prediction.constants`) on this machine. Needs a CUDA device."""
+def measure() -> dict[str, int]:
+    """`op_cost_ns`, `call_cost_ns` and `frame_cost_ns` (`prediction.constants`) of this machine. Needs a GPU."""
     stream = torch.cuda.current_stream()
     loops: dict[str, tuple[Callable[[], object], bool]] = {
         "op_cost_ns": (_one_op, False),
         "call_cost_ns": (stream.query, False),
         "frame_cost_ns": (_nothing, True),
     }
-    return {
-        name: statistics.median(max(_recorded_ns(event, stacks=stacks) - _plain_ns(event), 0.0) for _ in range(_ROUNDS))
-        for name, (event, stacks) in loops.items()
-    }
+    return {name: _added_ns(event, stacks=stacks) for name, (event, stacks) in loops.items()}
+
+
+def _added_ns(event: Callable[[], object], *, stacks: bool) -> int:
+    rounds = (_recorded_ns(event, stacks=stacks) - _plain_ns(event) for _ in range(_ROUNDS))
+    return max(0, round(statistics.median(rounds)))
 
 
 def _one_op() -> torch.Tensor:

@@ -38,7 +38,7 @@ def hash_of(word: str) -> int:
 
 workers = "workers" in o.edits
 loader = DataLoader(
-    Texts(), batch_size=o.size(16, 2), num_workers=o.size(4, 1) if workers else 0, pin_memory=workers and o.cuda
+    Texts(), batch_size=o.size(10, 2), num_workers=o.size(4, 1) if workers else 0, pin_memory=workers and o.cuda
 )
 config = GPT2Config(
     vocab_size=VOCABULARY,
@@ -56,7 +56,7 @@ with torch.device(o.device):
     model = GPT2LMHeadModel(config)
 graphed = "graph" in o.edits and o.cuda
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, capturable=graphed)
-static = torch.zeros(o.size(16, 2), LENGTH, dtype=torch.int64, device=o.device)
+static = torch.zeros(o.size(10, 2), LENGTH, dtype=torch.int64, device=o.device)
 
 
 def train(tokens: torch.Tensor) -> torch.Tensor:
