@@ -34,18 +34,21 @@ def told(step_ns: int) -> PlainStep:
     return PlainStep(step_ns, step_ns, step_ns, "told")
 
 
-def measured(steps: PlainSteps) -> PlainStep | None:
+def measured(steps: PlainSteps, recorded_ns: int) -> PlainStep | None:
     """The plain step by the timed ones; None where there are too few.
 
-    Between the medians of before and behind where both are known, else the median. The interval holds the 95 %
-    intervals of the medians, by order statistics (Conover, Practical Nonparametric Statistics, 3.2).
+    Between the medians of before and behind where both are known, else the median. A recording slows a program: where
+    one side was slower than the recorded step (`recorded_ns`) and the other was not, the machine's speed changed, and
+    the other side is of the recording's. The interval holds the 95 % intervals of all medians, by order statistics
+    (Conover, Practical Nonparametric Statistics, 3.2).
     """
     sides = [sorted(lengths) for side in (steps.before, steps.after) if len(lengths := _lengths(side)) >= FEWEST]
     if not sides:
         return None
     medians = [statistics.median(side) for side in sides]
+    alike = [median for median in medians if median <= recorded_ns] or medians
     ends = [end for side in sides for end in _interval(side)]
-    return PlainStep(round(statistics.fmean(medians)), min(ends), max(ends), "measured")
+    return PlainStep(round(statistics.fmean(alike)), min(ends), max(ends), "measured")
 
 
 def _lengths(side: TimedSteps) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from overlapscope.analysis.plain_step import PlainStep
+from overlapscope.analysis.plain_step import PlainStep, measured, told
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.errors import UsageError
 from overlapscope.intervals import I64
@@ -108,6 +108,11 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
     steps = step_times(graph, chosen, stream, numbers, replayed.start_ns, replayed.end_ns)
     fidelity = judge(graph, replayed, recorded, steps, chosen, timeline.judged_from_ns)
     return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps.median_ns, steps, fidelity)
+
+
+def known_step(base: Base, told_ns: int | None) -> PlainStep | None:
+    """What a step takes while nothing is recorded, where that is told or was timed."""
+    return told(told_ns) if told_ns is not None else measured(base.trace.plain_steps, base.recorded.median_ns)
 
 
 def as_plain(base: Base, plain: PlainStep) -> Base:

@@ -14,6 +14,9 @@ from overlapscope.prediction.recording_cost import event_cost, host_cost
 _LEAST, _MOST = 0.4, 2.0
 """Between which multiples of what recording costs by the recording's launch calls its cost lay, for 34 of 37 programs
 (`docs/plain.md`)."""
+_DEVICE, _HOST = 0.03, 0.2
+"""By what shares of the device's and of the host's part of a step programs differ from one process to the next
+(`docs/noise.md`)."""
 
 
 def estimated(base: Base) -> Base:
@@ -23,11 +26,12 @@ def estimated(base: Base) -> Base:
     cost saves, the interval's ends are on the safe side. No step is shorter than what the GPU works for it.
     """
     found = lightened(base, host_cost(base.graph, event_cost(base.trace, base.hardware.calibrated)), 1.0)
-    recorded_ns, step_ns = base.steps.median_ns, found.steps.median_ns
+    recorded_ns, step_ns, busy_ns = base.steps.median_ns, found.steps.median_ns, _busy_ns(base)
     saved = recorded_ns - step_ns
-    low = max(round(recorded_ns - _MOST * saved), _busy_ns(base))
-    plain = PlainStep(step_ns, min(low, step_ns), round(recorded_ns - _LEAST * saved), "estimated")
-    return replace(found, plain=plain)
+    differs = _DEVICE * busy_ns + _HOST * max(0, step_ns - busy_ns)
+    low = max(recorded_ns - _MOST * saved - differs, (1 - _DEVICE) * busy_ns)
+    high = recorded_ns - _LEAST * saved + differs
+    return replace(found, plain=PlainStep(step_ns, min(round(low), step_ns), round(high), "estimated"))
 
 
 def _busy_ns(base: Base) -> int:

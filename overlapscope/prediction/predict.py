@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 import numpy as np
 
-from overlapscope.analysis import plain_step
 from overlapscope.analysis.host import line_ids_around, line_text, ops_around
 from overlapscope.errors import UsageError
 from overlapscope.intervals import I64
 from overlapscope.prediction.after import predicted_ops, predicted_trace
-from overlapscope.prediction.base import Base, as_plain, prepare
+from overlapscope.prediction.base import Base, as_plain, known_step, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.figures import Figures, compared_buckets, compared_percentage, figures
 from overlapscope.prediction.graph import Graph
@@ -154,7 +153,7 @@ def predict(
 
 def plain_of(base: Base, told_ns: int | None) -> Base:
     """The plain program of a recording that can be replayed, where its step is told or timed; else the recording."""
-    step = plain_step.told(told_ns) if told_ns is not None else plain_step.measured(base.trace.plain_steps)
+    step = known_step(base, told_ns)
     return base if step is None or not base.fidelity.valid else as_plain(base, step)
 
 

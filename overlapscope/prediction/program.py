@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.plain_step import PlainStep, measured, told
+from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Buckets, Device, Plain
 from overlapscope.prediction.after import plain_trace
-from overlapscope.prediction.base import Base, as_plain, prepare
+from overlapscope.prediction.base import Base, as_plain, known_step, prepare
 from overlapscope.prediction.estimate import estimated
 from overlapscope.prediction.figures import fitted
+from overlapscope.trace import PlainSteps
 
 _COPY, _IDLE = "exposed_copy_ns", "idle_ns"
 _UNKNOWN = (_IDLE, "unknown")
@@ -50,10 +51,12 @@ def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool
     trace = analysis.trace
     if trace.predicted_by is not None or not analysis.devices:
         return None
-    step = told(told_ns) if told_ns is not None else measured(trace.plain_steps)
-    if step is None and not estimate:
+    if told_ns is None and trace.plain_steps == PlainSteps() and not estimate:
         return None
     recorded = prepare(trace, None, None, with_shapes=False)
+    step = known_step(recorded, told_ns)
+    if step is None and not estimate:
+        return None
     if not recorded.fidelity.valid:
         return None if step is None else Program(step, recorded, None, None)
     if step is not None:
