@@ -50,6 +50,13 @@ def _goals(rows: Sequence[Recorded]) -> str:
     middles = [abs(error) for row in rows if (error := _middle_error_pct(row)) is not None]
     within = [abs(error) <= MEASURED_PCT for row in rows if (error := _measured_error_pct(row)) is not None]
     points = [abs(one) <= IDLE_POINTS for row in rows if (one := _idle_points(row)) is not None]
+    saved = [_saved_pct(row, one) for row in rows for one in row.predicted]
+    apart = [abs(said - done) for said, done in saved if said is not None and done is not None]
+    before = [
+        100 * (one.recorded_ns.high - one.recorded_ns.low) / one.recorded_ns.value
+        for one in predicted
+        if one.recorded_ns and one.step_ns
+    ]
     widths = [100 * (one.step_ns.high - one.step_ns.low) / one.step_ns.value for one in predicted if one.step_ns]
     lines = [
         _goal(f"plain step measured within {MEASURED_PCT:.0f} % of the truth", "all", _share(within)),
@@ -60,6 +67,8 @@ def _goals(rows: Sequence[Recorded]) -> str:
         _goal("predictions, the worst error", f"{WORST_PCT:.0f} %", _most(max(errors, default=None), WORST_PCT)),
         _goal("predictions, the interval holds the truth", "", _share([one.inside is True for one in predicted], 0.0)),
         _goal("predictions, the interval's width (median)", "", _most(_median(widths), float("inf"))),
+        _goal("the interval's width without a plain step", "", _most(_median(before), float("inf"))),
+        _goal("share of the step saved, as predicted and as measured: points apart (median)", "", _points(apart)),
         _goal("the median error without a plain step", "", _most(_median(bare), float("inf"))),
         _goal("the worst error without a plain step", "", _most(max(bare, default=None), float("inf"))),
     ]
@@ -76,6 +85,10 @@ def _median(values: Sequence[float]) -> float | None:
 
 def _most(value: float | None, limit: float) -> str:
     return "n/a" if value is None else _bold(f"{value:.1f} %", good=value <= limit)
+
+
+def _points(apart: Sequence[float]) -> str:
+    return f"{statistics.median(apart):.1f}" if apart else "n/a"
 
 
 def _share(met: Sequence[bool], least_pct: float = 100.0) -> str:
@@ -126,6 +139,8 @@ PAIRS = (
     "measured, ms",
     "error, %",
     "inside",
+    "saved as predicted, %",
+    "as measured, %",
     "from the recording, %",
 )
 _TEXTS = {"program", "program, edits", "bound by", "interventions", "inside"}
@@ -192,8 +207,17 @@ def _pair(row: Recorded, one: Predicted) -> list[str]:
         milliseconds(one.measured_ns),
         _signed(one.error_pct, WORST_PCT) if said else "not predicted",
         "" if one.inside is None else _yes(one.inside),
+        *("" if saved is None else f"{saved:.1f}" for saved in _saved_pct(row, one)),
         _signed(one.recorded_error_pct, float("inf")),
     ]
+
+
+def _saved_pct(row: Recorded, one: Predicted) -> tuple[float | None, float | None]:
+    """Of the plain step of the recorded process, as predicted; of the truth, as measured."""
+    said = None
+    if one.step_ns is not None and row.plain is not None:
+        said = 100 * (1 - one.step_ns.value / row.plain.step_ns)
+    return said, 100 * (1 - one.measured_ns / row.truth.step_ns)
 
 
 def _not_predicted(rows: Sequence[Recorded]) -> str:

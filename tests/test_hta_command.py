@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import site
 import subprocess
 import sys
@@ -51,7 +52,8 @@ def test_every_analysis_of_hta_is_there() -> None:
 def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = output(capsys, "temporal", str(TRACES / "ddp"))
     assert printed.startswith("HTA temporal (") and "ranks 0, 1" in printed
-    assert "22,731" in printed and "17,527" in printed
+    # The last digit of HTA's idle time depends on the processor (tests/test_hta_docs.py).
+    assert re.search(r"22,73[12]\b", printed) and re.search(r"17,52[78]\b", printed)
     assert all(len(line) <= 80 for line in printed.splitlines())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,4 +17,10 @@ WRITTEN = Path(__file__).parents[1] / "docs" / "hta.md"
 def test_the_page_is_what_is_measured() -> None:
     made = page()
     assert "are ours on all of these" in made
-    assert WRITTEN.read_text(encoding="utf-8") == made, "run python -m benchmarks.hta docs/hta.md"
+    assert _rounded(WRITTEN.read_text(encoding="utf-8")) == _rounded(made), "run python -m benchmarks.hta docs/hta.md"
+
+
+def _rounded(page: str) -> str:
+    """HTA sorts with NumPy's unstable sort, whose order of equal times depends on the processor: by a microsecond, its
+    idle time does too."""
+    return re.sub(r"(\d+\.\d\d)\d\b", r"\1", page)
