@@ -38,7 +38,8 @@ def analyze(
     whole recording all the same. `plain_step_ns` tells what a step takes while nothing is recorded, for a trace whose
     recorder did not time that (`docs/plain.md`).
 
-    Raises KeyError where no device has what was asked for.
+    Raises KeyError where no device has what was asked for, UsageError where the plain step cannot be, or is told of a
+    step or range.
     """
     traces = (trace,) if isinstance(trace, Trace) else tuple(trace)
     analyses = [analyze_trace(one, device=device, step=step, range=range) for one in traces]

@@ -13,6 +13,7 @@ import msgspec
 from overlapscope import __version__
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.errors import UsageError
 from overlapscope.prediction.program import Program, find_program, summary
 from overlapscope.rules import find_all
 from overlapscope.rules.finding import Finding
@@ -64,7 +65,11 @@ def build(
 
     `replayed` is false where nobody asks what fixes save: every finding's cost is its bound then, and a plain step that
     was not timed is not estimated. `plain_step_ns` tells what a step takes while nothing is recorded.
+
+    Raises UsageError where that cannot be, or is told of a scope that is not the whole recording.
     """
+    if plain_step_ns is not None and scope != "window":
+        raise UsageError("the plain step is told of whole recordings; leave out either it, or the step or range.")
     done = tuple(analyses)
     programs = [find_program(one, plain_step_ns, estimate=replayed) if scope == "window" else None for one in done]
     return joined(done, programs, scope=scope, replayed=replayed)

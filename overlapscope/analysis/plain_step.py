@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from math import comb
 
 from overlapscope.analysis.results import PlainOrigin
+from overlapscope.errors import UsageError
 from overlapscope.trace import PlainSteps, TimedSteps
 
 FEWEST = 5
 """So many timed steps at least are worth a median."""
 _CONFIDENCE = 0.95
+_LONGEST_NS = 1 << 53
+"""104 days: a float still holds it exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,13 @@ class PlainStep:
 
 
 def told(step_ns: int) -> PlainStep:
-    """A length that somebody states."""
+    """A length that somebody states.
+
+    Raises UsageError where it is no whole number of nanoseconds, at least 1 and less than 2**53.
+    """
+    if not 0 < step_ns < _LONGEST_NS or step_ns % 1:
+        raise UsageError(f"{step_ns} ns is no length of a plain step; tell whole nanoseconds, such as 31_800_000.")
+    step_ns = int(step_ns)
     return PlainStep(step_ns, step_ns, step_ns, "told")
 
 

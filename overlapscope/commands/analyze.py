@@ -55,8 +55,6 @@ class Command:
         analyses, scope = _analyze(args)
         from overlapscope.report import build, to_json
 
-        if args.plain_step is not None and scope != "window":
-            raise UsageError("--plain-step is about whole recordings; leave out either it or --step and --range.")
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
         if args.format == "json":
             write(to_json(report), args.output, force=args.force)
