@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import whatif_plain
 from benchmarks.whatif_evaluation import (
     FURTHER,
     SECOND,
@@ -91,15 +92,19 @@ def main() -> None:
 
 def write(target: Path, packed: Path) -> None:
     """The page, and its picture beside it."""
-    every = recordings(packed)
-    built = evaluate(pairs(packed), every)
+    every, listed = recordings(packed), pairs(packed)
+    held = whatif_plain.plain_rows(listed)
+    plain = whatif_plain.summary(held), whatif_plain.table(held)
+    built = evaluate(listed, every)
     further, second = (evaluate(further_pairs(place)) for place in (FURTHER, SECOND))
     if failures := built.failures + further.failures + second.failures:
         sys.exit(_told(failures))
     from benchmarks.whatif_plot import draw
 
     draw([*built.rows, *further.rows], second.rows, target.with_name(f"{target.stem}-errors.png"))
-    target.write_text(page(built, further, second, typical_errors_pct(every), measured_speed()), encoding="utf-8")
+    target.write_text(
+        page(built, further, second, typical_errors_pct(every), measured_speed(), plain), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

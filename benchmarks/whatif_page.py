@@ -23,9 +23,14 @@ STEP_PCT = 2.0
 
 
 def page(
-    built: Evaluation, further: Evaluation, second: Evaluation, typical_errors_pct: Sequence[float], speed: str
+    built: Evaluation,
+    further: Evaluation,
+    second: Evaluation,
+    typical_errors_pct: Sequence[float],
+    speed: str,
+    plain: tuple[str, str],
 ) -> str:
-    """The whole page."""
+    """The whole page; `plain` are sentence and table of the pairs held against plain steps."""
     text = TEXT.read_text(encoding="utf-8")
     for name, part in {
         "summary": summary(built.rows),
@@ -44,6 +49,8 @@ def page(
         "typical": _typical(typical_errors_pct),
         "not replayed": _not_replayed(built),
         "speed": speed,
+        "plain summary": plain[0],
+        "plain": plain[1],
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return re.sub(r"\n{3,}", "\n\n", text)

@@ -36,7 +36,7 @@ def analyze(
 
     `device`, `step` and `range` narrow every figure to one device, step or range; causes are found on the
     whole recording all the same. `plain_step_ns` tells what a step takes while nothing is recorded, for a trace whose
-    recorder did not time that (`docs/plain.md`).
+    recorder did not time that (`docs/concepts.md`).
 
     Raises KeyError where no device has what was asked for, UsageError where the plain step cannot be, or is told of a
     step or range.

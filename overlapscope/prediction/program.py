@@ -15,6 +15,9 @@ from overlapscope.prediction.estimate import estimated
 from overlapscope.prediction.figures import fitted
 from overlapscope.trace import PlainSteps
 
+MOST_OPS = 200_000
+"""Recordings of more GPU ops are not replayed unasked: each replay takes a second from there on (5.5 s in all for
+200,000 made-up ops, whose analysis takes 0.6 s). `overlapscope whatif` replays any."""
 _COPY, _IDLE = "exposed_copy_ns", "idle_ns"
 _UNKNOWN = (_IDLE, "unknown")
 
@@ -45,13 +48,14 @@ class Program:
 def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> Program | None:
     """The plain program of an analysed recording; `told_ns` is the length of its step where somebody knows it.
 
-    None where the step is neither told nor timed, and not asked to be estimated or the recording cannot be replayed;
-    for a prediction, which is no recording; and without GPU activity.
+    None where the step is neither told nor timed, and not asked to be estimated, or the recording is too large for that
+    or cannot be replayed; for a prediction, which is no recording; and without GPU activity.
     """
     trace = analysis.trace
     if trace.predicted_by is not None or not analysis.devices:
         return None
-    if told_ns is None and trace.plain_steps == PlainSteps() and not estimate:
+    untold = told_ns is None and trace.plain_steps == PlainSteps()
+    if untold and (not estimate or len(trace.gpu_ops) > MOST_OPS):
         return None
     recorded = prepare(trace, None, None, with_shapes=False)
     step = known_step(recorded, told_ns)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.prediction.program import MOST_OPS
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration
 from overlapscope.rules.finding import CostFrom, Draft, Fixes
@@ -15,12 +16,6 @@ from overlapscope.rules.rule import Rule
 if TYPE_CHECKING:
     from overlapscope.prediction.base import Base
     from overlapscope.prediction.savings import Savings
-
-MOST_OPS = 200_000
-"""Recordings of more GPU ops are not replayed for what fixes save: each replay takes a second from there on, and there
-are several for each finding (5.5 s in all for 200,000 made-up ops, whose analysis takes 0.6 s). `overlapscope whatif`
-replays any."""
-
 
 CONTRADICTS = 0.1
 """A replay that saves less than this share of what a finding explains contradicts a finding that explains most of the

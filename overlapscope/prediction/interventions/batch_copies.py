@@ -105,7 +105,8 @@ INTERVENTION = Intervention(
     id="batch-copies",
     title="many small copies as one",
     meaning=f"Copies of at most {SMALL_BYTES >> 20} MiB that are issued one after another, in one direction on one "
-    "stream, become one copy of all their bytes, and their calls one call.",
+    "stream, become one copy of all their bytes, and their calls one call. So do values that are read one by one, as "
+    "`item()` does.",
     assumptions=(
         Assumption("The pieces lie in one buffer on the host, or are written there in the first place.", True),
     ),

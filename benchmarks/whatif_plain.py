@@ -1,0 +1,113 @@
+"""Predictions held against plain steps: what the laboratory's variants took before any profiler ran."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.whatif_evaluation import TRACES, Pair
+from benchmarks.whatif_page import milliseconds
+from overlapscope.laboratory import store
+from overlapscope.prediction import predict
+from overlapscope.prediction.result import WhatIf
+from overlapscope.sources import load
+
+_ALIKE = (0.85, 2.5)
+"""Between which multiples of the time without a profiler a recorded step is the same step; other variants were timed by
+the thousand copies and recorded by the hundred."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRow:
+    """A pair, its prediction with the plain step told, and the plain step of the changed program."""
+
+    pair: Pair
+    prediction: WhatIf
+    plain_ns: int
+    recorded_error_pct: float | None
+    """Of the prediction where the plain step is not told."""
+
+    @property
+    def error_pct(self) -> float | None:
+        predicted = self.prediction.predicted_step_ns
+        return None if predicted is None else 100 * (predicted.value / self.plain_ns - 1)
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the plain step lies in the interval."""
+        predicted = self.prediction.predicted_step_ns
+        return None if predicted is None else predicted.low <= self.plain_ns <= predicted.high
+
+
+def plain_rows(pairs: Sequence[Pair]) -> list[PlainRow]:
+    """The pairs of which both plain steps are known."""
+    known = _plain_steps()
+    rows = []
+    for pair in pairs:
+        before, after = known.get(pair.before), known.get(pair.after)
+        if before is None or after is None:
+            continue
+        trace = load(pair.before, progress=False, cache=False)
+        told = predict(trace, pair.interventions, plain_step_ns=before).result
+        bare = predict(trace, pair.interventions).result.predicted_step_ns
+        error = None if bare is None else 100 * (bare.value / after - 1)
+        rows.append(PlainRow(pair, told, after, error))
+    return rows
+
+
+def _plain_steps() -> dict[Path, int]:
+    """What a step of each recorded variant took without a profiler (median)."""
+    found = {}
+    place = TRACES / "laboratory"
+    for experiment in store.read(place).experiments:
+        for variant in experiment.variants:
+            for one in variant.analyses:
+                plain_ns = round(variant.wall_ms.median * 1e6) if variant.wall_ms is not None else 0
+                low, high = (part * plain_ns for part in _ALIKE)
+                if one.step_ns is not None and low <= one.step_ns <= high:
+                    found[place / one.trace] = plain_ns
+    return found
+
+
+def summary(rows: Sequence[PlainRow]) -> str:
+    """How good they are, in a sentence."""
+    errors = [abs(row.error_pct) for row in rows if row.error_pct is not None]
+    bare = [abs(row.recorded_error_pct) for row in rows if row.recorded_error_pct is not None]
+    inside = sum(row.inside is True for row in rows)
+    return (
+        f"{len(errors)} pairs: the median error is {statistics.median(errors):.1f} %, the worst {max(errors):.1f} %, and "
+        f"{inside} of {len(errors)} plain steps lie in the interval. Without the plain step the median error is "
+        f"{statistics.median(bare):.1f} %, the worst {max(bare):.1f} %."
+    )
+
+
+def table(rows: Sequence[PlainRow]) -> str:
+    """A line for each."""
+    heads = (
+        "pair",
+        "interventions",
+        "plain before, ms",
+        "predicted",
+        "interval",
+        "plain after, ms",
+        "error, %",
+        "inside",
+    )
+    lines = [f"| {' | '.join((*heads, 'from the recording, %'))} |", "|---|---|---:|---:|---:|---:|---:|---|---:|"]
+    for row in rows:
+        said = row.prediction.predicted_step_ns
+        cells = (
+            f"{row.pair.experiment}: {row.pair.label}",
+            ", ".join(f"`{one}`" for one in row.pair.interventions),
+            milliseconds(row.prediction.baseline_step_ns),
+            milliseconds(said.value) if said else "",
+            f"{milliseconds(said.low)} to {milliseconds(said.high)}" if said else "",
+            milliseconds(row.plain_ns),
+            "not predicted" if row.error_pct is None else f"{row.error_pct:+.1f}",
+            "" if row.inside is None else "yes" if row.inside else "**no**",
+            "" if row.recorded_error_pct is None else f"{row.recorded_error_pct:+.1f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
