@@ -198,9 +198,13 @@ def test_what_a_plain_step_takes_longer_is_idle_time_that_nothing_explains() -> 
 
     trace = record(HOST_BOUND)
     alone = ov.whatif(trace, [NO_SYNC])
-    told_one = ov.whatif(trace, [NO_SYNC], plain_step_ns=alone.recorded_step_ns + 500 * US)
+    longer_ns = alone.recorded_step_ns + 500 * US
+    told_one = ov.whatif(trace, [NO_SYNC], plain_step_ns=longer_ns)
     assert alone.predicted_step_ns is not None and told_one.predicted_step_ns is not None
-    assert told_one.predicted_step_ns.value == alone.predicted_step_ns.value + 500 * US
+    # Nobody knows where it is: it stays in proportion, and the interval holds that all of it goes.
+    in_proportion = alone.predicted_step_ns.value * longer_ns / alone.replayed_step_ns
+    assert told_one.predicted_step_ns.value == round(in_proportion)
+    assert told_one.predicted_step_ns.low < alone.predicted_step_ns.value
 
 
 def test_a_plain_step_shorter_than_the_gpus_work_shrinks_all_of_it_alike() -> None:

@@ -178,6 +178,8 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predict
         # The steps of one recording differ, too.
         least, most = (part / max(base.recorded.median_ns, 1) for part in base.recorded.spread)
         if base.plain is not None:
+            # What nobody recorded may all have been in what goes.
+            times.append(taken[Stance.BEST].replayed_step_ns)
             # Lucky or not, all of them are as sure as the plain step is.
             least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
         times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]

@@ -18,7 +18,7 @@ def sentence(device: Device) -> str:
     of = unit(plain)
     recorded = f"{of.text(plain.recorded_step_ns)} in the recording"
     if plain.origin == "estimated":
-        if plain.low_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
+        if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
             return f"By estimate, recording hardly changes a step ({of.text(plain.recorded_step_ns)})."
         return (
             f"Recording slows the host. While nothing is recorded, a step takes {_interval(plain, of)} by estimate "
