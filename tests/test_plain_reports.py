@@ -13,7 +13,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.report import Report, build, from_json, of_program, spoken, to_json
@@ -190,6 +190,23 @@ def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
     assert (recorded.outcome, recorded.program) == ("fail", None)
     # What is only estimated decides nothing.
     assert ov.check(launches(), step_time("2.1 ms")).verdicts == recorded.verdicts
+
+
+def test_a_step_that_takes_longer_than_the_recording_shows_is_judged_as_long_as_it_is() -> None:
+    told = report(opened(LAUNCHES), 4 * MS, replayed=False)
+    verdicts = {
+        budget: ov.check(told, {"budgets": {budget: {"max": "3 ms"}}}).outcome
+        for budget in ("step_time", "compute_time")
+    }
+    assert verdicts == {"step_time": "fail", "compute_time": "pass"}
+    [device] = of_program(told).devices
+    assert device.judged is not None
+    parts: list[Device | Period] = [device, device.judged, *device.steps]
+    for part in parts:
+        assert sum(msgspec.structs.astuple(part.buckets)) == part.span_ns
+        assert sum(part.idle_by_cause.values()) == part.buckets.idle_ns
+    assert sorted(step.span_ns for step in device.steps[:-1])[1] == 4 * MS
+    assert device.span_ns == sum(step.span_ns for step in device.steps)
 
 
 def baseline(path: Path, *options: str) -> str:
