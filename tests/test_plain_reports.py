@@ -248,6 +248,9 @@ def test_a_written_report_is_judged_without_being_told_again(tmp_path: Path) -> 
     assert (from_file.outcome, from_file.program) == (told.outcome, told.program)
     assert from_file.verdicts == told.verdicts
     assert ov.diff(path, path).of == "plain"
+    for job in (path, launches(2 * MS)):
+        with pytest.raises(UsageError, match="tell it when its traces are analyzed"):
+            ov.check(job, plain_step_ns=1 * MS)
 
 
 # -- commands
