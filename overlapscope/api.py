@@ -123,11 +123,13 @@ def whatif(
 
 
 def _report(job: Job, plain_step_ns: int | None = None) -> Report:
+    from overlapscope.reading import TOLD_OF_A_REPORT, read_report
+
     if isinstance(job, Report):
+        if plain_step_ns is not None:
+            raise UsageError(TOLD_OF_A_REPORT)
         return job
     if isinstance(job, str | os.PathLike):
-        from overlapscope.reading import read_report
-
         return read_report([os.fspath(job)], plain_step_ns=plain_step_ns)
     # To be compared or judged, which rests on what was measured.
     traces = (job,) if isinstance(job, Trace) else tuple(job)

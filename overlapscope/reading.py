@@ -22,6 +22,8 @@ _BEGINS_LIKE_A_BASELINE = re.compile(rb'\s*\{\s*"devices"\s*:')
 _BEGINS_LIKE_RANKS = re.compile(rb'\s*\{\s*"schema_version"\s*:[^\[\]]*?"world_size"\s*:')
 _HEAD_BYTES = 256
 
+TOLD_OF_A_REPORT = "the plain step is told of traces, and this is a report; tell it when its traces are analyzed."
+
 CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
 """Where `overlapscope scenarios calibrate` leaves its result, from the working directory."""
 
@@ -34,11 +36,12 @@ def read_report(
     plain_step_ns: int | None = None,
 ) -> Report:
     """One report over all that is named: the ranks of one job. `limit_bytes` and `cache` as of `load`, `plain_step_ns`
-    as of `report.build`; it tells nothing of reports that are read.
+    as of `report.build`, of traces alone.
 
     It is to be compared or judged, which rests on what was measured: traces are not replayed for what fixes save.
 
-    Raises UnreadableTrace for the first file that is neither a trace nor a report of this version.
+    Raises UnreadableTrace for the first file that is neither a trace nor a report of this version, UsageError where a
+    plain step is told of a report, which has its own or none.
     """
     from overlapscope.analysis import analyze_trace
     from overlapscope.report import Report, build
@@ -47,6 +50,8 @@ def read_report(
     files = expand(paths)
     written = {path: _begins_like(_BEGINS_LIKE_A_REPORT, path) for path in files}
     reports = [_from_json(path) for path in files if written[path]]
+    if reports and plain_step_ns is not None:
+        raise UsageError(TOLD_OF_A_REPORT)
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if not written[path]]
     if analyses:

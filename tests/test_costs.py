@@ -63,6 +63,24 @@ def test_a_finding_costs_what_the_fixed_program_took_less(rule: str, before: str
     assert abs(finding.cost_ns - saved) < 0.02 * judged_ns(before)
 
 
+def test_a_replay_that_contradicts_what_explains_most_of_the_loss_does_not_make_a_finding_cheap() -> None:
+    finding = findings("mixed_workloads/two_threads")["host-sync"]
+    assert (finding.cost_ns, finding.cost_from) == (finding.bound_ns, "bound")
+    assert "By replay the fix saves 0 ns only, though the finding explains most of the time" in finding.doubt
+    assert "upper bound" in finding.doubt
+
+
+@pytest.mark.parametrize("plain_step_ns", [None, 40_000_000])
+def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(plain_step_ns: int | None) -> None:
+    found = build([analysed("gpt2_train")], plain_step_ns=plain_step_ns).findings
+    assert "launch-bound" in {finding.rule for finding in found}
+    for finding in found:
+        assert finding.plain_bound_ns is None or plain_step_ns is not None
+        exceeds = finding.cost_ns > _costs.MORE * finding.spoken_bound_ns
+        assert exceeds == finding.doubt.startswith("The fix saves more than the ")
+        assert not exceeds or "shortens what other findings explain" in finding.doubt
+
+
 def test_bounds_and_what_fires_do_not_depend_on_the_replay() -> None:
     for recording in ("laboratory/offload_pipeline/one_stream.trace", SLOW_ON_THE_HOST):
         replayed = find_all([analysed(recording)])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.plain_step import PlainStep
-from overlapscope.analysis.results import Buckets, Device, Plain
+from overlapscope.analysis.results import Buckets, Device, Period, Plain
 from overlapscope.prediction.after import plain_trace
 from overlapscope.prediction.base import Base, as_plain, known_step, prepare
 from overlapscope.prediction.estimate import estimated
 from overlapscope.prediction.figures import fitted
 from overlapscope.trace import PlainSteps
+
+P = TypeVar("P", Device, Period)
 
 MOST_OPS = 200_000
 """Recordings of more GPU ops are not replayed unasked: each replay takes a second from there on (5.5 s in all for
@@ -40,9 +43,30 @@ class Program:
         return self.step.decides and self.analysis is not None
 
     def device(self, ordinal: int) -> Device | None:
-        """The figures of one device of the replay."""
+        """The figures of one device of the replay, its steps with the time that they lack (`Base.real_ns`)."""
         devices = self.analysis.devices if self.analysis is not None else ()
-        return next((one.result for one in devices if one.result.device == ordinal), None)
+        found = next((one.result for one in devices if one.result.device == ordinal), None)
+        lacking_ns = 0 if self.base is None else self.step.step_ns - self.base.steps.median_ns
+        return found if found is None or lacking_ns <= 0 else _longer(found, lacking_ns)
+
+
+def _longer(device: Device, by_ns: int) -> Device:
+    """The same with each step so much longer by idle time that nothing explains; the windows stay where they are."""
+    whole_ns = by_ns * max(1, len(device.steps))
+    return msgspec.structs.replace(
+        _idle_for(device, whole_ns),
+        judged=None if device.judged is None else _idle_for(device.judged, whole_ns),
+        steps=tuple(_idle_for(step, by_ns) for step in device.steps),
+    )
+
+
+def _idle_for(part: P, more_ns: int) -> P:
+    return msgspec.structs.replace(
+        part,
+        span_ns=part.span_ns + more_ns,
+        buckets=msgspec.structs.replace(part.buckets, idle_ns=part.buckets.idle_ns + more_ns),
+        idle_by_cause=part.idle_by_cause | {"unknown": part.idle_by_cause.get("unknown", 0) + more_ns},
+    )
 
 
 def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> Program | None:
@@ -57,7 +81,17 @@ def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool
     untold = told_ns is None and trace.plain_steps == PlainSteps()
     if untold and (not estimate or len(trace.gpu_ops) > MOST_OPS):
         return None
-    recorded = prepare(trace, None, None, with_shapes=False)
+    try:
+        return _found(analysis, told_ns, estimate=estimate)
+    except (ArithmeticError, LookupError, MemoryError, ValueError):
+        if not untold:
+            raise
+        # An estimate must not cost the analysis of a trace that is unlike any seen so far.
+        return None
+
+
+def _found(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> Program | None:
+    recorded = prepare(analysis.trace, None, None, with_shapes=False)
     step = known_step(recorded, told_ns)
     if step is None and not estimate:
         return None

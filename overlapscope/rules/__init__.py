@@ -61,9 +61,8 @@ def _on_device(
         if plain is not None:
             spoken, base = _Drafts(program.analysis, plain), program.base
     costs = Costs(spoken.analysis, spoken.device, spoken.claims, base) if replayed else None
-    for number, (rule, draft) in enumerate(spoken.found):
+    for (rule, draft), seen in zip(spoken.found, counterparts(spoken.found, recorded.found), strict=True):
         cost = costs.of(rule, draft) if costs is not None else Cost(draft.bound_ns, "bound")
-        seen = draft if spoken is recorded else recorded.like(spoken, number)
         yield Finding(
             rule=rule.id,
             severity=draft.severity or rule.severity,
@@ -100,13 +99,27 @@ class _Drafts:
             if "info" in (draft.severity, rule.severity) or draft.bound_ns >= floor
         )
 
-    def like(self, other: _Drafts, number: int) -> Draft | None:
-        """The draft that says here what one says of the other: of the same rule and call, else the same in order."""
-        rule, draft = other.found[number]
-        mine = [one for known, one in self.found if known.id == rule.id]
-        place = sum(known.id == rule.id for known, _ in other.found[:number])
-        same = [one for one in mine if _call(one) == _call(draft)]
-        return same[0] if same else mine[place] if place < len(mine) else None
+
+Said = tuple[Rule, Draft]
+
+
+def counterparts(spoken: Sequence[Said], recorded: Sequence[Said]) -> list[Draft | None]:
+    """For each draft of the program that is spoken of, the one that says the same of the recording.
+
+    It is of the same rule and call; where there is none, what is left of the rule, in order. None is taken twice.
+    """
+    left = list(recorded)
+    found: list[Draft | None] = [None] * len(spoken)
+    for by_call in (True, False):
+        for number, (rule, draft) in enumerate(spoken):
+            alike = (
+                place
+                for place, (known, one) in enumerate(left)
+                if known.id == rule.id and not (by_call and _call(one) != _call(draft))
+            )
+            if found[number] is None and (place := next(alike, None)) is not None:
+                found[number] = left.pop(place)[1]
+    return found
 
 
 def _call(draft: Draft) -> tuple[str | None, str | None] | None:
