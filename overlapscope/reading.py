@@ -22,7 +22,7 @@ _BEGINS_LIKE_A_BASELINE = re.compile(rb'\s*\{\s*"devices"\s*:')
 _BEGINS_LIKE_RANKS = re.compile(rb'\s*\{\s*"schema_version"\s*:[^\[\]]*?"world_size"\s*:')
 _HEAD_BYTES = 256
 
-TOLD_OF_A_REPORT = "the plain step is told of traces, and this is a report; tell it when its traces are analyzed."
+TOLD_OF_A_REPORT = "--plain-step needs a trace, and this is a report; pass it to `overlapscope analyze` instead."
 
 CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
 """Where `overlapscope scenarios calibrate` leaves its result, from the working directory."""

@@ -69,7 +69,7 @@ def build(
     Raises UsageError where that cannot be, or is told of a scope that is not the whole recording.
     """
     if plain_step_ns is not None and scope != "window":
-        raise UsageError("the plain step is told of whole recordings; leave out either it, or the step or range.")
+        raise UsageError("--plain-step is for whole recordings; leave out either it, or --step and --range.")
     done = tuple(analyses)
     programs = [find_program(one, plain_step_ns, estimate=replayed) if scope == "window" else None for one in done]
     return joined(done, programs, scope=scope, replayed=replayed)

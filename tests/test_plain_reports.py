@@ -138,7 +138,7 @@ def test_ranks_are_of_the_plain_program_all_or_none() -> None:
 def test_a_step_or_range_alone_has_no_plain_program() -> None:
     trace = opened(LAUNCHES)
     assert ov.analyze(trace, step="ProfilerStep#4").devices[0].plain is None
-    with pytest.raises(UsageError, match="told of whole recordings"):
+    with pytest.raises(UsageError, match="--plain-step is for whole recordings"):
         ov.analyze(trace, step="ProfilerStep#4", plain_step_ns=2 * MS)
 
 
@@ -158,14 +158,14 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
         found = ov.diff(launches(before), launches(after))
         assert found.of == "recorded"
         [doubt] = [one for one in found.doubts if one.id == "plain"]
-        assert f"Only {which} knows" in doubt.detail
+        assert f"known only of the trace {which}" in doubt.detail
         assert found.devices[0].figures == ov.diff(launches(), launches()).devices[0].figures
 
 
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
     stacks = opened(STACKS)
     without = replace(stacks, flags={}, python_frames=HostEvents.empty(stacks.names))
-    for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "without what recording")):
+    for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "once corrected")):
         sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
         found = ov.diff(*sides)
         assert found.of == of
@@ -249,7 +249,7 @@ def test_a_written_report_is_judged_without_being_told_again(tmp_path: Path) -> 
     assert from_file.verdicts == told.verdicts
     assert ov.diff(path, path).of == "plain"
     for job in (path, launches(2 * MS)):
-        with pytest.raises(UsageError, match="tell it when its traces are analyzed"):
+        with pytest.raises(UsageError, match="pass it to"):
             ov.check(job, plain_step_ns=1 * MS)
 
 
@@ -286,13 +286,13 @@ def test_a_diff_is_told_two_lengths(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_step_alone_cannot_be_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(LAUNCHES), "--step", "4", "--plain-step", "2ms"]) == 2
-    assert "told of whole recordings" in capsys.readouterr().err
+    assert "--plain-step is for whole recordings" in capsys.readouterr().err
 
 
 def test_pages_say_how_long_a_plain_step_is_and_of_what_it_consists(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(LAUNCHES), "--plain-step", "2ms", "--format", "markdown"]) == 0
     page = capsys.readouterr().out
-    assert "A step takes 2.000 ms while nothing is recorded (as told), 2.832 ms in the recording." in page
+    assert "A step takes 2.000 ms while nothing is recorded (as given), 2.832 ms in the recording." in page
     assert "Verdict, findings and savings are of the plain program." in page
     assert "a plain step" in page
     assert main(["analyze", str(LAUNCHES), "--format", "markdown"]) == 0

@@ -76,7 +76,7 @@ class TestWhatIsSaid:
                 [31.5, 31.6, 31.5] * 4,
                 [35.5] * 10,
                 [47.5],
-                "a step takes 31.50 ms before the recording and 35.50 ms behind it: the machine's speed changed. "
+                "a step takes 31.50 ms before the recording and 35.50 ms after it: the program or the machine changed. "
                 "While it is recorded, it takes 47.50 ms.",
             ),
             # Within their spread, and by less than 2 %.

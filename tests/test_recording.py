@@ -283,7 +283,7 @@ class TestWhatIsRefused:
             ({"warmup": -2}, "warmup is -2"),
             ({"active": 0}, "active is 0; it must be 1 or more"),
             ({"plain_steps": -1}, "plain_steps is -1; it must be 0 or more"),
-            ({"light": True, "stacks": True, "memory": True}, "take out light or stacks and memory"),
+            ({"light": True, "stacks": True, "memory": True}, "leave out light or stacks and memory"),
             ({"max_size_bytes": 0}, "max_size_bytes is 0"),
         ],
     )
@@ -664,7 +664,7 @@ class TestPlainSteps:
             if change == "replaced":
                 path.write_text("another's")
         (note,) = rec.notes
-        assert "cannot be amended" in note and "behind the recording" in note
+        assert "cannot be amended" in note and "after the recording" in note
         assert not path.exists() if change == "removed" else path.read_text() == "another's"
 
     def test_a_light_recording_has_no_ops(self, path: Path) -> None:

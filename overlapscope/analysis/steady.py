@@ -55,8 +55,8 @@ def _fine(trace: Trace, spans: I64, *, loads: bool) -> str:
     compared = len(spans) and _sides(trace)
     if loads and not compared and len(spans) < _USUAL_QUEUE:
         return (
-            "The recorded steps have no trend. So few cannot show whether the DataLoader's workers keep up: its queue "
-            "may have held batches for all of them. Plain steps, timed without the profiler, or more steps would."
+            "The recorded steps have no trend. They are too few to show whether the DataLoader keeps up: its queue may "
+            "have held batches for all of them. Time plain steps (--plain-steps), or record more (--active)."
         )
     if compared:
         return "The recorded steps are no shorter than plain ones, and have no trend."
@@ -72,13 +72,13 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
     recorded = float(np.median(spans))
     if plain - recorded > max(SHORTER * plain, *map(_spread, sides)):
         reserve = (
-            "its DataLoader's queue held batches from before"
+            "the DataLoader may have had batches queued"
             if loads
-            else ("something had been prepared ahead, such as a loader's queue, or the GPU's clock was higher")
+            else "something may have been prepared ahead, or the GPU's clock was higher"
         )
         yield (
-            f"A recorded step takes {_ms(recorded)} (median), a plain one {_ms(plain)}: {reserve}, and the recording "
-            "ended before that was used up. Record more steps (--active), or begin later (--wait)."
+            f"A recorded step takes {_ms(recorded)} (median), a plain one {_ms(plain)}: {reserve}. Record more steps "
+            "(--active), or begin later (--wait)."
         )
 
 
@@ -110,7 +110,7 @@ def _before_after(trace: Trace) -> Iterator[str]:
     before, after = (float(np.median(side)) for side in sides)
     if abs(after - before) > max(DRIFT * min(before, after), *map(_spread, sides)):
         yield (
-            f"A plain step takes {_ms(before)} (median) before the recording and {_ms(after)} behind it: the program, "
+            f"A plain step takes {_ms(before)} (median) before the recording and {_ms(after)} after it: the program, "
             "or the machine, changed meanwhile. Begin later (--wait), or record once more."
         )
 
@@ -123,7 +123,7 @@ def _drained(trace: Trace, waits: I64) -> Iterator[str]:
     waiting = len(rows) - ready
     if ready >= _FEWEST_READY and waiting >= _FEWEST_WAITING and (waits[ready:] > _WAIT * spans[ready:]).all():
         yield (
-            f"The DataLoader had batches ready for {ready} steps and was waited for in each of the {waiting} behind "
+            f"The DataLoader had batches ready for {ready} steps and was waited for in each of the {waiting} after "
             "them: its queue ran empty while it was recorded. Only the later steps are the program's usual ones: begin "
             "later (--wait), or record more steps (--active)."
         )

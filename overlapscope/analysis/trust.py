@@ -213,9 +213,9 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
         id="missing-ops",
         status="fail" if missing > MUCH_MISSING * window else "warn",
         detail=f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f} % of the window) the host waited for the GPU "
-        f"(longest in {call}), and the trace has no op there: what the GPU did was queued before the recording, "
-        "is part of a graph whose kernels were not recorded, or belongs to another process. That time counts as "
-        "missing-ops, not as idle. Let the device catch up before recording, and record more steps.",
+        f"(longest in {call}), and the trace has no op there: its work was probably queued before the recording, "
+        "in a graph whose kernels were not recorded, or of another process. That time is shown as missing ops, not as "
+        "idle. Synchronize before recording, and record more steps.",
     )
 
 

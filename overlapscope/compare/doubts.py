@@ -97,7 +97,7 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
                 yield Doubt(
                     id="profiler",
                     detail=detail,
-                    holds="All figures: they are of the plain program, without what recording costs.",
+                    holds="Figures of the host, once corrected; not causes that one side did not record.",
                 )
         return
     known = [is_plain(fingerprint(of_program(one))) for one in recorded]
@@ -105,7 +105,7 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
         which = "before" if known[0] else "after"
         yield Doubt(
             id="plain",
-            detail=f"Only {which} knows what a step takes while nothing is recorded, so the recordings are compared.",
+            detail=f"The plain step is known only of the trace {which}, so the recordings are compared.",
             holds="Copies and kernels. Recording slows the host, so idle time and stalls may differ for that alone.",
         )
 

@@ -33,7 +33,7 @@ MARGIN_NS = 10_000
 _TALLEST_GRID = 12
 """Rows; a grid with more of them scrolls."""
 
-REPLAYED = "Steps and times are replayed, not recorded: as they are while nothing is recorded."
+REPLAYED = "Steps and times are replayed: an estimate of the program without the profiler."
 """Of the plain program."""
 
 UNREAD: Any = {"aria-hidden": "true"}

@@ -21,7 +21,7 @@ from overlapscope.words import clean
 _POLL_MS = 300
 _PLAIN = "plain"
 """What the switch says where the address says nothing."""
-_PROGRAMS = "Recording slows the host. Plain: the same timeline as it runs while nothing is recorded."
+_PROGRAMS = "Recording slows the host. Plain: the timeline replayed without what recording costs."
 
 _SCHEME = """
 function(clicks, known) {

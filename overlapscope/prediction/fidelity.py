@@ -59,7 +59,7 @@ def judge(
     valid, unexplained = not reasons, int(graph.unexplained_ns[mine].sum())
     if valid and device in graph.keeping:
         text = unit_for(unexplained).text(unexplained)
-        reasons.append(f"Waits of {text} in all that nothing in the recording explains are kept as they were.")
+        reasons.append(f"Nothing in the recording explains waits of {text} in all; they are kept unchanged.")
     if valid:
         reasons += _untied(graph)
     if valid:

@@ -443,7 +443,7 @@ class Recorder:
         except RecordingFailed as failure:
             take = self._counting
             assert take is not None
-            take.notes.append(f"{failure} It lacks the steps that were timed behind the recording.")
+            take.notes.append(f"{failure} It lacks the steps that were timed after the recording.")
         else:
             self._written = written, amended
 

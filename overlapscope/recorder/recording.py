@@ -34,8 +34,8 @@ R = TypeVar("R")
 DEFAULT_MAX_SIZE_BYTES = 1 << 30
 DEFAULT_PLAIN_STEPS = 10
 _UNTIMED = (
-    "No plain steps were timed: once a recording has begun, CUPTI stays in this program and slows it down (it is "
-    "detached from CUDA 13 on, unless TEARDOWN_CUPTI=0 forbids it)."
+    "No plain steps were timed: with CUDA 12 and older, or TEARDOWN_CUPTI=0, CUPTI stays attached after a recording "
+    "and slows the program. Pass what a step takes without a profiler as --plain-step."
 )
 
 

@@ -37,8 +37,8 @@ class Options:
         told_of_ops = [name for name in ("stacks", "shapes", "memory") if getattr(self, name)]
         if self.light and told_of_ops:
             raise UsageError(
-                f"a light recording leaves out PyTorch's ops, so there is nothing to record {told_of_ops[0]} of; take "
-                f"out light or {' and '.join(told_of_ops)}."
+                f"a light recording has no PyTorch ops, so {' and '.join(told_of_ops)} cannot be recorded; leave out "
+                f"light or {' and '.join(told_of_ops)}."
             )
 
 

@@ -43,7 +43,7 @@ class StepTimes:
         if self.changed:
             said = (
                 f"a step takes {unit.text(median_ns(self.before_ns))} before the recording and "
-                f"{unit.text(median_ns(self.after_ns))} behind it: the machine's speed changed."
+                f"{unit.text(median_ns(self.after_ns))} after it: the program or the machine changed."
             )
             return f"{said} While it is recorded, it takes {unit.text(recorded_ns)}." if recorded_ns else said
         few = "" if len(plain_ns) >= self.asked else f" ({plural(len(plain_ns), 'step')} timed)"

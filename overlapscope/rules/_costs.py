@@ -55,14 +55,14 @@ class Costs:
             return Cost(draft.bound_ns, "bound")
         if saved < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > self._lost_ns:
             doubt = (
-                f"By replay the fix saves {duration(saved)} only, though the finding explains most of the time that "
-                "the GPU loses. One of the two is wrong, or something else is nearly as slow: the saving is an upper "
+                f"By replay the fix saves only {duration(saved)}, though the finding explains most of the time that "
+                "the GPU loses. Either is wrong, or something else is nearly as slow. The saving shown is the upper "
                 "bound."
             )
             return Cost(draft.bound_ns, "bound", doubt)
         if saved > MORE * draft.bound_ns:
-            said = f"The fix saves more than the {duration(draft.bound_ns)} that this finding explains"
-            return Cost(saved, "replay", f"{said}, since it also shortens what other findings explain.")
+            said = f"By replay the fix saves more than the {duration(draft.bound_ns)} that this finding explains"
+            return Cost(saved, "replay", f"{said}: it may shorten what other findings explain, too.")
         return Cost(saved, "replay")
 
     def _saved_ns(self, fixes: Fixes) -> int | None:

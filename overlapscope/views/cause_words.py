@@ -88,8 +88,8 @@ IDLE: Final[dict[str, Words]] = {
     IdleCause.LAUNCH_LATENCY: Words("Under 10 us between an op and the queued one behind it."),
     IdleCause.LEAD_IN: Words("It lies in the lead-in, where ops may be missing."),
     IdleCause.MISSING_OPS: Words(
-        "The host waited for the GPU, and the trace has no op there: the GPU worked, and nobody can say on what.",
-        "Let the device catch up before recording; record what launches graphs from its beginning.",
+        "The host waited for the GPU, and the trace has no op there: what the GPU did is unknown.",
+        "Synchronize before recording; record from before CUDA graphs are captured.",
     ),
     IdleCause.UNKNOWN: Words("No cause can be shown from this recording."),
 }

@@ -18,7 +18,7 @@ AFFECTS: Final[dict[str, str]] = {
     "sync-events": "Which stream waited for which was rebuilt; evidence that rests on it says so.",
     "steps": "Those steps are missing from everything told by step.",
     "warm-up": "Leave that step out when you compare.",
-    "steady-state": "What is said of a step holds for the recording; the program's usual step may take another time.",
+    "steady-state": "Figures of steps hold for the recording; the program's usual step may differ.",
     "step-skew": "A step's figures do not contain the copies made early for it.",
     "profiler-overhead": "Idle time in it goes to cause profiler-overhead and is gone when nothing is recorded.",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.words import Unit, unit_for
 
-_HOW = {"measured": "timed around the recording", "told": "as told", "estimated": "estimated from the recording"}
+_HOW = {"measured": "timed around the recording", "told": "as given", "estimated": "estimated from the recording"}
 
 _HARDLY = 0.02
 
@@ -19,11 +19,11 @@ def sentence(device: Device) -> str:
     recorded = f"{of.text(plain.recorded_step_ns)} in the recording"
     if plain.origin == "estimated":
         if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
-            return f"By estimate, recording hardly changes a step ({of.text(plain.recorded_step_ns)})."
+            return f"By estimate, a step takes as long while nothing is recorded: {_interval(plain, of)} ({recorded})."
         return (
             f"Recording slows the host. While nothing is recorded, a step takes {_interval(plain, of)} by estimate "
             f"({recorded}). Verdict and findings are of the recording: time plain steps with `overlapscope run`, or "
-            "tell the length with --plain-step."
+            "pass the length as --plain-step."
         )
     between = "" if plain.low_ns == plain.high_ns else f", {_interval(plain, of)}"
     how = f"{_HOW[plain.origin]}{between}"

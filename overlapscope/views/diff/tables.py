@@ -108,9 +108,9 @@ def sides(diff: Diff) -> Table:
         )
     columns = (text(""), text("trace", flexible=True), text("GPU", flexible=True), text("recorded with", flexible=True))
     note = (
-        "Figures are of the plain programs, without what recording costs."
+        "Figures are without what recording costs: corrected to plain steps."
         if diff.of == "plain"
-        else "Figures are of the recordings, which slow the host."
+        else "Figures include what recording costs the host."
     )
     return Table("What is compared", (*columns, text("trust", flexible=True)), tuple(rows), note)
 

@@ -129,17 +129,17 @@ def program(result: WhatIf) -> Iterator[str]:
         return
     if plain is None:
         yield (
-            "Figures are of the recording, which slows the host. Tell what a step takes while nothing is recorded with "
+            "Figures are of the recording, which slows the host. Pass what a step takes without a profiler as "
             "--plain-step, or record with `overlapscope run`, which times it."
         )
         return
-    recorded = f"{of.text(result.recorded_step_ns)} in the recording"
-    if result.recorded_predicted_step_ns is not None and changes_anything(result):
-        recorded += f", where it would take {of.text(result.recorded_predicted_step_ns)}"
     yield (
-        f"Figures are of the plain program: a step takes {of.text(plain.step_ns)} while nothing is recorded "
-        f"({plain.origin}), and {recorded}."
+        f"Figures are of the program without a profiler: a step takes {of.text(plain.step_ns)} now ({plain.origin})."
     )
+    recorded = f"Recorded, a step takes {of.text(result.recorded_step_ns)} now"
+    if result.recorded_predicted_step_ns is not None and changes_anything(result):
+        recorded += f", and would take {of.text(result.recorded_predicted_step_ns)} with the changes"
+    yield f"{recorded}."
 
 
 def replay(result: WhatIf) -> Iterator[str]:
