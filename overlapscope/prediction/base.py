@@ -20,7 +20,7 @@ from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Fidelity
 from overlapscope.trace import Trace
 
-_CLOSE = 0.003
+_CLOSE = 0.005
 """A replayed step is as long as the plain one if they differ by less than this share."""
 _MOST_TIMES = 3.0
 """What recording cost was up to twice what its launch calls say (`prediction.estimate`)."""
@@ -124,7 +124,13 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     usual = lightened(base, cost, 1.0)
     if abs(usual.steps.median_ns - plain.step_ns) <= _ALIKE * plain.step_ns:
         return replace(usual, plain=plain)
-    found = _searched(base, plain.step_ns, lambda times: lightened(base, cost, times), first=1.0, most=_MOST_TIMES)
+    found = _searched(
+        base,
+        plain.step_ns,
+        lambda times: usual if times == 1 else lightened(base, cost, times),
+        first=1.0,
+        most=_MOST_TIMES,
+    )
     if found.steps.median_ns > (1 + _DIFFER) * plain.step_ns:
         least = found
         found = _searched(
