@@ -146,7 +146,7 @@ def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first:
     end that stays is halved ("Illinois"; Dowell and Jarratt, BIT 11, 1971).
     """
     low, low_over, amount = 0.0, _over(base, wanted_ns), first
-    high, high_over, above = most, 0.0, False
+    high, high_over, above = most, 0.0, True
     best, best_over = base, low_over
     for _ in range(_TRIES if low_over > 0 else 0):
         found = at(amount)
