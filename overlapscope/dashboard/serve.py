@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable
@@ -48,6 +49,8 @@ class Listening:
 
         Raises UsageError where the address cannot be had.
         """
+        # That requests wait for a moment on a busy machine is nothing that anyone can act on.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         wanted = [DEFAULT_PORT, 0] if port is None else [port]
         for one in wanted:
             sockets: dict[int, Any] = {}
