@@ -25,7 +25,9 @@ _CLOSE = 0.005
 _MOST_TIMES = 3.0
 """What recording cost was up to twice what its launch calls say (`prediction.estimate`)."""
 _ALIKE, _DIFFER = 0.015, 0.03
+"""Shares of a step by which the usual cost may miss it, and by which kernels and copies differ at most between runs."""
 _MOST_PART = 0.98
+"""Of the host's work, which goes at most."""
 _TRIES = 8
 
 

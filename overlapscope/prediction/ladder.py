@@ -37,16 +37,16 @@ def best(
     nothing more gains 1 % of the step. Raises what `predict` does.
     """
     recorded = prepare(trace, device, calibration)
-    if not recorded.fidelity.valid:
-        return conclude(recorded, (), plain_step_ns)
     base = plain_of(recorded, plain_step_ns)
+    if not recorded.fidelity.valid:
+        return conclude(recorded, base, ())
     was = base.step_ns
     left = [choice for choice in _candidates(base) if apply(base, [choice], [Stance.EXPECTED])[0].touched]
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
-    chosen = conclude(recorded, (), plain_step_ns)
+    chosen = conclude(recorded, base, ())
     while left:
         steps = [(one,) for one in left]
         gained = _best_of(base, taken, steps)
@@ -57,7 +57,7 @@ def best(
         now, added = gained
         taken = in_order((*taken, *added))
         left = [choice for choice in left if choice not in added]
-        chosen = conclude(recorded, taken, plain_step_ns)
+        chosen = conclude(recorded, base, taken)
         found = chosen.result.predicted_step_ns
         if found is not None:
             rungs.append(

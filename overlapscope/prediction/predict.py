@@ -148,7 +148,8 @@ def predict(
     Raises UsageError for an intervention that does not exist, lacks what it has to be told, or a trace without GPU
     activity; KeyError, with what was asked for, where there is no such device.
     """
-    return conclude(prepare(trace, device, calibration), parse(interventions), plain_step_ns)
+    recorded = prepare(trace, device, calibration)
+    return conclude(recorded, plain_of(recorded, plain_step_ns), parse(interventions))
 
 
 def plain_of(base: Base, told_ns: int | None) -> Base:
@@ -157,9 +158,8 @@ def plain_of(base: Base, told_ns: int | None) -> Base:
     return base if step is None or not base.fidelity.valid else as_plain(base, step)
 
 
-def conclude(recorded: Base, choices: Sequence[Choice], plain_step_ns: int | None) -> Prediction:
-    """Predict from a recording that has been made ready."""
-    base = plain_of(recorded, plain_step_ns)
+def conclude(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
+    """Predict from a recording that has been made ready, and from its plain program (`plain_of`)."""
     if not base.fidelity.valid:
         return Prediction(_result(base), base.trace, None)
     try:
