@@ -375,7 +375,7 @@ def other_texts(rng: random.Random, document: Document) -> None:
 
 def other_top(rng: random.Random, document: Document) -> None:
     """Something else than an object with a list of events."""
-    events = document.get("traceEvents", [])
+    events = _events(document)
     how = rng.randrange(7)
     if how == 0:
         document["traceEvents"] = {str(number): one for number, one in enumerate(events)}
@@ -388,8 +388,7 @@ def other_top(rng: random.Random, document: Document) -> None:
     elif how == 4:
         document[rng.choice(TOP)] = raw(_deep(rng))
     elif how == 5:
-        kept = document.pop("traceEvents", [])
-        document[rng.choice(("TraceEvents", "traceEvents ", "events", "trace\\u0045vents"))] = kept
+        document[rng.choice(("TraceEvents", "traceEvents ", "events"))] = document.pop("traceEvents", [])
     else:
         moved = document.pop(rng.choice(TOP), None)
         document["x"] = moved
