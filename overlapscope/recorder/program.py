@@ -85,7 +85,7 @@ class ProgramRecording(Recording):
         if self._own_profiler.failure is not None:
             self.failure, self._discarded = self._own_profiler.failure, ()
         return self.failure is None and (
-            not self._gave_way or self._own_profiler.taken or self._own_recording is not None
+            bool(self.paths) or self._own_profiler.taken or self._own_recording is not None
         )
 
     # -- the program's doing --------------------------------------------------------------------------
