@@ -9,18 +9,18 @@ from __future__ import annotations
 import enum
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.errors import RecordingFailed
-from overlapscope.recorder import devices, trace_file
+from overlapscope.recorder import trace_file
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.open_ranges import open_ranges
 from overlapscope.recorder.plain_steps import StepTimer
-from overlapscope.recorder.schedule import Schedule, Window, settled
+from overlapscope.recorder.schedule import Schedule, Window
 from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
 from overlapscope.recorder.step_times import StepTimes
 from overlapscope.recorder.trace_file import Written
@@ -104,8 +104,6 @@ class Recorder:
         """The open `record_function` of the present step."""
         self._mark_ns = 0
         """When the last step ended."""
-        self._paused_ns = self._resumed_ns = self._resumed_step = 0
-        """For how long the program was last held up, until when, and in which step."""
         self._failures: list[str] = []
 
     @property
@@ -178,7 +176,7 @@ class Recorder:
                 self._step_of(self._rehearsal, now)
                 self._step_in_rehearsal()
             case _Stage.BETWEEN:
-                self._time_step()
+                self._timer.step(self._steps)
                 if self._recording_is_due():
                     self._or_fail(self._open_recording)
             case _Stage.RECORDING:
@@ -189,7 +187,7 @@ class Recorder:
                     # The program's own, which may leave it slower.
                     self._stage = _Stage.DONE
                 else:
-                    self._time_step()
+                    self._timer.step(self._steps)
                     if self._timer.full:
                         self._stage = _Stage.DONE
             case _Stage.DONE:
@@ -234,7 +232,7 @@ class Recorder:
             f"{self._guard.exceeded_bytes / 1e9:.2f} GB more memory (--max-size)."
         )
         if self._stage is _Stage.REHEARSAL:
-            with self._pausing():
+            with self._timer.pausing(self._steps):
                 self._ranges = open_ranges()
                 self._stop()
                 self._write(take)
@@ -261,7 +259,7 @@ class Recorder:
                 self._ranges = open_ranges()
             self.make_room()
         elif self._ranges_close_with_the_step():
-            with self._pausing():
+            with self._timer.pausing(self._steps):
                 self._stop()
             self._stage = _Stage.BETWEEN
         else:
@@ -285,11 +283,8 @@ class Recorder:
         )
 
     def _open_recording(self) -> None:
-        if self._schedule.plain_steps:
-            # The session waits for the devices as well, but only when the profiler looks on.
-            with suppress(RuntimeError):
-                devices.synchronize()
-            self._before = self._timer.read()
+        # The session waits for the devices as well, but only when the profiler looks on.
+        self._before = self._timer.read(wait=True)
         self._recording = self._start_session(self._schedule.recording(self._steps), _Stage.RECORDING)
 
     def _step_in_recording(self) -> None:
@@ -303,7 +298,7 @@ class Recorder:
             self.make_room()
 
     def _end_recording(self) -> None:
-        with self._pausing():
+        with self._timer.pausing(self._steps):
             self._end()
         times_more = self._schedule.plain_steps and self._counting is self._recording and self._written is not None
         self._stage = _Stage.BEHIND if times_more else _Stage.DONE
@@ -341,29 +336,6 @@ class Recorder:
     def _step_of(self, take: _Take | None, now: int) -> None:
         if take is not None and self._steps > take.window.judged:
             take.judged_ns.append(now - self._mark_ns)
-
-    def _time_step(self) -> None:
-        """Have the timer take the end of a step, once the program has settled."""
-        if not self._schedule.plain_steps:
-            return
-        if profiler_running():
-            # The program's own.
-            self._timer.restart()
-        elif self._timer.started or self._settled():
-            self._timer.mark()
-
-    def _settled(self) -> bool:
-        from multiprocessing import active_children
-
-        since_ns = time.perf_counter_ns() - self._resumed_ns
-        return settled(self._steps - self._resumed_step, since_ns, self._paused_ns, workers=bool(active_children()))
-
-    @contextmanager
-    def _pausing(self) -> Iterator[None]:
-        began = time.perf_counter_ns()
-        yield
-        self._resumed_ns, self._resumed_step = time.perf_counter_ns(), self._steps
-        self._paused_ns = self._resumed_ns - began
 
     def _ranges_close_with_the_step(self) -> bool:
         """Whether none that is open was so a step ago; after one step, whether none is open."""
