@@ -160,7 +160,7 @@ class TestARange:
             "class Runtime:\n    cudaProfilerStart = cudaProfilerStop = staticmethod(lambda: 0)\n"
             "torch._C._cudart = Runtime\n"
             "with ov.record('y.json', capture_range='cudaProfilerApi'):\n    work('before')\n"
-            "    torch._C._cudart.cudaProfilerStart()\n    work('in')\n    torch._C._cudart.cudaProfilerStop()\n    work('after')\n"
+            "    Runtime.cudaProfilerStart()\n    work('in')\n    Runtime.cudaProfilerStop()\n    work('after')\n"
         )
         done = execute([sys.executable, "-c", HEAD + program], tmp_path)
         assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from overlapscope.recorder import trace_file
 from overlapscope.recorder._torch_import import when_torch_is_imported
 from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
-from overlapscope.recorder.own_profiler import OwnProfiler, unpack
+from overlapscope.recorder.own_profiler import unpack
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.termination import Termination
 
@@ -28,7 +28,7 @@ class ProgramRecording(Recording):
     Its steps are those of the program's first optimizer, until the program calls `overlapscope.step`.
     """
 
-    _may_be_put_off = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
+    _whole_program = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
 
     def __init__(self, path: Path, last_words: Callable[[], None], **options: Any) -> None:
         """`last_words()` is called before SIGTERM ends the program; `options` are `Recording`'s."""
@@ -40,10 +40,8 @@ class ProgramRecording(Recording):
         self._optimizer_steps = OptimizerSteps(self._optimizer_stepped)
         self._optimizer_marked = self._program_marks = False
         """Whether ends of steps were marked by the optimizer, and by the program."""
-        self._own_profiler = OwnProfiler(self._give_way, self._working)
         self._own_recording: tuple[Recording, Path] | None = None
         """The first one of the program's, and its file, absolute as the program may go to another directory."""
-        self._gave_way = False
         self._termination = Termination(last_words)
 
     def begin_with_torch(self) -> None:
@@ -53,7 +51,6 @@ class ProgramRecording(Recording):
     def begin(self) -> None:
         super().begin()
         self._optimizer_steps.start()
-        self._own_profiler.watch(self.path)
         self._termination.watch()
 
     def step(self) -> None:
@@ -74,7 +71,6 @@ class ProgramRecording(Recording):
             return False
         try:
             with self._termination.held():
-                self._own_profiler.finish()
                 if self._own_recording is not None:
                     self._own_recording[0].end()
                 self.end()
@@ -82,8 +78,6 @@ class ProgramRecording(Recording):
         except OverlapscopeError as failure:
             self.failure = str(failure)
         self._termination.unwatch()
-        if self._own_profiler.failure is not None:
-            self.failure, self._discarded = self._own_profiler.failure, ()
         return self.failure is None and (
             bool(self.paths) or self._own_profiler.taken or self._own_recording is not None
         )
@@ -107,20 +101,6 @@ class ProgramRecording(Recording):
     def _optimizer_stepped(self) -> None:
         self._optimizer_marked = True
         super().step()
-
-    def _give_way(self, because: str) -> bool:
-        """Stop and write nothing, but go on looking for hazards. False where this recording is complete and stands."""
-        recorder = self._recorder
-        if recorder is None or not recorder.running:
-            return False
-        if threading.get_ident() == self._thread:
-            with self._working():
-                recorder.discard()
-        else:
-            recorder.abandon()
-        self._gave_way = True
-        self._discarded = (because,)
-        return True
 
     def _make_way(self, other: Recording) -> None:
         if self._give_way(_OWN_RECORDING):

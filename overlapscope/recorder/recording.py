@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
-from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.capture_range import CaptureRange
 from overlapscope.recorder.clock import Clock
 from overlapscope.recorder.destination import SUFFIXES, prepare, rank_path, suggested_name
 from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
@@ -70,9 +71,10 @@ class Recording:
     the recording ends early. `check_hazards` looks for data races as well, until `end`.
     """
 
-    _may_be_put_off = False
-    """Whether to start only when CUDA is initialised or a step ends, where there is a GPU: see
-    `devices.cuda_may_come_up`. A program that does neither is not recorded then."""
+    _whole_program = False
+    """Whether the program ends with the recording, and need know nothing of it. Then it starts only when CUDA is
+    initialised or a step ends, where there is a GPU (`devices.cuda_may_come_up`): a program that does neither is not
+    recorded. And a profiler of the program's that runs at the end is stopped."""
 
     def __init__(
         self,
@@ -136,8 +138,9 @@ class Recording:
         self._checker: HazardChecker | None = None
         self._untimed: tuple[str, ...] = ()
         """Why no plain steps are timed, where that is so."""
-        self._discarded: tuple[str, ...] = ()
-        """Why nothing is written, where that is so."""
+        self._own_profiler = OwnProfiler(self._give_way, self._working)
+        self._gave_way: tuple[str, ...] = ()
+        """To what, where that is so: nothing of this recording is written then."""
 
     @property
     def path(self) -> Path:
@@ -170,7 +173,7 @@ class Recording:
         checked = () if self._checker is None else self._checker.notes
         late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
         recorder = self._recorder
-        return () if recorder is None else (*recorder.notes, *late, *self._untimed, *self._discarded, *checked)
+        return () if recorder is None else (*recorder.notes, *late, *self._untimed, *self._gave_way, *checked)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -205,10 +208,11 @@ class Recording:
                 self._checker = HazardChecker()
                 self._checker.start()
                 undo.callback(self._checker.stop)
-            recorder.start(put_off=self._may_be_put_off and devices.cuda_may_come_up())
+            recorder.start(put_off=self._whole_program and devices.cuda_may_come_up())
             if self._trigger is not None:
                 self._trigger.start()
             undo.pop_all()
+        self._own_profiler.watch(self._path.absolute())
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._recorder = recorder
         current.set_current(self)
@@ -241,8 +245,12 @@ class Recording:
             return
         self._check_thread()
         with self._working():
+            self._own_profiler.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
+        if self._own_profiler.failure is not None:
+            self._gave_way = ()
+            raise RecordingFailed(self._own_profiler.failure)
         if recorder.failure is not None:
             raise recorder.failure
 
@@ -340,6 +348,19 @@ class Recording:
         """`other` is to begin while this one is under way. Raises UsageError."""
         raise UsageError(f"{self.path} is being recorded; end that recording first, there can be one at a time.")
 
+    def _give_way(self, because: str) -> bool:
+        """Stop and write nothing, but go on looking for hazards. False where this recording is complete and stands."""
+        recorder = self._recorder
+        if recorder is None or not recorder.running:
+            return False
+        if threading.get_ident() == self._thread:
+            with self._working():
+                recorder.discard()
+        else:
+            recorder.abandon()
+        self._gave_way = (because,)
+        return True
+
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
             raise UsageError("a recording must be ended on the thread that began it; call end() there.")
@@ -350,6 +371,7 @@ class Recording:
             self._trigger.stop()
         if self._checker is not None:
             self._checker.stop()
+        self._own_profiler.unwatch()
         current.set_current(None)
         atexit.unregister(self._at_exit)
 

@@ -92,7 +92,11 @@ class Session:
         with warnings.catch_warnings(), _quiet_kineto():
             # It says what every one of its recordings does (torch 2.11).
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
-            self._profiler.prepare_trace()
+            _starting.append(self)
+            try:
+                self._profiler.prepare_trace()
+            finally:
+                _starting.remove(self)
         # What is still under way now would be in the trace without its launch: a lead-in.
         with suppress(RuntimeError):
             devices.synchronize()
@@ -121,6 +125,14 @@ class Session:
     def write(self, path: Path) -> Written:
         """Write the trace, once stopped; see `trace_file.write`. Raises RecordingFailed."""
         return trace_file.write(self._profiler.export_chrome_trace, path, unfinished=self._unfinished)
+
+
+_starting: list[Session] = []
+
+
+def starting() -> bool:
+    """Whether the profiler that begins to record is a session's."""
+    return bool(_starting)
 
 
 @contextmanager
