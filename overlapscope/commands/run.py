@@ -102,6 +102,11 @@ class Command:
             "-o", "--output", metavar="FILE", type=Path, help="the trace (default: NAME.trace.json.gz, of the script)"
         )
         parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
+        parser.add_argument(
+            "--stop-after-recording",
+            action="store_true",
+            help="end the script, as by sys.exit(), when the steps are recorded and those behind them timed",
+        )
         parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
 
     def run(self, args: argparse.Namespace) -> NoReturn:
@@ -133,8 +138,10 @@ class _Run:
         """Finds out what can be found out before the program runs. Raises UsageError and MissingPackage."""
         asked = args.output or Path(f"{_name(args.script, module=args.module)}.trace.json.gz")
         self._recording = ProgramRecording(
-            asked.absolute(),
+            asked,
+            self._tell,
             self._last_words,
+            stops=args.stop_after_recording,
             wait=args.wait,
             warmup=args.warmup,
             active=args.active,
@@ -179,8 +186,7 @@ class _Run:
                 self._tell(f"this is rank 0; `overlapscope analyze {self._shown.parent}` shows all ranks.")
 
     def _last_words(self) -> None:
-        if self._finish() and not self._rank:
-            self._tell(f"`overlapscope analyze {self._shown}` says what is in it.")
+        self._finish()
 
     def _finish(self) -> bool:
         """Whether there is a trace."""
@@ -195,7 +201,6 @@ class _Run:
                     self._tell(note)
             if written:
                 self._tell_step_times()
-                self._tell(f"wrote {self._shown}")
             elif "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
             else:
@@ -224,7 +229,7 @@ class _Run:
 
     def _analyze(self) -> None:
         if len(devices.activities(cuda=devices.cuda_is_up())) == 1:
-            self._tell("no GPU activity: the program used no GPU, so there is nothing to say about overlap.")
+            self._tell(f"no GPU activity: {devices.why_unused()}, so there is nothing to say about overlap.")
         else:
             # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
             limit = ("--max-size", str(max(3 * self._max_size_bytes, _LEAST_LIMIT_BYTES)))

@@ -137,6 +137,11 @@ class Recorder:
         return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._schedule.plain_steps)
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that were written."""
+        return () if self._written is None else (self._written[0].path,)
+
+    @property
     def notes(self) -> list[str]:
         """Sentences on what is, or will be, in the file."""
         take = self._counting
