@@ -27,7 +27,7 @@ def port() -> Iterator[int]:
     security.guard(app, token=TOKEN, base="/")
     app.add_url_rule("/", "short", lambda: "here")
     app.add_url_rule("/large", "large", lambda: bytes(LARGE))
-    app.add_url_rule("/late", "late", lambda: time.sleep(2 * connections.PATIENCE_S) or "late")
+    app.add_url_rule("/late", "late", late)
     app.add_url_rule("/length", "length", lambda: str(len(flask.request.get_data())), methods=["POST"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "MOST", 40)
@@ -42,6 +42,11 @@ def port() -> Iterator[int]:
         )
         known.run_aside()
         yield known.port
+
+
+def late() -> str:
+    time.sleep(2 * connections.PATIENCE_S)
+    return "late"
 
 
 @contextlib.contextmanager

@@ -214,7 +214,7 @@ def test_a_cookie_is_good_for_a_week(monkeypatch: pytest.MonkeyPatch, days: int,
 def test_another_name_is_answered_who_has_the_token_but_no_other_sites_posts(local: Served) -> None:
     headers = {"Host": "workstation.example"}
     assert ask(local, "/", headers=headers).status == 200
-    assert upload(local, "x.json", SMALL, **headers, Origin="http://evil.example").status == 403
+    assert upload(local, "x.json", SMALL, Host="workstation.example", Origin="http://evil.example").status == 403
 
 
 def test_the_redirect_stays_on_this_server(local: Served) -> None:
@@ -349,7 +349,7 @@ def test_files_of_any_size_come_to_an_end() -> None:
     with mock.patch("overlapscope.dashboard.upload.MOST_FILES", 3):
         answers = [client.post(f"/api/upload?name={n}.json", data=b"{}") for n in range(5)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 413, 413]
-    assert answers[3].json["error"] == "3.json: 3 files were dropped already; start the dashboard anew."
+    assert json.loads(answers[3].data)["error"] == "3.json: 3 files were dropped already; start the dashboard anew."
 
 
 def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else_is(traces: Path, tmp_path: Path) -> None:

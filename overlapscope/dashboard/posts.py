@@ -43,6 +43,7 @@ class Click(msgspec.Struct, frozen=True):
 class _Property(msgspec.Struct):
     id: str | dict[str, str | int]
     property: str
+    value: Any = None
 
 
 class _Post(msgspec.Struct):
@@ -68,7 +69,9 @@ class Dashboard(dash.Dash):
     def _answer(self, dispatch: Callable[[], Any]) -> Any:
         flask.g.called = False
         try:
-            post = msgspec.convert(flask.request.get_json(), _Post)
+            flask.request.get_json()
+            # Python's own reader, which Dash uses, takes NaN and halves of characters for JSON.
+            post = msgspec.json.decode(flask.request.get_data(), type=_Post)
             if isinstance(post.outputs, list) != isinstance(self.callback_map[post.output]["output"], list):
                 _refuse("The outputs are not those of the callback.")
             return dispatch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dash
 import flask
+from dash.exceptions import DependencyException
 
 from overlapscope.dashboard import at_time, exports, security, shell, timeline_routes
 from overlapscope.dashboard.library import Library
@@ -30,6 +31,7 @@ def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash
         title="overlapscope",
         update_title="",
     )
+    server.register_error_handler(DependencyException, lambda error: ("There is no such file.\n", 404))
     app.layout = shell.layout(base)
     shell.register(app, library, base)
     for page in PAGES.values():
