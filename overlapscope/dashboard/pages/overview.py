@@ -8,6 +8,7 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
+import msgspec
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
@@ -56,6 +57,12 @@ def _of_recording(shown: Shown) -> list[Component]:
     return [dmc.Text("The figures below are those of the recording.", c="dimmed", size="sm", id="overview-recorded")]
 
 
+class _Begun(msgspec.Struct, frozen=True):
+    """What is known once the page's first part is shown."""
+
+    dark: bool
+
+
 def register(app: dash.Dash, library: Library) -> None:
     """The part of the page that needs a chart: Plotly is the largest thing that a browser has to load for it."""
 
@@ -65,10 +72,10 @@ def register(app: dash.Dash, library: Library) -> None:
         State("url", "pathname"),
         State("url", "search"),
     )
-    def show_more(begun: dict[str, bool], pathname: str, search: str) -> Any:
+    def show_more(begun: _Begun, pathname: str | None, search: str | None) -> Any:
         shown = parts.shown_at(app, library, pathname, search)
         device = shown.section.device if shown else None
-        return dash.no_update if shown is None or device is None else _more(replace(shown, dark=begun["dark"]), device)
+        return dash.no_update if shown is None or device is None else _more(replace(shown, dark=begun.dark), device)
 
 
 def _more(shown: Shown, device: Device) -> Component:
