@@ -176,6 +176,7 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
         "few-steps",
         "no-steps",
         "trust",
+        "lost",
         "ranks",
     ]
     detail: str
