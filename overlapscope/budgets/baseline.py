@@ -11,7 +11,7 @@ import msgspec
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
-from overlapscope.budgets.doubt import doubt
+from overlapscope.budgets.doubt import doubt, refuse_predicted
 from overlapscope.budgets.metrics import METRICS, Direction, Metric, Sample
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Series, moved_in
@@ -134,11 +134,14 @@ def _compared(of: BaselineDevice, spans: list[int], skip: int) -> tuple[int, ...
     return without_warm_up([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
 
 
-def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
-    """The baseline that a report makes; `ranges` are patterns of those to be kept besides the steps.
+def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = False) -> Baseline:
+    """The baseline that a report makes; `ranges` are patterns of those to be kept besides the steps. That of a
+    prediction says so in its environment.
 
     Raises UsageError where the report cannot serve as one.
     """
+    if not allow_predicted:
+        refuse_predicted(report)
     patterns = tuple(ranges)
     report = of_program(report)
     devices: list[BaselineDevice] = []

@@ -1,11 +1,13 @@
-"""Why a trace's figures cannot be believed."""
+"""Why a trace's figures cannot be believed, or are not those of a recording."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from overlapscope.analysis.results import TraceResult
+from overlapscope.errors import UsageError
 from overlapscope.lost import Part, listed
+from overlapscope.report import Report
 from overlapscope.words import clean
 
 _GRAVEST = {"gpu-activity": "the trace is unusable", "file-complete": "the file is cut"}
@@ -23,3 +25,14 @@ def doubt(trace: TraceResult, rests_on: Collection[Part]) -> str | None:
                 what = f"the trust check {check.id} failed"
             return f"{what} ({clean(check.detail, 300).rstrip('.')})"
     return None
+
+
+def refuse_predicted(report: Report) -> None:
+    """Raises UsageError where a trace is no recording."""
+    for trace in report.traces:
+        if trace.predicted_by is not None:
+            changes = ", ".join(trace.predicted_by) or "with nothing changed"
+            raise UsageError(
+                f"{trace.source}: was predicted by `overlapscope whatif` ({clean(changes, 120)}), and is no recording; "
+                "name a recording of the changed program, or say --allow-predicted."
+            )

@@ -68,6 +68,7 @@ def _side(report: Report) -> Side:
         sources=tuple(trace.source for trace in report.traces),
         environment=fingerprint(report),
         trust=tuple(trace.trust for trace in report.traces),
+        predicted_by=next((trace.predicted_by for trace in report.traces if trace.predicted_by is not None), None),
     )
 
 

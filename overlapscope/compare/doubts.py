@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.results import Check, TraceResult, Trust
 from overlapscope.compare.difference import DeviceDiff, Doubt
-from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain
+from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain, is_predicted
 from overlapscope.compare.resampling import FEWEST
 from overlapscope.lost import FIGURES, Part, listed
 from overlapscope.report import Report, of_program
@@ -63,6 +63,7 @@ def find_doubts(
     """What speaks against comparing the two, the gravest first. `recorded` are the same as they were recorded."""
     return (
         *_trust(before, after),
+        *_predicted(before, after),
         *_environment(before, after),
         *_plain(before, recorded),
         *_ranks(devices, unmatched),
@@ -93,6 +94,16 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
                         detail=f"{where} ({name}), check {check.id}: {check.detail}",
                         holds=_WITH.get(check.id, _OTHERWISE),
                     )
+
+
+def _predicted(before: Report, after: Report) -> Iterator[Doubt]:
+    for name, one in (("Before", before), ("After", after)):
+        if is_predicted(fingerprint(one)):
+            yield Doubt(
+                id="predicted",
+                detail=f"{name} was predicted by `overlapscope whatif`, and not recorded.",
+                holds="What the prediction says of its changes; what they do to the program is for a recording to say.",
+            )
 
 
 def _failed(trace: TraceResult) -> str:

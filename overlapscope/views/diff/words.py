@@ -193,7 +193,10 @@ def basis(device: DeviceDiff) -> str:
 def side_name(side: Side, other: Side) -> str:
     """The file, or the directory of several; with its path where both sides have the same name."""
     name, theirs = (_short(one, full=False) for one in (side, other))
-    return clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
+    said = clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
+    if side.predicted_by is None:
+        return said
+    return f"{said}, predicted ({clean(', '.join(side.predicted_by) or 'nothing changed', _NAME_LIMIT)})"
 
 
 def _short(side: Side, *, full: bool) -> str:
