@@ -127,6 +127,11 @@ class Command:
             "-o", "--output", metavar="FILE", type=Path, help="the trace (default: NAME.trace.json.gz, of the script)"
         )
         parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
+        parser.add_argument(
+            "--stop-after-recording",
+            action="store_true",
+            help="end the script, as by sys.exit(), when the steps are recorded and those behind them timed",
+        )
         parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
 
     def run(self, args: argparse.Namespace) -> NoReturn:
@@ -160,8 +165,10 @@ class _Run:
         told = (args.delay, args.duration, args.capture_range) != (None, None, None)
         wait, active = (0, None) if told else (3, None if args.slow_step is not None else 5)
         self._recording = ProgramRecording(
-            asked.absolute(),
+            asked,
+            self._tell,
             self._last_words,
+            stops=args.stop_after_recording,
             wait=wait if args.wait is None else args.wait,
             warmup=args.warmup,
             active=active if args.active is None else args.active,
@@ -222,8 +229,7 @@ class _Run:
         return [self._trace(window) for window in range(len(self._recording.paths))] or [self._shown]
 
     def _last_words(self) -> None:
-        if self._finish() and not self._rank:
-            self._tell(f"`overlapscope analyze {self._traces[-1]}` says what is in it.")
+        self._finish()
 
     def _finish(self) -> bool:
         """Whether there is a trace."""
@@ -238,8 +244,6 @@ class _Run:
                     self._tell(note)
             if written:
                 self._tell_step_times()
-                for shown in self._traces:
-                    self._tell(f"wrote {shown}")
             elif "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
             else:
@@ -268,7 +272,7 @@ class _Run:
 
     def _analyze(self) -> None:
         if len(devices.activities(cuda=devices.cuda_is_up())) == 1:
-            self._tell("no GPU activity: the program used no GPU, so there is nothing to say about overlap.")
+            self._tell(f"no GPU activity: {devices.why_unused()}, so there is nothing to say about overlap.")
         else:
             # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
             limit = ("--max-size", str(max(3 * self._max_size_bytes, _LEAST_LIMIT_BYTES)))

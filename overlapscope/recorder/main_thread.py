@@ -7,6 +7,8 @@ import signal
 import threading
 from collections.abc import Callable
 
+from overlapscope.recorder.termination import held, undisturbed
+
 _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
@@ -15,7 +17,10 @@ class Interruption:
 
     def __init__(self, function: Callable[[], None]) -> None:
         def call(_: int | None) -> int:
-            function()
+            # A handler that raises in here is not heard of.
+            with held():
+                undisturbed()
+                function()
             return 0
 
         # The interpreter keeps only its address: whoever asks must keep this object.

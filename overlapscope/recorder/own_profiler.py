@@ -39,7 +39,7 @@ class OwnProfiler:
         """Whether the program's trace is at `path`."""
         self.failure: str | None = None
         """A sentence on why it is not."""
-        self._path = Path()
+        self.path = Path()
         self._give_way = give_way
         self._working = working
         self._process = os.getpid()
@@ -54,7 +54,7 @@ class OwnProfiler:
 
     def watch(self, path: Path) -> None:
         """Have the trace of the first profiler that the program starts at `path`. Imports torch."""
-        self._path = path
+        self.path = path
         _hook()
         _watching[:] = [one for one in _watching if not one._over] + [self]
 
@@ -124,7 +124,7 @@ class OwnProfiler:
         export = type(profile).export_chrome_trace
         with self._working():
             try:
-                trace_file.write(functools.partial(export, profile), self._path)
+                trace_file.write(functools.partial(export, profile), self.path)
             except Exception as failure:
                 # Nothing that goes wrong here is the program's concern.
                 self.failure = str(failure)
@@ -141,7 +141,7 @@ class OwnProfiler:
         """In the place of an export that can be made no more."""
         self._saved = None
         try:
-            unpack(self._path, path)
+            unpack(self.path, path)
         except OSError as error:
             # Kineto prints that, too, and the program goes on.
             print(f"overlapscope: {path}: cannot be written ({error.strerror or error}).", file=sys.stderr)

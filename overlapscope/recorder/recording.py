@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
 from overlapscope.recorder.step_times import StepTimes
+from overlapscope.recorder.termination import Termination, held
+from overlapscope.words import clean
 
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
@@ -144,6 +147,11 @@ class Recording:
         self._checker: HazardChecker | None = None
         self._untimed: tuple[str, ...] = ()
         """Why no plain steps are timed, where that is so."""
+        self._shown_from = None if self._asked_path.is_absolute() else Path.cwd()
+        """Where the person is, to whom paths are shown as they were asked for."""
+        self._told = 0
+        """Of so many files was said that they are there."""
+        self._termination = Termination(self._last_words)
         self._own_profiler = OwnProfiler(self._give_way, self._working)
         self._gave_way: tuple[str, ...] = ()
         """To what, where that is so: nothing of this recording is written then."""
@@ -208,7 +216,7 @@ class Recording:
             max_size_bytes=self._max_size_bytes,
             on_too_much=self._interrupt,
         )
-        with contextlib.ExitStack() as undo, self._working():
+        with self._working(), contextlib.ExitStack() as undo:
             if self._check_hazards:
                 from overlapscope.recorder.hazards import HazardChecker
 
@@ -219,17 +227,18 @@ class Recording:
             if self._trigger is not None:
                 self._trigger.start()
             undo.pop_all()
-        if self._ignored_profilers is None:
-            self._own_profiler.watch(self._path.absolute())
-        else:
-            self._ignored_profilers.start()
-        self._process, self._thread = os.getpid(), threading.get_ident()
-        self._recorder = recorder
-        current.set_current(self)
-        if recorder.put_off:
-            devices.when_cuda_comes_up(self._on_cuda)
-        # A program that dies without `end` still leaves its trace.
-        atexit.register(self._at_exit)
+            if self._ignored_profilers is None:
+                self._own_profiler.watch(self._path.absolute())
+            else:
+                self._ignored_profilers.start()
+            self._process, self._thread = os.getpid(), threading.get_ident()
+            self._recorder = recorder
+            current.set_current(self)
+            if recorder.put_off:
+                devices.when_cuda_comes_up(self._on_cuda)
+            # A program that dies without `end` still leaves its trace.
+            atexit.register(self._at_exit)
+            self._termination.watch()
 
     def step(self) -> None:
         """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
@@ -258,11 +267,44 @@ class Recording:
             self._own_profiler.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
+        self._tell_ending()
         if self._own_profiler.failure is not None:
             self._gave_way = ()
             raise RecordingFailed(self._own_profiler.failure)
         if recorder.failure is not None:
             raise recorder.failure
+
+    def _tell_ending(self) -> None:
+        if self._speaks:
+            for note in self.notes:
+                self._tell(note)
+
+    def _tell_written(self) -> None:
+        """Say at once that there is a trace: the program may never come to its end."""
+        recorder = self._recorder
+        if recorder is None or recorder.running:
+            return
+        written = (*recorder.paths, *((self._own_profiler.path,) if self._own_profiler.taken else ()))
+        for path in written[self._told :]:
+            self._tell_file(path)
+        self._told = len(written)
+
+    def _tell_file(self, path: Path) -> None:
+        near = self._shown_from is not None and path.is_relative_to(self._shown_from)
+        shown = path.relative_to(self._shown_from or "") if near else path
+        if self._speaks:
+            self._tell(f"wrote {shown}, analyze with `overlapscope analyze {shlex.quote(str(shown))}`")
+
+    @property
+    def _speaks(self) -> bool:
+        """Of several ranks the first speaks for all."""
+        return os.environ.get("RANK", "0") == "0"
+
+    def _tell(self, sentence: str) -> None:
+        """To the person, not to the program: on stderr."""
+        # The program may have put something else in its place, or closed it.
+        with contextlib.suppress(Exception):
+            print(f"overlapscope: {clean(sentence)}", file=sys.stderr, flush=True)
 
     def end_after(self, error: BaseException) -> None:
         """`end`, where the program is failing: its own exception matters more, and is told of a failure here."""
@@ -329,7 +371,11 @@ class Recording:
         try:
             self.end()
         except OverlapscopeError as failure:
-            print(f"overlapscope: {failure}", file=sys.stderr)
+            self._tell(str(failure))
+
+    def _last_words(self) -> None:
+        """A signal is about to end the program."""
+        self._at_exit()
 
     # -- who may do what ------------------------------------------------------------------------------
 
@@ -342,11 +388,16 @@ class Recording:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
+        with held():
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+            self._tell_written()
+            if self._recorder is not None and self._recorder.complete and not self._gave_way:
+                # From now on nothing is lost when the program is killed.
+                self._termination.unwatch()
 
     def _check_free(self) -> None:
         if self._process != -1:
@@ -388,6 +439,7 @@ class Recording:
             self._own_profiler.unwatch()
         else:
             self._ignored_profilers.stop()
+        self._termination.unwatch()
         current.set_current(None)
         atexit.unregister(self._at_exit)
 

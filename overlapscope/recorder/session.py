@@ -16,6 +16,7 @@ from overlapscope.errors import UsageError
 from overlapscope.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder.cupti import detached
+from overlapscope.recorder.termination import undisturbed
 from overlapscope.recorder.trace_file import Written
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Session:
 
         from overlapscope.recorder.event_notes import EventNotes
 
+        undisturbed()
         self._profiler = _KinetoProfile(
             activities=devices.activities(cuda=torch.cuda.is_available()),
             with_stack=options.stacks,
@@ -109,6 +111,7 @@ class Session:
 
         `unfinished` is the name of an annotation that is open (`trace_file.write`).
         """
+        undisturbed()
         self._event_notes.stop()
         self.metadata, self._unfinished = metadata, unfinished
         # Kineto takes metadata only while it runs.
