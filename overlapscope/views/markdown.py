@@ -44,6 +44,9 @@ def _lines(page: Page) -> Iterator[str]:
     yield "# overlapscope report"
     yield ""
     sections = list(page.sections())
+    for note in page.report.notes:
+        yield escape(note)
+        yield ""
     if len(sections) > 1:
         yield from table_lines(tables.summary(page))
     for section in sections:

@@ -93,6 +93,9 @@ def _unicode(encoding: str) -> bool:
 
 def _parts(page: Page, width: int, glyphs: strips.Glyphs) -> Iterator[RenderableType]:
     sections = list(page.sections())
+    if page.report.notes:
+        yield from (Text(clean(note), style="bold yellow") for note in page.report.notes)
+        yield ""
     if len(sections) > 1:
         yield table_grid(tables.summary(page), width)
         yield ""

@@ -116,6 +116,7 @@ def _head(page: Page, traces: Sequence[_Trace]) -> Iterator[str]:
     if len(traces) > 1:
         links = (f'<a href="#trace-{one.number}">{escape(_name(page, one))}</a>' for one in traces)
         yield f'<nav aria-label="Traces">{" ".join(links)}</nav>'
+    yield from (f'<p class="muted">{escape(clean(note))}</p>' for note in page.report.notes)
     yield "</header>"
 
 
