@@ -258,8 +258,9 @@ def test_everything_works_behind_a_prefix(page: Page, serve_traces: Serve, keeps
     served = serve_traces(TRACES / "known_causes", "--base-path=/user/me/proxy")
     assert served.base.endswith("/user/me/proxy/")
     with Proxy(served.port, "/user/me/proxy/", keeps_prefix=keeps_prefix) as address:
-        page.goto(address)
+        page.goto(f"{address}?token={served.token}")
         settle(page)
+        assert page.url == address
         expect(page.locator("#verdict-text")).to_be_visible()
         # What has routes of its own: the timeline, grids and charts, two timelines at once.
         for name in ("timeline", "compare"):
