@@ -267,6 +267,8 @@ class Recording:
             self._own_profiler.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
+        if self._trigger is not None:
+            self._trigger.stop()
         self._tell_ending()
         if self._own_profiler.failure is not None:
             self._gave_way = ()
@@ -282,7 +284,7 @@ class Recording:
     def _tell_written(self) -> None:
         """Say at once that there is a trace: the program may never come to its end."""
         recorder = self._recorder
-        if recorder is None or recorder.running:
+        if recorder is None:
             return
         written = (*recorder.paths, *((self._own_profiler.path,) if self._own_profiler.taken else ()))
         for path in written[self._told :]:
@@ -431,8 +433,6 @@ class Recording:
 
     def _leave(self) -> None:
         self._ended = True
-        if self._trigger is not None:
-            self._trigger.stop()
         if self._checker is not None:
             self._checker.stop()
         if self._ignored_profilers is None:
