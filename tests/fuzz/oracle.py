@@ -122,7 +122,9 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
     if judged is not None and rng.random() < 0.05:
         yield "check text", lambda: _shown(check_text.render(judged, width=WIDTH))
     if rng.random() < 0.08:
-        yield "analyze command", lambda: _drawn(analysis)
+        yield "analyze command", lambda: _drawn(rng, analysis)
+    if rng.random() < 0.04:
+        yield "part", lambda: _narrowed(rng, trace, analysis)
     if rng.random() < 0.08:
         yield "diff", lambda: _diff(rng, case.origin, measured)
     if rng.random() < 0.08:
@@ -200,6 +202,26 @@ def _adds_up(figures: Device | Period) -> None:
         sum(figures.exposed_copy_by_cause.values()) == buckets.exposed_copy_ns, "causes of exposed copy do not add up"
     )
     _must(sum(figures.idle_by_cause.values()) == buckets.idle_ns, "causes of idle do not add up")
+
+
+def _narrowed(rng: random.Random, trace: Trace, analysis: TraceAnalysis) -> None:
+    """One step or range alone, whose figures are sums over its occurrences."""
+    found = [
+        *(("step", one.name) for device in analysis.result.devices for one in device.steps),
+        *(("range", one.name) for device in analysis.result.devices for one in device.ranges),
+    ]
+    if not found:
+        return
+    kind, name = rng.choice(found)
+    part = analyze_trace(trace, step=name) if kind == "step" else analyze_trace(trace, range=name)
+    for device in part.devices:
+        windows = list(zip(device.windows.starts.tolist(), device.windows.ends.tolist(), strict=True))
+        swept = sweep.lengths(sweep.edges(trace.gpu_ops, device.result.device), windows)
+        _must(device.result.span_ns == sum(end - start for start, end in windows), "a part's span is not its windows'")
+        _as_swept(device.result, {key: sum(one[key] for one in swept) for key in swept[0]})
+    report = build([part], scope=name)
+    _report(report)
+    _shown(terminal.render(Page(report, scope=name), width=WIDTH))
 
 
 def _device(device: Device) -> None:
@@ -328,8 +350,9 @@ def _shown(text: str, width: int = WIDTH) -> None:
     _must(cell_len(widest) <= width, "text wider than the terminal", widest)
 
 
-def _drawn(analysis: TraceAnalysis) -> None:
-    report = build([analysis])
+def _drawn(rng: random.Random, analysis: TraceAnalysis) -> None:
+    told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62))
+    report = build([analysis], plain_step_ns=told_ns)
     _report(report)
     page = Page(report, verbose=True)
     _shown(terminal.render(page, width=WIDTH))
