@@ -27,7 +27,7 @@ from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
-from overlapscope.errors import OverlapscopeError
+from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction import predict
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
@@ -317,16 +317,19 @@ def _settings() -> tuple[Settings, ...]:
 
 def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
     result = report.traces[0]
+    _must(
+        PREDICTED not in case.tells or trace.predicted_by is not None, "a predicted timeline is taken for a recording"
+    )
+    if trace.predicted_by is not None:
+        _refused(report)
     for settings in _settings():
-        judged = check(report, settings)
+        judged = check(report, replace(settings, allow_predicted=True))
         passed = judged.outcome == "pass"
         _must(
             not passed or all(one.status in ("pass", "skipped") for one in judged.verdicts), "passes though one fails"
         )
         _must(not (passed and result.trust.verdict == "unusable"), "an unusable trace passes")
         _must(not (passed and trace.damage.truncated), "a trace that was cut passes")
-        _must(not (passed and trace.predicted_by is not None), "a predicted timeline passes")
-        _must(not (passed and PREDICTED in case.tells), "a predicted timeline passes, taken for a recording")
         if COPIES_LOST in case.tells:
             for one in judged.verdicts:
                 about = one.metric in ABOUT_COPIES and one.status == "pass"
@@ -335,6 +338,14 @@ def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
             _must(verdict.value is None or math.isfinite(verdict.value), "a verdict's value is no number", verdict)
         json.loads(check_json.render(judged), parse_constant=_no_constant)
     return judged
+
+
+def _refused(report: Report) -> None:
+    try:
+        check(report)
+    except UsageError:
+        return
+    raise Wrong("a predicted timeline is judged")
 
 
 # -- views
@@ -422,12 +433,7 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
     if predicted.after is not None:
         _figures(predicted.after, analysis := analyze_trace(predicted.after))
         _report(report := build([analysis], replayed=False))
-        try:
-            judged = check(report)
-        except OverlapscopeError:
-            pass
-        else:
-            _must(judged.outcome != "pass", "a predicted timeline passes")
+        _refused(report)
         json.loads(b"".join(chrome_trace.blocks(predicted.after, packed=False)), parse_constant=_no_constant)
 
 
