@@ -24,7 +24,7 @@ from overlapscope.views import charts
 from overlapscope.views.check_words import AFFECTS
 from overlapscope.views.colors import palette
 from overlapscope.views.headline import Reason, headlines, reasons
-from overlapscope.views.tables import cost, costs_note, evidence, places, prose
+from overlapscope.views.tables import cost, costs_note, evidence, places, prose, where_none_found
 from overlapscope.words import clean, plural
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
@@ -117,7 +117,8 @@ def _findings(shown: Shown) -> Component:
         return parts.panel(
             "Findings",
             parts.empty(
-                "None: no rule found anything that costs 1 % of the span or more.",
+                f"None: no rule found anything{where_none_found([shown.section.trace])} that costs 1 % of the span or "
+                "more.",
                 "What remains exposed or idle is told by cause on the pages Copies and Idle & stalls.",
             ),
         )
