@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from overlapscope.errors import MissingPackage, UsageError
+from overlapscope.streams import tell
 
 if TYPE_CHECKING:
     from overlapscope.dashboard.serve import Listening
@@ -102,6 +103,6 @@ def show(sources: Sequence[str], *, height: int) -> None:
         notebook.display(paths, height=height)
         return
     server, url = launch(paths)
-    print(f"Serving at {url}  (Ctrl-C to end)", file=sys.stderr)
+    tell(f"Serving at {url}  (Ctrl-C to end)")
     open_browser(url)
     server.run()

@@ -70,6 +70,9 @@ class Listening:
                     raise UsageError(
                         f"port {one} of {host} cannot be had ({error.strerror or error}); choose another with --port."
                     ) from None
+            except ValueError:
+                # What waitress makes of a name that cannot be resolved.
+                raise UsageError(f"{host}: is no address of this machine; choose another with --host.") from None
         for server in sockets.values():
             if isinstance(server, BaseWSGIServer):
                 server.channel_class = _channel(admits, _SMALL_BODY_BYTES + body_bytes)
