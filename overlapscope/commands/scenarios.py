@@ -14,6 +14,7 @@ from overlapscope.commands import DONE
 from overlapscope.commands._output import write
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory.experiment import SCALES
+from overlapscope.streams import tell
 from overlapscope.words import did_you_mean
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def _list() -> int:
 
     entries, faults = _load(list(catalog.shipped().values()))
     width, color, encoding = terminal.describe(sys.stdout)
-    print(view.listing([entry.experiment for entry in entries], width=width, color=color, encoding=encoding), end="")
+    listing = view.listing([entry.experiment for entry in entries], width=width, color=color, encoding=encoding)
+    write(listing.encode(encoding, "replace"), None)
     return FAILED if faults else DONE
 
 
@@ -123,7 +125,6 @@ def _paths(names: Sequence[str]) -> list[Path]:
 def _load(paths: Sequence[Path]) -> tuple[list[Entry], int]:
     """The experiments of the files, and how many could not be loaded; raises the error where none could."""
     from overlapscope.laboratory import catalog
-    from overlapscope.words import clean
 
     entries: list[Entry] = []
     faults: list[OverlapscopeError] = []
@@ -135,7 +136,7 @@ def _load(paths: Sequence[Path]) -> tuple[list[Entry], int]:
     if faults and not entries:
         raise faults[0]
     for fault in faults:
-        print(f"overlapscope: {clean(str(fault))}", file=sys.stderr)
+        tell(f"overlapscope: {fault}")
     catalog.check_distinct(entries)
     return entries, len(faults)
 
@@ -151,7 +152,7 @@ def _run(args: argparse.Namespace) -> int:
 
     require_torch()
     entries, faults = _load(list(catalog.shipped().values()) if args.all else _paths(args.names))
-    directory: Path = args.output.resolve()
+    directory = Path(os.path.realpath(args.output))
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{args.output}: is no directory; choose another.")
     store.read(directory)
@@ -203,7 +204,7 @@ def _report(args: argparse.Namespace) -> int:
         output.mkdir(parents=True, exist_ok=True)
         write(laboratory_markdown.render(comparisons).encode(), output / "report.md", force=True)
         if find_spec("plotly") is None:
-            print("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.", file=sys.stderr)
+            tell("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.")
         else:
             from overlapscope.views.laboratory import html as laboratory_html
 
@@ -238,5 +239,5 @@ def _calibrate(args: argparse.Namespace) -> int:
     found = calibrate()
     calibration.write(found, args.output)
     write(f"{summary(found)}\n".encode(), None)
-    print(f"Wrote {os.fsencode(args.output).decode(errors='backslashreplace')}", file=sys.stderr)
+    tell(f"Wrote {os.fsencode(args.output).decode(errors='backslashreplace')}")
     return DONE
