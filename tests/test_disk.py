@@ -74,7 +74,7 @@ def test_links_stay_and_the_file_behind_them_is_written(there: bool, tmp_path: P
 def test_a_circle_of_links_and_a_directory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to("circle")
     for target in (tmp_path / "circle", tmp_path, tmp_path / "no" / "where"):
-        with pytest.raises(OSError, match="levels|directory"):
+        with pytest.raises(OSError, match=r"levels|directory"):
             disk.write(target, [b"new"])
     assert left(tmp_path) == {"circle"}
 
@@ -120,7 +120,7 @@ def test_only_regular_files_are_read_unasked(tmp_path: Path) -> None:
     (tmp_path / "null").symlink_to("/dev/null")
     (tmp_path / "file").write_bytes(OLD)
     for name in ("pipe", "directory", "circle", "null"):
-        with pytest.raises(OSError, match="regular|levels"):
+        with pytest.raises(OSError, match=r"regular|levels"):
             disk.read_regular(tmp_path / name)
     assert disk.read_regular(tmp_path / "file") == OLD
 
