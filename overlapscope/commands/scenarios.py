@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
-from overlapscope.commands._output import write
+from overlapscope.commands._output import check_output, write
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory.experiment import SCALES
 from overlapscope.streams import tell
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FAILED = 1
 DIRECTORY = Path("overlapscope-laboratory")
 CALIBRATION = DIRECTORY / "calibration.json"
+_MARKDOWN, _HTML = "report.md", "report.html"
 
 
 class Command:
@@ -201,14 +202,19 @@ def _report(args: argparse.Namespace) -> int:
     drawn = laboratory_terminal.render(comparisons, width=width, color=color, encoding=encoding)
     write(drawn.encode(encoding, "replace"), None)
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        write(laboratory_markdown.render(comparisons).encode(), output / "report.md", force=True)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{output}: cannot be made ({error.strerror or error}); choose another.") from None
+        for name in (_MARKDOWN, _HTML):
+            check_output(output / name, force=True, inputs=[directory / FILE])
+        write(laboratory_markdown.render(comparisons).encode(), output / _MARKDOWN, force=True)
         if find_spec("plotly") is None:
             tell("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.")
         else:
             from overlapscope.views.laboratory import html as laboratory_html
 
-            write(laboratory_html.render(comparisons).encode(), output / "report.html", force=True)
+            write(laboratory_html.render(comparisons).encode(), output / _HTML, force=True)
     return DONE
 
 
