@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -548,6 +549,21 @@ def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_
     assert [timed(path) for path in paths] == [(2, 2)] * 2
     again = execute([*RUN, "train.py"], tmp_path, RANK="1", WORLD_SIZE="2")
     assert again.returncode == 2 and "rank1.trace.json.gz: exists" in again.stderr
+
+
+def test_srun_tells_the_rank_and_a_file_name_may_say_where_it_stands(tmp_path: Path) -> None:
+    write(tmp_path / "program.py", "import torch; torch.ones(3) * 3\n")
+    for rank in ("0", "1"):
+        command = [*RUN, "-o", "{host}/r{rank}.json", "program.py"]
+        run = execute(command, tmp_path, SLURM_PROCID=rank, SLURM_NTASKS="2")
+        assert run.returncode == 0, run.stderr
+        if rank == "0":
+            host = socket.gethostname()
+            assert f"overlapscope (rank 0): wrote {host}/r0.json" in said(run)
+            assert f"`overlapscope analyze '{host}/r*.json'` shows all ranks." in run.stderr
+    assert sorted(one.name for one in (tmp_path / host).iterdir()) == ["r0.json", "r1.json"]
+    run = execute([*RUN, "-o", "x.{n}.json", "program.py"], tmp_path)
+    assert run.returncode == 2 and "{n} stands for nothing" in run.stderr
 
 
 def test_the_analysis_is_that_of_analyze_and_goes_to_stderr(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,7 +18,6 @@ from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices, script
 from overlapscope.recorder._torch import require_torch
-from overlapscope.recorder.destination import prepare, rank_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
 from overlapscope.words import clean, plural
@@ -52,7 +52,7 @@ class Command:
     its start, one without steps as a whole. A script with a torch.profiler of
     its own keeps it, and its trace is analysed.
 
-    Under torchrun each rank writes a file into NAME.traces:
+    Under torchrun, mpirun and srun each rank writes a file into NAME.traces:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
 
     Everything that overlapscope says goes to stderr. The exit code is the
@@ -99,7 +99,12 @@ class Command:
             "for a moment (default: 1GiB; on Linux only)",
         )
         parser.add_argument(
-            "-o", "--output", metavar="FILE", type=Path, help="the trace (default: NAME.trace.json.gz, of the script)"
+            "-o",
+            "--output",
+            metavar="FILE",
+            type=Path,
+            help="the trace (default: NAME.trace.json.gz, of the script); {rank}, {pid}, {time} and {host} in it are "
+            "filled in",
         )
         parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
         parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
@@ -131,10 +136,14 @@ class _Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Finds out what can be found out before the program runs. Raises UsageError and MissingPackage."""
-        asked = args.output or Path(f"{_name(args.script, module=args.module)}.trace.json.gz")
+        # A launcher that starts its processes again after a failure means to go on.
+        force = args.force or int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
+        self._directory = Path.cwd()
+        """Where the person is. The program may go elsewhere."""
         self._recording = ProgramRecording(
-            asked.absolute(),
+            args.output or Path(f"{_name(args.script, module=args.module)}.trace.json.gz"),
             self._last_words,
+            overwrites=force,
             wait=args.wait,
             warmup=args.warmup,
             active=args.active,
@@ -149,16 +158,11 @@ class _Run:
         self._max_size_bytes = args.max_size
         self._check_hazards = args.check_hazards
         self._open = args.open
-        self._shown = rank_path(asked, os.environ)
-        """The trace as a path from the directory that the person is in."""
-        self._rank = int(os.environ["RANK"]) if self._shown != asked else None
         require_torch()
         if args.open:
             require_packages()
-        prepare(self._shown)
-        # A launcher that starts its processes again after a failure means to go on.
-        again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
-        check_output(self._shown, force=args.force or again)
+        self._recording.prepare()
+        check_output(self._recording.path, force=force)
         self._process = os.getpid()
         self._recording.begin_with_torch()
 
@@ -173,14 +177,15 @@ class _Run:
             return
         with suppress(Exception):
             sys.stdout.flush()
-        if self._finish() and not self._rank:
+        if self._finish() and not self._recording.rank:
             self._analyze()
-            if self._rank is not None:
-                self._tell(f"this is rank 0; `overlapscope analyze {self._shown.parent}` shows all ranks.")
+            if self._recording.rank is not None:
+                job = shlex.quote(str(self._recording.job))
+                self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
 
     def _last_words(self) -> None:
-        if self._finish() and not self._rank:
-            self._tell(f"`overlapscope analyze {self._shown}` says what is in it.")
+        if self._finish() and not self._recording.rank:
+            self._tell(f"`overlapscope analyze {self._recording.path}` says what is in it.")
 
     def _finish(self) -> bool:
         """Whether there is a trace."""
@@ -189,13 +194,13 @@ class _Run:
         self._tell_hazards()
         if recording.failure is not None:
             self._tell(recording.failure)
-        if not self._rank:
+        if not recording.rank:
             for note in recording.notes:
                 if note != recording.failure:
                     self._tell(note)
             if written:
                 self._tell_step_times()
-                self._tell(f"wrote {self._shown}")
+                self._tell(f"wrote {recording.path}")
             elif "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
             else:
@@ -228,15 +233,16 @@ class _Run:
         else:
             # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
             limit = ("--max-size", str(max(3 * self._max_size_bytes, _LEAST_LIMIT_BYTES)))
-            path = self._recording.path
-            apart("analyze", str(path), *limit)
+            apart("analyze", str(self._directory / self._recording.path), *limit)
             if self._open:
                 # Ctrl-C ends the dashboard; the program has ended already.
                 with suppress(KeyboardInterrupt):
-                    apart("dashboard", str(path if self._rank is None else path.parent), *limit)
+                    shown = self._recording.path if self._recording.rank is None else self._recording.job
+                    apart("dashboard", str(self._directory / shown), *limit)
 
     def _tell(self, sentence: str) -> None:
-        who = "overlapscope" if self._rank is None else f"overlapscope (rank {self._rank})"
+        rank = self._recording.rank
+        who = "overlapscope" if rank is None else f"overlapscope (rank {rank})"
         self._show(f"{who}: {clean(sentence)}")
 
     def _show(self, text: str) -> None:

@@ -30,9 +30,12 @@ class ProgramRecording(Recording):
 
     _may_be_put_off = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
 
-    def __init__(self, path: Path, last_words: Callable[[], None], **options: Any) -> None:
-        """`last_words()` is called before SIGTERM ends the program; `options` are `Recording`'s."""
+    def __init__(self, path: Path, last_words: Callable[[], None], *, overwrites: bool, **options: Any) -> None:
+        """`last_words()` is called before SIGTERM ends the program; `overwrites` says whether a file may be replaced
+        that is there already; `options` are `Recording`'s.
+        """
         super().__init__(path, **options)
+        self._overwrites = overwrites
         self.failure: str | None = None
         """A sentence on why there is no trace."""
         self._in_process = os.getpid()
@@ -53,7 +56,7 @@ class ProgramRecording(Recording):
     def begin(self) -> None:
         super().begin()
         self._optimizer_steps.start()
-        self._own_profiler.watch(self.path)
+        self._own_profiler.watch(self._file)
         self._termination.watch()
 
     def step(self) -> None:
@@ -127,8 +130,8 @@ class ProgramRecording(Recording):
             self._own_recording = other, other.path.absolute()
 
     def _copy_own_recording(self) -> None:
-        if self._own_recording is not None and self._own_recording[1] != self.path:
-            trace_file.write(partial(unpack, self._own_recording[1]), self.path)
+        if self._own_recording is not None and self._own_recording[1] != self._file:
+            trace_file.write(partial(unpack, self._own_recording[1]), self._file_to_write())
 
     @contextmanager
     def _working(self) -> Iterator[None]:

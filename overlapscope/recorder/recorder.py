@@ -73,17 +73,23 @@ class Recorder:
 
     def __init__(
         self,
-        path: Path,
+        path: Callable[[], Path],
         schedule: Schedule,
         options: Options,
         *,
+        since_ns: int,
         max_size_bytes: int,
         on_too_much: Callable[[], None],
     ) -> None:
-        """`on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one."""
+        """`path()` is asked for the file when the trace is written. One that was modified at `since_ns` or later is not
+        replaced (`claims.put`).
+
+        `on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one.
+        """
         self._path = path
         self._schedule = schedule
         self._options = options
+        self._since_ns = since_ns
         self._max_size_bytes = max_size_bytes
         self._on_too_much = on_too_much
         self._stage = _Stage.DONE
@@ -137,6 +143,11 @@ class Recorder:
         take = self._counting
         recorded_ns = () if take is None else tuple(take.judged_ns)
         return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._schedule.plain_steps)
+
+    @property
+    def written(self) -> Path | None:
+        """The file, as soon as there is one."""
+        return None if self._written is None else self._written[0].path
 
     @property
     def notes(self) -> list[str]:
@@ -426,7 +437,10 @@ class Recorder:
         if session is None:
             return
         try:
-            self._written = session.write(self._path), session.metadata
+            path = self._path()
+            self._written = session.write(path, since_ns=self._since_ns), session.metadata
+            if self._written[0].path != path:
+                take.notes.append(f"{path}: is another process's trace, so this one has a name of its own.")
         except RecordingFailed as failure:
             self._fail(str(failure))
 

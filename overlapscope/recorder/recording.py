@@ -9,16 +9,17 @@ import inspect
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
-from overlapscope.recorder.destination import SUFFIXES, prepare, rank_path, suggested_name
+from overlapscope.recorder.destination import Destination, Rank, rank_of, remove_former_ranks
 from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
@@ -63,6 +64,8 @@ class Recording:
     the recording ends early. `check_hazards` looks for data races as well, until `end`.
     """
 
+    _overwrites = True
+    """Whether a file that is there already is replaced."""
     _may_be_put_off = False
     """Whether to start only when CUDA is initialised or a step ends, where there is a GPU: see
     `devices.cuda_may_come_up`. A program that does neither is not recorded then."""
@@ -84,10 +87,19 @@ class Recording:
     ) -> None:
         """Raises UsageError for numbers, file names and options that make no sense."""
         self._asked_path = Path(path)
-        if not self._asked_path.name.endswith(SUFFIXES):
-            raise UsageError(
-                f"{path}: a trace is written as .json or .json.gz; call it {suggested_name(self._asked_path)}."
-            )
+        self._asked: dict[str, Any] = {
+            "wait": wait,
+            "warmup": warmup,
+            "active": active,
+            "plain_steps": plain_steps,
+            "stacks": stacks,
+            "shapes": shapes,
+            "memory": memory,
+            "light": light,
+            "max_size_bytes": max_size_bytes,
+            "check_hazards": check_hazards,
+        }
+        self._destination = Destination.asked(path)
         if max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
         self._schedule = Schedule(
@@ -96,7 +108,10 @@ class Recording:
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
-        self._path: Path | None = None
+        self._absolute = self._destination.absolute()
+        """The same, whatever directory the program goes to."""
+        self._rank: Rank | None = None
+        self._stepped = False
         self._recorder: Recorder | None = None
         self._process = self._thread = -1
         """Who began. The profiler belongs to that thread of that process."""
@@ -114,8 +129,18 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        """The trace file, this rank's own where there are several."""
-        return rank_path(self._asked_path, os.environ) if self._path is None else self._path
+        """The trace file, this rank's own where there are several, as far as that is known by now."""
+        return self._destination.directory / self._file.relative_to(self._absolute.directory)
+
+    @property
+    def job(self) -> Path:
+        """The trace files of all ranks: a directory or a glob pattern."""
+        return self._destination.job()
+
+    @property
+    def rank(self) -> int | None:
+        """This process's rank, where there are several."""
+        return None if self._rank is None else self._rank.number
 
     @property
     def finished(self) -> bool:
@@ -141,6 +166,11 @@ class Recording:
         """The data races found so far, with `check_hazards`."""
         return () if self._checker is None else self._checker.hazards
 
+    def prepare(self) -> None:
+        """See to it, as `begin` does, that the file can be written. Raises UsageError where not."""
+        self._rank = rank_of(os.environ)
+        self._destination.prepare(self.path)
+
     def begin(self) -> None:
         """Start recording.
 
@@ -149,16 +179,16 @@ class Recording:
         """
         require_torch()
         self._check_free()
-        self._path = self.path
-        prepare(self._path)
+        self.prepare()
         schedule = self._schedule
         if schedule.plain_steps and cupti.stays_attached():
             schedule = replace(schedule, plain_steps=0)
             self._untimed = (_UNTIMED,)
         recorder = Recorder(
-            self._path.absolute(),  # The program may go to another directory.
+            self._file_to_write,
             schedule,
             self._options,
+            since_ns=time.time_ns() if self._overwrites else 0,
             max_size_bytes=self._max_size_bytes,
             on_too_much=self._interrupt,
         )
@@ -186,6 +216,9 @@ class Recording:
         recorder = self._live()
         if recorder is not None and not devices.capturing():
             with self._working():
+                if not self._stepped:
+                    # By now the processes of a program that starts them itself have been told their ranks.
+                    self._rank, self._stepped = rank_of(os.environ), True
                 recorder.step()
 
     def end(self) -> None:
@@ -262,6 +295,19 @@ class Recording:
                     recorder.start_now()
                 recorder.make_room()
 
+    @property
+    def _file(self) -> Path:
+        written = None if self._recorder is None else self._recorder.written
+        return self._absolute.path(self._rank) if written is None else written
+
+    def _file_to_write(self) -> Path:
+        self._rank = self._rank or rank_of(os.environ)
+        path = self._absolute.path(self._rank)
+        self._absolute.make_directories(path)
+        if self._rank is not None and self._overwrites:
+            remove_former_ranks(path, self._rank)
+        return path
+
     def _at_exit(self) -> None:
         try:
             self.end()
@@ -311,16 +357,8 @@ class Recording:
 
     def _another(self) -> Recording:
         """The same, not yet begun."""
-        return Recording(
-            self._asked_path,
-            wait=self._schedule.wait,
-            warmup=self._schedule.warmup,
-            active=self._schedule.active,
-            plain_steps=self._schedule.plain_steps,
-            stacks=self._options.stacks,
-            shapes=self._options.shapes,
-            memory=self._options.memory,
-            light=self._options.light,
-            max_size_bytes=self._max_size_bytes,
-            check_hazards=self._check_hazards,
-        )
+        return Recording(self._asked_path, **self._asked)
+
+    def __reduce__(self) -> tuple[Callable[..., Recording], tuple[Path]]:
+        """What reaches another process is the same, not yet begun."""
+        return functools.partial(Recording, **self._asked), (self._asked_path,)

@@ -118,9 +118,10 @@ class Session:
         with detached():
             self._profiler.stop_trace()
 
-    def write(self, path: Path) -> Written:
+    def write(self, path: Path, *, since_ns: int) -> Written:
         """Write the trace, once stopped; see `trace_file.write`. Raises RecordingFailed."""
-        return trace_file.write(self._profiler.export_chrome_trace, path, unfinished=self._unfinished)
+        export = self._profiler.export_chrome_trace
+        return trace_file.write(export, path, unfinished=self._unfinished, since_ns=since_ns)
 
 
 @contextmanager
