@@ -226,8 +226,12 @@ class Recorder:
     def abandon(self) -> None:
         """Forget about the profiler, which another thread's is about to take the place of.
 
-        To stop it then crashes the process (torch 2.13).
+        To stop it then crashes the process (torch 2.13), unless it records all threads.
         """
+        take = self._running
+        if take is not None and take.session is not None and take.session.all_threads:
+            with suppress(Exception):
+                self._stop()
         if self._guard is not None:
             self._guard.stop()
         self._rehearsal = self._recording = None
