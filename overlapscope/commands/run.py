@@ -18,6 +18,7 @@ from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices, script
 from overlapscope.recorder._torch import require_torch
+from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
 from overlapscope.words import clean, plural
@@ -70,11 +71,11 @@ class Command:
         )
         arguments.required = False
         parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
-        parser.add_argument("--wait", metavar="N", type=int, default=3, help="steps to leave out first (default: 3)")
+        parser.add_argument("--wait", metavar="N", type=int, help="steps to leave out first (default: 3)")
         parser.add_argument(
             "--warmup", metavar="N", type=int, default=2, help="steps to record, but not judge, then (default: 2)"
         )
-        parser.add_argument("--active", metavar="N", type=int, default=5, help="steps to judge (default: 5)")
+        parser.add_argument("--active", metavar="N", type=int, help="steps to judge (default: 5)")
         parser.add_argument(
             "--plain-steps",
             metavar="N",
@@ -82,6 +83,28 @@ class Command:
             default=DEFAULT_PLAIN_STEPS,
             help="steps to time right before and right behind the recording, while nothing is recorded "
             f"(default: {DEFAULT_PLAIN_STEPS}; 0 for none)",
+        )
+        parser.add_argument(
+            "--delay",
+            metavar="S",
+            type=float,
+            help="record by the time instead of by steps: begin after so many seconds",
+        )
+        parser.add_argument("--duration", metavar="S", type=float, help="and record for so many (default: to the end)")
+        parser.add_argument(
+            "--capture-range",
+            metavar="NAME",
+            help="record while the program is in this range (record_function or torch.cuda.nvtx), or with "
+            "cudaProfilerApi from cudaProfilerStart to cudaProfilerStop",
+        )
+        parser.add_argument(
+            "--slow-step",
+            metavar="X",
+            type=float,
+            help="record all the time, and keep the first step that takes over X times the median",
+        )
+        parser.add_argument(
+            "--repeat", metavar="N", type=int, default=1, help="record so many times, into NAME-1, NAME-2, ..."
         )
         parser.add_argument("--stacks", action="store_true", help="record Python lines (slows the host down)")
         parser.add_argument("--shapes", action="store_true", help="record the shapes of inputs")
@@ -107,6 +130,11 @@ class Command:
             "filled in",
         )
         parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
+        parser.add_argument(
+            "--stop-after-recording",
+            action="store_true",
+            help="end the script, as by sys.exit(), when the steps are recorded and those behind them timed",
+        )
         parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
 
     def run(self, args: argparse.Namespace) -> NoReturn:
@@ -136,18 +164,26 @@ class _Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Finds out what can be found out before the program runs. Raises UsageError and MissingPackage."""
+        asked = args.output or Path(f"{_name(args.script, module=args.module)}.trace.json.gz")
         # A launcher that starts its processes again after a failure means to go on.
         force = args.force or int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
-        self._directory = Path.cwd()
-        """Where the person is. The program may go elsewhere."""
+        told = (args.delay, args.duration, args.capture_range) != (None, None, None)
+        wait, active = (0, None) if told else (3, None if args.slow_step is not None else 5)
         self._recording = ProgramRecording(
-            args.output or Path(f"{_name(args.script, module=args.module)}.trace.json.gz"),
+            asked,
+            self._tell,
             self._last_words,
             overwrites=force,
-            wait=args.wait,
+            stops=args.stop_after_recording,
+            wait=wait if args.wait is None else args.wait,
             warmup=args.warmup,
-            active=args.active,
+            active=active if args.active is None else args.active,
             plain_steps=args.plain_steps,
+            delay_s=args.delay,
+            duration_s=args.duration,
+            capture_range=args.capture_range,
+            slow_step=args.slow_step,
+            repeat=args.repeat,
             stacks=args.stacks,
             shapes=args.shapes,
             memory=args.memory,
@@ -162,7 +198,9 @@ class _Run:
         if args.open:
             require_packages()
         self._recording.prepare()
-        check_output(self._recording.path, force=force)
+        path = self._recording.shown(self._recording.path)
+        for number in range(args.repeat):
+            check_output(path if args.repeat == 1 else window_path(path, number + 1), force=force)
         self._process = os.getpid()
         self._recording.begin_with_torch()
 
@@ -177,15 +215,15 @@ class _Run:
             return
         with suppress(Exception):
             sys.stdout.flush()
-        if self._finish() and not self._recording.rank:
+        recording = self._recording
+        if self._finish() and not recording.rank:
             self._analyze()
-            if self._recording.rank is not None:
-                job = shlex.quote(str(self._recording.job))
+            if recording.rank is not None:
+                job = shlex.quote(str(recording.shown(recording.job)))
                 self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
 
     def _last_words(self) -> None:
-        if self._finish() and not self._recording.rank:
-            self._tell(f"`overlapscope analyze {self._recording.path}` says what is in it.")
+        self._finish()
 
     def _finish(self) -> bool:
         """Whether there is a trace."""
@@ -200,7 +238,6 @@ class _Run:
                     self._tell(note)
             if written:
                 self._tell_step_times()
-                self._tell(f"wrote {recording.path}")
             elif "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
             else:
@@ -229,16 +266,16 @@ class _Run:
 
     def _analyze(self) -> None:
         if len(devices.activities(cuda=devices.cuda_is_up())) == 1:
-            self._tell("no GPU activity: the program used no GPU, so there is nothing to say about overlap.")
+            self._tell(f"no GPU activity: {devices.why_unused()}, so there is nothing to say about overlap.")
         else:
             # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
             limit = ("--max-size", str(max(3 * self._max_size_bytes, _LEAST_LIMIT_BYTES)))
-            apart("analyze", str(self._directory / self._recording.path), *limit)
+            recording = self._recording
+            apart("analyze", str(recording.path), *limit)
             if self._open:
                 # Ctrl-C ends the dashboard; the program has ended already.
                 with suppress(KeyboardInterrupt):
-                    shown = self._recording.path if self._recording.rank is None else self._recording.job
-                    apart("dashboard", str(self._directory / shown), *limit)
+                    apart("dashboard", str(recording.path if recording.rank is None else recording.job), *limit)
 
     def _tell(self, sentence: str) -> None:
         rank = self._recording.rank

@@ -96,7 +96,9 @@ class Destination:
         path = self._filled_in("0" if rank is None else str(rank.number), str(os.getpid()))
         if rank is None or self._tells_processes_apart:
             return path
-        return _ranks_directory(path) / f"rank{rank.number}.trace{_suffix(path)}"
+        suffix = _suffix(path)
+        stem = path.name.removesuffix(suffix).removesuffix(".trace")
+        return path.with_name(f"{stem}{_RANKS}") / f"rank{rank.number}.trace{suffix}"
 
     def make_directories(self, path: Path) -> None:
         """Those that were not asked to be there, for a file of its."""
@@ -104,10 +106,9 @@ class Destination:
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
 
-    def job(self) -> Path:
-        """The files of all ranks, as commands take them: their directory, or a glob pattern."""
-        path = self._filled_in("*", "*")
-        return path if self._tells_processes_apart else _ranks_directory(path)
+    def pattern_of_ranks(self) -> Path | None:
+        """A glob pattern of the files of all ranks; None where they have a directory."""
+        return self._filled_in("*", "*") if self._tells_processes_apart else None
 
     @property
     def _tells_processes_apart(self) -> bool:
@@ -128,8 +129,14 @@ class Destination:
             raise UsageError(f"{path}: the directory {path.parent} may not be written to; choose another.")
 
 
-def _ranks_directory(path: Path) -> Path:
-    return path.with_name(f"{path.name.removesuffix(_suffix(path)).removesuffix('.trace')}{_RANKS}")
+def window_path(path: Path, number: int) -> Path:
+    """The file of one of several windows: `x-2.trace.json.gz`, or of a rank `x-2.traces/rank3.trace.json.gz`."""
+    if path.parent.suffix == _RANKS:
+        return path.parent.with_name(f"{path.parent.stem}-{number}{_RANKS}") / path.name
+    suffix = _suffix(path)
+    stem = path.name.removesuffix(suffix)
+    trace = ".trace" if stem.endswith(".trace") else ""
+    return path.with_name(f"{stem.removesuffix('.trace')}-{number}{trace}{suffix}")
 
 
 def remove_former_ranks(path: Path, rank: Rank) -> None:

@@ -7,24 +7,30 @@ import contextlib
 import functools
 import inspect
 import os
+import shlex
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
-from overlapscope.recorder.destination import Destination, Rank, rank_of, remove_former_ranks
+from overlapscope.recorder.capture_range import CaptureRange
+from overlapscope.recorder.clock import Clock
+from overlapscope.recorder.destination import Destination, Rank, rank_of, remove_former_ranks, window_path
 from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
 from overlapscope.recorder.step_times import StepTimes
+from overlapscope.recorder.termination import Termination, held
+from overlapscope.words import clean
 
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
@@ -58,6 +64,11 @@ class Recording:
     (0: none). Before all that the program's first steps are recorded in a rehearsal, which is what there is of a
     program that makes too few (`schedule`). With `check_hazards`, which slows every step, none are timed.
 
+    Instead of by steps a window of `duration_s` seconds (None: until the end) can open `delay_s` after the start; or
+    with a range of the program named `capture_range`, until that is left (`"cudaProfilerApi"`: between the two calls
+    of the CUDA runtime). With `slow_step` steps are recorded all the time and thrown away, until one takes over so many
+    times the median. There are `repeat` windows, with a file for each.
+
     `stacks`, `shapes` and `memory` record the Python stack, the shapes of inputs and every allocation too; `light`
     leaves out PyTorch's ops, and slows the program less.
     `max_size_bytes` bounds the memory that events may take while they are recorded (see `memory_guard`); past it
@@ -66,9 +77,10 @@ class Recording:
 
     _overwrites = True
     """Whether a file that is there already is replaced."""
-    _may_be_put_off = False
-    """Whether to start only when CUDA is initialised or a step ends, where there is a GPU: see
-    `devices.cuda_may_come_up`. A program that does neither is not recorded then."""
+    _whole_program = False
+    """Whether the program ends with the recording, and need know nothing of it. Then it starts only when CUDA is
+    initialised or a step ends, where there is a GPU (`devices.cuda_may_come_up`): a program that does neither is not
+    recorded. And a profiler of the program's that runs at the end is stopped."""
 
     def __init__(
         self,
@@ -78,6 +90,11 @@ class Recording:
         warmup: int = 1,
         active: int | None = None,
         plain_steps: int = DEFAULT_PLAIN_STEPS,
+        delay_s: float | None = None,
+        duration_s: float | None = None,
+        capture_range: str | None = None,
+        slow_step: float | None = None,
+        repeat: int = 1,
         stacks: bool = False,
         shapes: bool = False,
         memory: bool = False,
@@ -87,31 +104,34 @@ class Recording:
     ) -> None:
         """Raises UsageError for numbers, file names and options that make no sense."""
         self._asked_path = Path(path)
-        self._asked: dict[str, Any] = {
-            "wait": wait,
-            "warmup": warmup,
-            "active": active,
-            "plain_steps": plain_steps,
-            "stacks": stacks,
-            "shapes": shapes,
-            "memory": memory,
-            "light": light,
-            "max_size_bytes": max_size_bytes,
-            "check_hazards": check_hazards,
-        }
         self._destination = Destination.asked(path)
-        if max_size_bytes <= 0:
-            raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
-        self._schedule = Schedule(
-            wait=wait, warmup=warmup, active=active, plain_steps=0 if check_hazards else plain_steps
-        )
-        self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
-        self._max_size_bytes = max_size_bytes
-        self._check_hazards = check_hazards
         self._absolute = self._destination.absolute()
         """The same, whatever directory the program goes to."""
         self._rank: Rank | None = None
         self._stepped = False
+        if max_size_bytes <= 0:
+            raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
+        self._schedule = Schedule(
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            # Steps around a slow one say nothing of it.
+            plain_steps=0 if check_hazards or slow_step is not None else plain_steps,
+            delay_s=delay_s,
+            duration_s=duration_s,
+            capture_range=capture_range,
+            slow_step=slow_step,
+            repeat=repeat,
+        )
+        self._trigger: Clock | CaptureRange | None = None
+        """What opens and closes windows, where steps do not."""
+        if capture_range is not None:
+            self._trigger = CaptureRange(capture_range, self._between_instructions)
+        elif self._schedule.by_clock:
+            self._trigger = Clock(delay_s or 0, duration_s, self._between_instructions)
+        self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
+        self._max_size_bytes = max_size_bytes
+        self._check_hazards = check_hazards
         self._recorder: Recorder | None = None
         self._process = self._thread = -1
         """Who began. The profiler belongs to that thread of that process."""
@@ -124,23 +144,40 @@ class Recording:
         self._checker: HazardChecker | None = None
         self._untimed: tuple[str, ...] = ()
         """Why no plain steps are timed, where that is so."""
-        self._discarded: tuple[str, ...] = ()
-        """Why nothing is written, where that is so."""
+        self._shown_from = None if self._asked_path.is_absolute() else Path.cwd()
+        """Where the person is, to whom paths are shown as they were asked for."""
+        self._told = 0
+        """Of so many files was said that they are there."""
+        self._termination = Termination(self._last_words)
+        self._own_profiler = OwnProfiler(self._give_way, self._working)
+        self._gave_way: tuple[str, ...] = ()
+        """To what, where that is so: nothing of this recording is written then."""
 
     @property
     def path(self) -> Path:
-        """The trace file, this rank's own where there are several, as far as that is known by now."""
-        return self._destination.directory / self._file.relative_to(self._absolute.directory)
+        """The trace file, this rank's own where there are several, as far as that is known by now; of several windows
+        the last that was written.
+        """
+        return self.paths[-1] if self.paths else self._destination.path(self._rank or rank_of(os.environ))
 
     @property
     def job(self) -> Path:
         """The trace files of all ranks: a directory or a glob pattern."""
-        return self._destination.job()
+        pattern = self._destination.pattern_of_ranks()
+        if pattern is None:
+            return self.path.parent
+        return window_path(pattern, len(self.paths)) if self._schedule.repeat > 1 else pattern
 
     @property
     def rank(self) -> int | None:
         """This process's rank, where there are several."""
         return None if self._rank is None else self._rank.number
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that were written so far: of several windows one each, numbered from 1."""
+        written = () if self._recorder is None else self._recorder.paths
+        return tuple(self._destination.directory / path.relative_to(self._absolute.directory) for path in written)
 
     @property
     def finished(self) -> bool:
@@ -159,7 +196,9 @@ class Recording:
     def notes(self) -> tuple[str, ...]:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
-        return () if self._recorder is None else (*self._recorder.notes, *self._untimed, *self._discarded, *checked)
+        late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
+        recorder = self._recorder
+        return () if recorder is None else (*recorder.notes, *late, *self._untimed, *self._gave_way, *checked)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -192,22 +231,26 @@ class Recording:
             max_size_bytes=self._max_size_bytes,
             on_too_much=self._interrupt,
         )
-        with contextlib.ExitStack() as undo, self._working():
+        with self._working(), contextlib.ExitStack() as undo:
             if self._check_hazards:
                 from overlapscope.recorder.hazards import HazardChecker
 
                 self._checker = HazardChecker()
                 self._checker.start()
                 undo.callback(self._checker.stop)
-            recorder.start(put_off=self._may_be_put_off and devices.cuda_may_come_up())
+            recorder.start(put_off=self._whole_program and devices.cuda_may_come_up())
+            if self._trigger is not None:
+                self._trigger.start()
             undo.pop_all()
-        self._process, self._thread = os.getpid(), threading.get_ident()
-        self._recorder = recorder
-        current.set_current(self)
-        if recorder.put_off:
-            devices.when_cuda_comes_up(self._on_cuda)
-        # A program that dies without `end` still leaves its trace.
-        atexit.register(self._at_exit)
+            self._own_profiler.watch(self._absolute.path(self._rank))
+            self._process, self._thread = os.getpid(), threading.get_ident()
+            self._recorder = recorder
+            current.set_current(self)
+            if recorder.put_off:
+                devices.when_cuda_comes_up(self._on_cuda)
+            # A program that dies without `end` still leaves its trace.
+            atexit.register(self._at_exit)
+            self._termination.watch()
 
     def step(self) -> None:
         """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
@@ -218,8 +261,10 @@ class Recording:
             with self._working():
                 if not self._stepped:
                     # By now the processes of a program that starts them itself have been told their ranks.
-                    self._rank, self._stepped = rank_of(os.environ), True
+                    self._rank, self._stepped = self._rank or rank_of(os.environ), True
                 recorder.step()
+                if self._trigger is not None:
+                    self._trigger.advance(recorder)
 
     def end(self) -> None:
         """Stop recording and write the trace, unless that is done, and add the steps that were timed since.
@@ -234,10 +279,51 @@ class Recording:
             return
         self._check_thread()
         with self._working():
+            self._own_profiler.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
+        self._tell_ending()
+        if self._own_profiler.failure is not None:
+            self._gave_way = ()
+            raise RecordingFailed(self._own_profiler.failure)
         if recorder.failure is not None:
             raise recorder.failure
+
+    def _tell_ending(self) -> None:
+        if self._speaks:
+            for note in self.notes:
+                self._tell(note)
+
+    def _tell_written(self) -> None:
+        """Say at once that there is a trace: the program may never come to its end."""
+        recorder = self._recorder
+        if recorder is None or recorder.running:
+            return
+        written = (*recorder.paths, *((self._own_profiler.path,) if self._own_profiler.taken else ()))
+        for path in written[self._told :]:
+            self._tell_file(path)
+        self._told = len(written)
+
+    def _tell_file(self, path: Path) -> None:
+        shown = self.shown(path)
+        if self._speaks:
+            self._tell(f"wrote {shown}, analyze with `overlapscope analyze {shlex.quote(str(shown))}`")
+
+    def shown(self, path: Path) -> Path:
+        """An absolute path as the person would write it."""
+        near = self._shown_from is not None and path.is_relative_to(self._shown_from)
+        return path.relative_to(self._shown_from or "") if near else path
+
+    @property
+    def _speaks(self) -> bool:
+        """Of several ranks the first speaks for all."""
+        return not self.rank
+
+    def _tell(self, sentence: str) -> None:
+        """To the person, not to the program: on stderr."""
+        # The program may have put something else in its place, or closed it.
+        with contextlib.suppress(Exception):
+            print(f"overlapscope: {clean(sentence)}", file=sys.stderr, flush=True)
 
     def end_after(self, error: BaseException) -> None:
         """`end`, where the program is failing: its own exception matters more, and is told of a failure here."""
@@ -294,11 +380,8 @@ class Recording:
                 if self._cuda_is_up:
                     recorder.start_now()
                 recorder.make_room()
-
-    @property
-    def _file(self) -> Path:
-        written = None if self._recorder is None else self._recorder.written
-        return self._absolute.path(self._rank) if written is None else written
+                if self._trigger is not None:
+                    self._trigger.advance(recorder)
 
     def _file_to_write(self) -> Path:
         self._rank = self._rank or rank_of(os.environ)
@@ -312,7 +395,11 @@ class Recording:
         try:
             self.end()
         except OverlapscopeError as failure:
-            print(f"overlapscope: {failure}", file=sys.stderr)
+            self._tell(str(failure))
+
+    def _last_words(self) -> None:
+        """A signal is about to end the program."""
+        self._at_exit()
 
     # -- who may do what ------------------------------------------------------------------------------
 
@@ -325,11 +412,16 @@ class Recording:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
+        with held():
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+            self._tell_written()
+            if self._recorder is not None and self._recorder.complete and not self._gave_way:
+                # From now on nothing is lost when the program is killed.
+                self._termination.unwatch()
 
     def _check_free(self) -> None:
         if self._process != -1:
@@ -344,14 +436,31 @@ class Recording:
         """`other` is to begin while this one is under way. Raises UsageError."""
         raise UsageError(f"{self.path} is being recorded; end that recording first, there can be one at a time.")
 
+    def _give_way(self, because: str) -> bool:
+        """Stop and write nothing, but go on looking for hazards. False where this recording is complete and stands."""
+        recorder = self._recorder
+        if recorder is None or not recorder.running:
+            return False
+        if threading.get_ident() == self._thread:
+            with self._working():
+                recorder.discard()
+        else:
+            recorder.abandon()
+        self._gave_way = (because,)
+        return True
+
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
             raise UsageError("a recording must be ended on the thread that began it; call end() there.")
 
     def _leave(self) -> None:
         self._ended = True
+        if self._trigger is not None:
+            self._trigger.stop()
         if self._checker is not None:
             self._checker.stop()
+        self._own_profiler.unwatch()
+        self._termination.unwatch()
         current.set_current(None)
         atexit.unregister(self._at_exit)
 
@@ -362,3 +471,8 @@ class Recording:
     def __reduce__(self) -> tuple[Callable[..., Recording], tuple[Path]]:
         """What reaches another process is the same, not yet begun."""
         return functools.partial(Recording, **self._asked), (self._asked_path,)
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        checked = {"max_size_bytes": self._max_size_bytes, "check_hazards": self._check_hazards}
+        return {**asdict(self._schedule), **asdict(self._options), **checked}

@@ -16,6 +16,7 @@ from overlapscope.errors import UsageError
 from overlapscope.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.recorder import all_threads, devices, trace_file
 from overlapscope.recorder.cupti import detached
+from overlapscope.recorder.termination import undisturbed
 from overlapscope.recorder.trace_file import Written
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Metadata:
 
 
 class Session:
-    """The profiler, running from the constructor to `stop`. Must be stopped on the thread that started it."""
+    """The profiler, running from the constructor to `stop`, on the same thread unless it records all threads."""
 
     metadata: Metadata
     """What it was stopped with."""
@@ -78,6 +79,7 @@ class Session:
 
         from overlapscope.recorder.event_notes import EventNotes
 
+        undisturbed()
         # Asked for all threads, it records no memory (pytorch issue 192290, torch 2.13).
         self.all_threads = all_threads.possible() and not options.memory
         """Whether the ops of all threads are recorded, and any thread may stop it."""
@@ -96,7 +98,11 @@ class Session:
         with warnings.catch_warnings(), _quiet_kineto():
             # It says what every one of its recordings does (torch 2.11).
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
-            self._profiler.prepare_trace()
+            _starting.append(self)
+            try:
+                self._profiler.prepare_trace()
+            finally:
+                _starting.remove(self)
         # What is still under way now would be in the trace without its launch: a lead-in.
         with suppress(RuntimeError):
             devices.synchronize()
@@ -110,6 +116,7 @@ class Session:
 
         `unfinished` is the name of an annotation that is open (`trace_file.write`).
         """
+        undisturbed()
         self._event_notes.stop()
         self.metadata, self._unfinished = metadata, unfinished
         # Kineto takes metadata only while it runs.
@@ -145,6 +152,14 @@ def _in_forked_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_forked_child)
+
+
+_starting: list[Session] = []
+
+
+def starting() -> bool:
+    """Whether the profiler that begins to record is a session's."""
+    return bool(_starting)
 
 
 @contextmanager

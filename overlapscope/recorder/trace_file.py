@@ -16,6 +16,7 @@ from typing import IO, Self
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import claims
+from overlapscope.recorder.termination import undisturbed
 
 _GZIP_LEVEL = 6
 _COPIED_AT_ONCE = 1 << 20
@@ -53,6 +54,7 @@ def write(
     Raises RecordingFailed where the file cannot be written; nothing is left under its name then, but what was
     there before.
     """
+    undisturbed()
     try:
         # Beside the target, as it must be on the same disk to be moved there in one go.
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
@@ -87,6 +89,7 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
     removed meanwhile is left alone.
     """
     path = written.path
+    undisturbed()
     try:
         if Written.now(path) != written:
             raise OSError("it is not the file that was written")
