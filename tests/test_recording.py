@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,12 +20,14 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.errors import RecordingFailed, UsageError
+from overlapscope.recorder import all_threads
 from overlapscope.recorder.current import current
 from overlapscope.recorder.destination import Destination, Rank, rank_of
 from overlapscope.recorder.memory_guard import anonymous_bytes, bound
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
-from overlapscope.recorder.session import Options
+from overlapscope.recorder.session import Metadata, Options, Session
+from overlapscope.trace import PlainSteps
 
 torch = pytest.importorskip("torch", reason="records with torch")
 known_causes = pytest.importorskip("tests.programs.known_causes", reason="records with torch")
@@ -88,6 +91,10 @@ def python(code: str, cwd: Path, **environment: str) -> subprocess.CompletedProc
         text=True,
         check=False,
     )
+
+
+def _add(tensor: Any) -> None:
+    tensor + 1
 
 
 def _mark_and_collate(samples: list[int]) -> Any:
@@ -480,6 +487,67 @@ with ov.record(path, active=2) as rec:
             rec.step()
         assert said and "the thread that began it" in said[0]
         assert steps(path) == [0]
+
+    def test_steps_that_are_marked_on_another_thread_only_are_told_of(self, path: Path) -> None:
+        with ov.record(path) as rec:
+            thread = threading.Thread(target=ov.step)
+            thread.start()
+            thread.join()
+        (note,) = rec.notes
+        assert note.startswith("Steps were marked on another thread")
+
+    @pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
+    def test_ops_and_ranges_of_all_threads_are_recorded(self, path: Path) -> None:
+        def answer(number: int) -> int:
+            with torch.profiler.record_function(f"request {number}"):
+                (torch.ones(3, requires_grad=True) * 3).sum().backward()
+            return threading.get_native_id()
+
+        with ThreadPoolExecutor(1) as before, ThreadPoolExecutor(1) as later:
+            before.submit(answer, 0).result()
+            with ov.record(path) as rec:
+                threads = [before.submit(answer, 1).result(), later.submit(answer, 2).result()]
+        assert rec.notes == () and names(path) == ["request 1", "request 2"]
+        multiplied = [event["tid"] for event in content(path)["traceEvents"] if event["name"] == "aten::mul"]
+        assert sorted(set(multiplied)) == sorted(threads)
+        ov.load(path)
+
+    @pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
+    def test_before_the_profiler_stops_no_thread_notes_an_op_any_more(self, path: Path) -> None:
+        done, ended = 0, False
+
+        def work_on() -> None:
+            nonlocal done
+            while not ended:
+                with torch.profiler.record_function(f"range {done}"):
+                    done += 1
+
+        session = Session(Options())
+        thread = threading.Thread(target=work_on)
+        thread.start()
+        while done < 10:
+            time.sleep(0.001)
+        all_threads.settle()
+        settled = done
+        while done < settled + 100:
+            time.sleep(0.001)
+        session.stop(Metadata(0, PlainSteps()), unfinished=None)
+        ended = True
+        thread.join()
+        session.write(path, since_ns=0)
+        assert 10 <= len(names(path)) <= settled + 1
+
+    @pytest.mark.skipif(anonymous_bytes() is None, reason="this system does not say how much memory a process has")
+    @pytest.mark.parametrize("stacks", [False, True])
+    def test_a_forked_child_does_not_keep_its_ops_in_memory(self, stacks: bool, path: Path) -> None:
+        with ov.record(path, stacks=stacks):
+            child = os.fork()
+            if child == 0:
+                three, before = torch.ones(3), anonymous_bytes() or 0
+                for _ in range(100_000):
+                    _add(three)
+                os._exit(int((anonymous_bytes() or 0) - before > 20 * MB))
+            assert os.waitpid(child, 0)[1] == 0
 
     def test_any_thread_can_record(self, path: Path) -> None:
         def record() -> None:

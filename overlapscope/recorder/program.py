@@ -52,7 +52,7 @@ class ProgramRecording(Recording):
         """A sentence on why there is no trace."""
         self._in_process = os.getpid()
         self._begin_on_main_thread = Interruption(self._try_to_begin)
-        self._optimizer_steps = OptimizerSteps(self._optimizer_stepped)
+        self._optimizer_steps = OptimizerSteps(self._optimizer_stepped, super().step)
         self._optimizer_marked = self._program_marks = False
         """Whether ends of steps were marked by the optimizer, and by the program."""
         self._own_recording: tuple[Recording, Path] | None = None
@@ -71,6 +71,7 @@ class ProgramRecording(Recording):
     def step(self) -> None:
         """Mark the end of a step; from now on the optimizer marks none."""
         if threading.get_ident() != self._thread:
+            super().step()
             return
         if not self._program_marks:
             self._program_marks = True

@@ -35,6 +35,11 @@ from overlapscope.words import clean
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
 
+_ELSEWHERE = (
+    "Steps were marked on another thread than the one that began the recording, where they do not count; mark them on "
+    "that one."
+)
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -108,7 +113,8 @@ class Recording:
         self._absolute = self._destination.absolute()
         """The same, whatever directory the program goes to."""
         self._rank: Rank | None = None
-        self._stepped = False
+        self._stepped = self._stepped_elsewhere = False
+        """Whether ends of steps were marked by the thread that began, and by others."""
         if max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
         self._schedule = Schedule(
@@ -197,8 +203,11 @@ class Recording:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
         late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
+        elsewhere = (_ELSEWHERE,) if self._stepped_elsewhere and not self._stepped else ()
         recorder = self._recorder
-        return () if recorder is None else (*recorder.notes, *late, *self._untimed, *self._gave_way, *checked)
+        return (
+            () if recorder is None else (*recorder.notes, *late, *elsewhere, *self._untimed, *self._gave_way, *checked)
+        )
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -256,6 +265,9 @@ class Recording:
         """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
         captured, and once nothing is recorded or timed any more.
         """
+        if threading.get_ident() != self._thread:
+            self._stepped_elsewhere = True
+            return
         recorder = self._live()
         if recorder is not None and not devices.capturing():
             with self._working():

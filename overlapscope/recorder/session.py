@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -80,6 +81,7 @@ class Session:
         from overlapscope.recorder.event_notes import EventNotes
 
         undisturbed()
+        self.stacks = options.stacks
         # Asked for all threads, it records no memory (pytorch issue 192290, torch 2.13).
         self.all_threads = all_threads.possible() and not options.memory
         """Whether the ops of all threads are recorded, and any thread may stop it."""
@@ -149,6 +151,8 @@ def _in_forked_child() -> None:
 
         autograd: Any = torch.autograd
         autograd._enable_record_function(False)
+        if any(session.stacks for session in _running):
+            sys.setprofile(None)
 
 
 os.register_at_fork(after_in_child=_in_forked_child)
