@@ -7,16 +7,17 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from overlapscope.commands import ProgramInterrupted
 from overlapscope.commands._output import check_output
 from overlapscope.commands._reading import parse_size
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
-from overlapscope.recorder import devices, script
+from overlapscope.recorder import children, devices, script
 from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.program import ProgramRecording
@@ -135,6 +136,12 @@ class Command:
             action="store_true",
             help="end the script, as by sys.exit(), when the steps are recorded and those behind them timed",
         )
+        parser.add_argument(
+            "--subprocesses",
+            action="store_true",
+            help="record the Python processes that the script starts, too, into NAME.traces, where they mark steps or "
+            "use a GPU",
+        )
         parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
 
     def run(self, args: argparse.Namespace) -> NoReturn:
@@ -169,28 +176,35 @@ class _Run:
         force = args.force or int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
         told = (args.delay, args.duration, args.capture_range) != (None, None, None)
         wait, active = (0, None) if told else (3, None if args.slow_step is not None else 5)
+        options: dict[str, Any] = {
+            "wait": wait if args.wait is None else args.wait,
+            "warmup": args.warmup,
+            "active": active if args.active is None else args.active,
+            "plain_steps": args.plain_steps,
+            "delay_s": args.delay,
+            "duration_s": args.duration,
+            "capture_range": args.capture_range,
+            "slow_step": args.slow_step,
+            "repeat": args.repeat,
+            "stacks": args.stacks,
+            "shapes": args.shapes,
+            "memory": args.memory,
+            "light": args.light,
+            "max_size_bytes": args.max_size,
+            "check_hazards": args.check_hazards,
+        }
         self._recording = ProgramRecording(
             asked,
             self._tell,
             self._last_words,
             overwrites=force,
             stops=args.stop_after_recording,
-            wait=wait if args.wait is None else args.wait,
-            warmup=args.warmup,
-            active=active if args.active is None else args.active,
-            plain_steps=args.plain_steps,
-            delay_s=args.delay,
-            duration_s=args.duration,
-            capture_range=args.capture_range,
-            slow_step=args.slow_step,
-            repeat=args.repeat,
-            stacks=args.stacks,
-            shapes=args.shapes,
-            memory=args.memory,
-            light=args.light,
-            max_size_bytes=args.max_size,
-            check_hazards=args.check_hazards,
+            late=args.subprocesses,
+            **options,
         )
+        self._children = children.traces(asked.absolute()) if args.subprocesses else None
+        self._started = children.Started()
+        self._began_ns = time.time_ns()
         self._max_size_bytes = args.max_size
         self._check_hazards = args.check_hazards
         self._open = args.open
@@ -201,6 +215,12 @@ class _Run:
         path = self._recording.shown(self._recording.path)
         for number in range(args.repeat):
             check_output(path if args.repeat == 1 else window_path(path, number + 1), force=force)
+        if self._children is not None:
+            if self._recording.rank is None:
+                children.make_room(self._children, force=force)
+            children.record_all(asked.absolute(), options)
+        else:
+            self._started.watch()
         self._process = os.getpid()
         self._recording.begin_with_torch()
 
@@ -216,7 +236,9 @@ class _Run:
         with suppress(Exception):
             sys.stdout.flush()
         recording = self._recording
-        if self._finish() and not recording.rank:
+        written = self._finish()
+        self._tell_children()
+        if written and not recording.rank:
             self._analyze()
             if recording.rank is not None:
                 job = shlex.quote(str(recording.shown(recording.job)))
@@ -240,9 +262,26 @@ class _Run:
                 self._tell_step_times()
             elif "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
-            else:
+            elif self._children is None:
                 self._tell("nothing was recorded.")
         return written
+
+    def _tell_children(self) -> None:
+        if self._children is None:
+            if self._started.count and self._recording.may_be_elsewhere:
+                self._tell(
+                    f"the program started Python processes ({self._started.count}), which were not recorded; "
+                    "--subprocesses records those that mark steps or use a GPU."
+                )
+            return
+        own = [path.absolute() for path in self._recording.paths]
+        found = [path for path in children.written(self._children, self._began_ns) if path not in own]
+        job = shlex.quote(str(self._recording.shown(self._children)))
+        self._tell(
+            f"processes that the program started left traces ({len(found)}); `overlapscope analyze {job}` shows them."
+            if found
+            else "no process that the program started marked a step or used a GPU."
+        )
 
     def _tell_step_times(self) -> None:
         times = self._recording.step_times

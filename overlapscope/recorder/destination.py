@@ -53,6 +53,11 @@ def rank_of(environ: Mapping[str, str]) -> Rank | None:
         rank = Rank(distributed.get_rank(), distributed.get_world_size())
         if 0 <= rank.number < rank.world_size > 1:
             return rank
+    return rank_by_launcher(environ)
+
+
+def rank_by_launcher(environ: Mapping[str, str]) -> Rank | None:
+    """The place that environment variables tell of."""
     for number, world_size in _RANK_VARIABLES:
         told = environ.get(number, ""), environ.get(world_size, "")
         if all(one.isdecimal() for one in told) and int(told[0]) < int(told[1]) > 1:
@@ -69,6 +74,8 @@ class Destination:
     pattern: str
     """The rest of the path."""
     time: str
+    child: bool = False
+    """Whether it is of a process that the program started, of which there may be several, with or without a rank."""
 
     @classmethod
     def asked(cls, path: str | os.PathLike[str]) -> Self:
@@ -87,18 +94,24 @@ class Destination:
         """The same, whatever directory the program goes to."""
         return replace(self, directory=self.directory.absolute())
 
+    def of_child(self) -> Self:
+        """That of a process that the program started."""
+        return replace(self, child=True)
+
     def path(self, rank: Rank | None) -> Path:
         """The file of this process.
 
         Each rank has its own: where no `{rank}` and no `{pid}` sees to that, in a directory that loads as one job.
-        `runs/x.trace.json.gz` becomes `runs/x.traces/rank3.trace.json.gz` for rank 3.
+        `runs/x.trace.json.gz` becomes `runs/x.traces/rank3.trace.json.gz` for rank 3, and
+        `runs/x.traces/pid1234.trace.json.gz` for a child without one.
         """
         path = self._filled_in("0" if rank is None else str(rank.number), str(os.getpid()))
-        if rank is None or self._tells_processes_apart:
+        if self._tells_processes_apart or (rank is None and not self.child):
             return path
         suffix = _suffix(path)
+        who = f"pid{os.getpid()}" if rank is None else f"rank{rank.number}"
         stem = path.name.removesuffix(suffix).removesuffix(".trace")
-        return path.with_name(f"{stem}{_RANKS}") / f"rank{rank.number}.trace{suffix}"
+        return path.with_name(f"{stem}{_RANKS}") / f"{who}.trace{suffix}"
 
     def make_directories(self, path: Path) -> None:
         """Those that were not asked to be there, for a file of its."""

@@ -38,16 +38,17 @@ class ProgramRecording(Recording):
         *,
         overwrites: bool,
         stops: bool,
+        late: bool = False,
         **options: Any,
     ) -> None:
         """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `overwrites` says
-        whether a file that is there already may be replaced, `stops` ends the program when its recording is complete;
-        `options` are `Recording`'s.
+        whether a file that is there already may be replaced, `stops` ends the program when its recording is complete,
+        `late` waits for a step or a GPU that is used, also where there is no GPU; `options` are `Recording`'s.
         """
         super().__init__(path.absolute(), **options)
         self._shown_from = None if path.is_absolute() else Path.cwd()
         self._say, self._say_last, self._stops = say, say_last, stops
-        self._overwrites = overwrites
+        self._overwrites, self._late = overwrites, late
         self.failure: str | None = None
         """A sentence on why there is no trace."""
         self._in_process = os.getpid()
@@ -131,6 +132,9 @@ class ProgramRecording(Recording):
 
     def _last_words(self) -> None:
         self._say_last()
+
+    def _begins_late(self) -> bool:
+        return self._late or super()._begins_late()
 
     def _make_way(self, other: Recording) -> None:
         if self._give_way(_OWN_RECORDING):

@@ -22,7 +22,14 @@ from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.capture_range import CaptureRange
 from overlapscope.recorder.clock import Clock
-from overlapscope.recorder.destination import Destination, Rank, rank_of, remove_former_ranks, window_path
+from overlapscope.recorder.destination import (
+    Destination,
+    Rank,
+    rank_by_launcher,
+    rank_of,
+    remove_former_ranks,
+    window_path,
+)
 from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
@@ -175,6 +182,13 @@ class Recording:
         return window_path(pattern, len(self.paths)) if self._schedule.repeat > 1 else pattern
 
     @property
+    def may_be_elsewhere(self) -> bool:
+        """Whether processes which the program starts may do its work: it marks no steps, or has ranks of which no
+        launcher told.
+        """
+        return not self._stepped or (self._rank is not None and rank_by_launcher(os.environ) is None)
+
+    @property
     def rank(self) -> int | None:
         """This process's rank, where there are several."""
         return None if self._rank is None else self._rank.number
@@ -247,7 +261,7 @@ class Recording:
                 self._checker = HazardChecker()
                 self._checker.start()
                 undo.callback(self._checker.stop)
-            recorder.start(put_off=self._whole_program and devices.cuda_may_come_up())
+            recorder.start(put_off=self._begins_late())
             if self._trigger is not None:
                 self._trigger.start()
             undo.pop_all()
@@ -394,6 +408,10 @@ class Recording:
                 recorder.make_room()
                 if self._trigger is not None:
                     self._trigger.advance(recorder)
+
+    def _begins_late(self) -> bool:
+        """Whether to wait for the first use of the GPU or the end of the first step."""
+        return self._whole_program and devices.cuda_may_come_up()
 
     def _file_to_write(self) -> Path:
         self._rank = self._rank or rank_of(os.environ)
