@@ -66,9 +66,15 @@ def read_report(
 
 
 def read_baseline(
-    path: str | Path, *, ranges: Iterable[str] = (), limit_bytes: int | None = None, cache: bool = True
+    path: str | Path,
+    *,
+    ranges: Iterable[str] = (),
+    limit_bytes: int | None = None,
+    cache: bool = True,
+    allow_predicted: bool = False,
 ) -> Baseline:
-    """The baseline in a file, or the one that the traces or the report there make, with these `ranges` besides steps.
+    """The baseline in a file, or the one that the traces or the report there make, with these `ranges` besides steps;
+    of predictions where that is allowed.
 
     Raises UnreadableTrace where it is none of these, UsageError where the traces cannot serve as one.
     """
@@ -76,7 +82,8 @@ def read_baseline(
 
     if _begins_like(_BEGINS_LIKE_A_BASELINE, Path(path)):
         return baseline_file.from_json(_bytes(Path(path)), str(path))
-    return baseline.of(read_report([path], limit_bytes=limit_bytes, cache=cache), ranges=ranges)
+    report = read_report([path], limit_bytes=limit_bytes, cache=cache)
+    return baseline.of(report, ranges=ranges, allow_predicted=allow_predicted)
 
 
 def read_calibration(path: Path | None, trace: Trace, *, device: int | None = None) -> Calibration | None:

@@ -30,6 +30,7 @@ from overlapscope.recorder.destination import (
     remove_former_ranks,
     window_path,
 )
+from overlapscope.recorder.ignored_profilers import IgnoredProfilers
 from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
@@ -85,6 +86,9 @@ class Recording:
     leaves out PyTorch's ops, and slows the program less.
     `max_size_bytes` bounds the memory that events may take while they are recorded (see `memory_guard`); past it
     the recording ends early. `check_hazards` looks for data races as well, until `end`.
+
+    A torch.profiler that the program starts meanwhile takes precedence, and its trace is the recording
+    (`own_profiler`); with `ignore_own_profiler` it records nothing.
     """
 
     _overwrites = True
@@ -113,6 +117,7 @@ class Recording:
         light: bool = False,
         max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
         check_hazards: bool = False,
+        ignore_own_profiler: bool = False,
     ) -> None:
         """Raises UsageError for numbers, file names and options that make no sense."""
         self._asked_path = Path(path)
@@ -145,6 +150,7 @@ class Recording:
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
+        self._ignored_profilers = IgnoredProfilers(self._profiler_stepped) if ignore_own_profiler else None
         self._recorder: Recorder | None = None
         self._process = self._thread = -1
         """Who began. The profiler belongs to that thread of that process."""
@@ -218,10 +224,9 @@ class Recording:
         checked = () if self._checker is None else self._checker.notes
         late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
         elsewhere = (_ELSEWHERE,) if self._stepped_elsewhere and not self._stepped else ()
-        recorder = self._recorder
-        return (
-            () if recorder is None else (*recorder.notes, *late, *elsewhere, *self._untimed, *self._gave_way, *checked)
-        )
+        ignored = self._ignored_profilers.note if self._ignored_profilers is not None else None
+        told = (*late, *elsewhere, *self._untimed, *self._gave_way, *((ignored,) if ignored else ()), *checked)
+        return () if self._recorder is None else (*self._recorder.notes, *told)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -265,7 +270,10 @@ class Recording:
             if self._trigger is not None:
                 self._trigger.start()
             undo.pop_all()
-            self._own_profiler.watch(self._absolute.path(self._rank))
+            if self._ignored_profilers is None:
+                self._own_profiler.watch(self._absolute.path(self._rank))
+            else:
+                self._ignored_profilers.start()
             self._process, self._thread = os.getpid(), threading.get_ident()
             self._recorder = recorder
             current.set_current(self)
@@ -393,6 +401,9 @@ class Recording:
         else:
             self._interrupt()
 
+    def _profiler_stepped(self) -> None:
+        """The program told its own profiler, which is ignored, that a step ended."""
+
     def _interrupt(self) -> None:
         """On any thread. Where the recording is not the main thread's, its next step will see to what is to do."""
         if self._thread == threading.main_thread().ident:
@@ -489,7 +500,10 @@ class Recording:
             self._trigger.stop()
         if self._checker is not None:
             self._checker.stop()
-        self._own_profiler.unwatch()
+        if self._ignored_profilers is None:
+            self._own_profiler.unwatch()
+        else:
+            self._ignored_profilers.stop()
         self._termination.unwatch()
         current.set_current(None)
         atexit.unregister(self._at_exit)
@@ -504,5 +518,10 @@ class Recording:
 
     @property
     def _asked(self) -> dict[str, Any]:
-        checked = {"max_size_bytes": self._max_size_bytes, "check_hazards": self._check_hazards}
-        return {**asdict(self._schedule), **asdict(self._options), **checked}
+        return {
+            **asdict(self._schedule),
+            **asdict(self._options),
+            "max_size_bytes": self._max_size_bytes,
+            "check_hazards": self._check_hazards,
+            "ignore_own_profiler": self._ignored_profilers is not None,
+        }

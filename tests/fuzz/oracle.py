@@ -24,6 +24,7 @@ from overlapscope.analysis.results import Device, Period
 from overlapscope.budgets import config
 from overlapscope.budgets.check import check
 from overlapscope.budgets.settings import Settings
+from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
 from overlapscope.errors import OverlapscopeError
@@ -117,12 +118,14 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
     if measured is None:
         return
     yield "report", lambda: _report(measured)
-    yield "check", lambda: _check(case, trace, measured)
-    if rng.random() < 0.15:
+    judged = tried("check", lambda: _check(case, trace, measured))
+    if judged is not None and rng.random() < 0.05:
+        yield "check text", lambda: _shown(check_text.render(judged, width=WIDTH))
+    if rng.random() < 0.08:
         yield "analyze command", lambda: _drawn(analysis)
-    if rng.random() < 0.15:
+    if rng.random() < 0.08:
         yield "diff", lambda: _diff(rng, case.origin, measured)
-    if rng.random() < 0.1:
+    if rng.random() < 0.08:
         yield "whatif", lambda: _whatif(rng, trace)
     if rng.random() < 0.03:
         yield "ranks", lambda: _ranks(case.origin, trace)
@@ -157,6 +160,7 @@ def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
             swept.append(device.judged)
         windows = [(one.window.start_ns, one.window.end_ns) for one in swept]
         for one, expected in zip(swept, sweep.lengths(edges, windows), strict=True):
+            _must(one.span_ns == one.window.end_ns - one.window.start_ns, "span is not the window's length")
             _as_swept(one, expected)
         _must(windows[0] == _extent(trace, device.device), "window is not first start to last end", windows[0])
         for period in (*device.steps, *device.ranges):
@@ -191,7 +195,6 @@ def _as_swept(figures: Device | Period, expected: dict[str, int]) -> None:
 
 def _adds_up(figures: Device | Period) -> None:
     buckets = figures.buckets
-    _must(figures.span_ns == figures.window.end_ns - figures.window.start_ns, "span is not the window's length")
     _must(sum(msgspec.structs.asdict(buckets).values()) == figures.span_ns, "buckets do not add up to the span")
     _must(
         sum(figures.exposed_copy_by_cause.values()) == buckets.exposed_copy_ns, "causes of exposed copy do not add up"
@@ -290,7 +293,7 @@ def _settings() -> tuple[Settings, ...]:
     return (Settings(), config.from_mapping({"budgets": asked, "forbid": rules}, "settings"))
 
 
-def _check(case: Case, trace: Trace, report: Report) -> None:
+def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
     result = report.traces[0]
     for settings in _settings():
         judged = check(report, settings)
@@ -309,7 +312,7 @@ def _check(case: Case, trace: Trace, report: Report) -> None:
         for verdict in judged.verdicts:
             _must(verdict.value is None or math.isfinite(verdict.value), "a verdict's value is no number", verdict)
         json.loads(check_json.render(judged), parse_constant=_no_constant)
-    _shown(check_text.render(judged, width=WIDTH))
+    return judged
 
 
 # -- views
