@@ -47,14 +47,18 @@ class Recorder:
 
     def __init__(
         self,
-        path: Path,
+        path: Callable[[], Path],
         schedule: Schedule,
         options: Options,
         *,
+        since_ns: int,
         max_size_bytes: int,
         on_too_much: Callable[[], None],
     ) -> None:
-        """`on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one."""
+        """`path` and `since_ns` are as of `TraceFiles`.
+
+        `on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one.
+        """
         self._schedule = schedule
         self._options = options
         self._max_size_bytes = max_size_bytes
@@ -73,7 +77,7 @@ class Recorder:
         self._slow = None if schedule.slow_step is None else SlowSteps(schedule.slow_step)
         self._opens = schedule.wait
         """The next window opens at the end of that many steps, or later."""
-        self._files = TraceFiles(path, schedule.repeat)
+        self._files = TraceFiles(path, schedule.repeat, since_ns=since_ns)
         self._done: list[Take] = []
         """What is in the files of earlier windows."""
         self._steps = 0
@@ -126,7 +130,7 @@ class Recorder:
         """Sentences on what is, or will be, in the files."""
         counting = self._counting
         takes = self._done if counting is None else [*self._done, counting]
-        return [*(note for take in takes for note in take.notes), *self._notes, *self._failures]
+        return [*(note for take in takes for note in take.notes), *self._files.notes, *self._notes, *self._failures]
 
     @property
     def failure(self) -> RecordingFailed | None:
@@ -217,8 +221,12 @@ class Recorder:
     def abandon(self) -> None:
         """Forget about the profiler, which another thread's is about to take the place of.
 
-        To stop it then crashes the process (torch 2.13).
+        To stop it then crashes the process (torch 2.13), unless it records all threads.
         """
+        take = self._running
+        if take is not None and take.session is not None and take.session.all_threads:
+            with suppress(Exception):
+                self._stop()
         if self._guard is not None:
             self._guard.stop()
         self._rehearsal = self._recording = None
