@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from overlapscope.commands import ProgramInterrupted
+from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._output import check_output
 from overlapscope.commands._reading import parse_size
 from overlapscope.dashboard.launch import require_packages
@@ -20,6 +20,7 @@ from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.destination import prepare, rank_path, window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
+from overlapscope.streams import show
 from overlapscope.words import clean, plural
 
 _LAUNCHERS = {
@@ -56,7 +57,7 @@ class Command:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
 
     Everything that overlapscope says goes to stderr. The exit code is the
-    script's; 2 if it could not be run.
+    script's; 2 if it could not be run, 70 if overlapscope itself failed before.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -149,6 +150,9 @@ class Command:
             run.report()
         except KeyboardInterrupt:
             interrupted = True
+        except Exception as error:
+            # The program has ended, and how it did is for it to say.
+            tell_defect(error)
         if interrupted:
             raise ProgramInterrupted
         if run.in_forked_child:
@@ -199,8 +203,9 @@ class _Run:
         prepare(self._shown)
         # A launcher that starts its processes again after a failure means to go on.
         again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
+        inputs = () if args.module else (args.script,)
         for number in range(args.repeat):
-            check_output(self._trace(number), force=args.force or again)
+            check_output(self._trace(number), force=args.force or again, inputs=inputs)
         self._process = os.getpid()
         self._recording.begin_with_torch()
 
@@ -288,9 +293,9 @@ class _Run:
         self._show(f"{who}: {clean(sentence)}")
 
     def _show(self, text: str) -> None:
-        # The program may have put something else in the place of stderr, or closed it.
+        # The program may have put anything in the place of stderr, or closed it.
         with suppress(Exception):
-            print(text, file=sys.__stderr__, flush=True)
+            show(text, sys.__stderr__)
 
 
 def apart(*arguments: str) -> None:

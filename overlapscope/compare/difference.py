@@ -178,6 +178,7 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
         "trust",
         "lost",
         "predicted",
+        "files",
         "ranks",
     ]
     detail: str

@@ -55,5 +55,7 @@ def prepare(path: Path) -> None:
         raise UsageError(f"{path}: there is no directory {missing}; create it first.")
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; name a file in it.")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UsageError(f"{path}: may not be written to; choose another file.")
     if not os.access(directory, os.W_OK):
         raise UsageError(f"{path}: the directory {directory} may not be written to; choose another.")
