@@ -316,8 +316,6 @@ class Recording:
             self._own_profiler.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
-        if self._trigger is not None:
-            self._trigger.stop()
         self._tell_ending()
         if self._own_profiler.failure is not None:
             self._gave_way = ()
@@ -465,6 +463,8 @@ class Recording:
             if self._recorder is not None and self._recorder.complete and not self._gave_way:
                 # From now on nothing is lost when the program is killed.
                 self._termination.unwatch()
+        if self._trigger is not None and self._recorder is not None and not self._recorder.running:
+            self._trigger.stop()
 
     def _check_free(self) -> None:
         if self._process != -1:
