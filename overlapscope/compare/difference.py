@@ -14,6 +14,7 @@ import msgspec
 from overlapscope.analysis.results import Environment, Trust
 from overlapscope.report import Tool
 from overlapscope.rules.finding import Finding
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 
@@ -193,7 +194,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """Of each source."""
 
 
-class Diff(msgspec.Struct, frozen=True, kw_only=True):
+class Diff(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Two reports compared."""
 
     schema_version: int = SCHEMA_VERSION
