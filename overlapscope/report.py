@@ -15,6 +15,7 @@ from overlapscope import __version__
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.errors import UsageError
+from overlapscope.jobs import mixture
 from overlapscope.prediction.program import Program, find_program, summary
 from overlapscope.rules import find_all
 from overlapscope.rules.finding import Finding
@@ -40,6 +41,8 @@ class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
     tool: Tool = Tool()
     traces: tuple[TraceResult, ...]
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+    """What has to be said of the traces taken together: files that were left out, traces that are of different jobs."""
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -84,7 +87,7 @@ def joined(
     """`build`, for whoever has the plain programs already."""
     findings = find_all(analyses, programs, scope=scope, replayed=replayed)
     results = [one.result for one in analyses]
-    return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings)
+    return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings, notes=mixture(results))
 
 
 def _with_plain(result: TraceResult, program: Program | None) -> TraceResult:

@@ -1,4 +1,5 @@
-"""What opens and closes a recording's windows besides steps: the time, a range, a slow step; and several windows.
+"""What opens and closes a recording's windows besides steps: the time, a range, a slow step; and several windows. And
+programs whose own profiler is ignored.
 
 Every program here is a process of its own.
 """
@@ -37,12 +38,13 @@ def until(seconds, do):
 
 
 def run(options: str, program: str, cwd: Path) -> list[str]:
-    """Run a program with `overlapscope run OPTIONS -o x.json`; what that says, without its name."""
+    """Run a program with `overlapscope run OPTIONS -o x.json`; what that says at its end, without its name."""
     (cwd / "program.py").write_text(HEAD + program)
     done = execute([sys.executable, "-m", "overlapscope", "run", "-o", "x.json", *options.split(), "program.py"], cwd)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("overlapscope: ")]
-    return [line.removeprefix("overlapscope: ") for line in said if "no GPU activity" not in line]
+    at_end = [line for line in said if "no GPU activity" not in line and " wrote " not in line]
+    return [line.removeprefix("overlapscope: ") for line in at_end]
 
 
 def execute(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -81,18 +83,16 @@ class TestByTheTime:
         )
         found = names(tmp_path / "x.json")
         assert "due" in found and "early" not in found and "late" not in found
-        assert said == ["No step ended before or behind the recording, so none was timed without it.", "wrote x.json"]
+        assert said == ["No step ended before or behind the recording, so none was timed without it."]
 
     @pytest.mark.parametrize(
         "wait",
-        ["time.sleep(3)", "threading.Event().wait(3)", "server = threading.Thread(target=until, args=(3, list))\n"
-         "server.start(); server.join()"],
-        ids=["sleep", "event", "join"],
-    )  # fmt: skip
+        ["time.sleep(3)", "server = threading.Thread(target=time.sleep, args=(3,)); server.start(); server.join()"],
+    )
     def test_a_main_thread_that_waits_is_woken_for_it_and_waits_on(self, wait: str, tmp_path: Path) -> None:
         program = f"began = time.monotonic()\n{wait}\nassert time.monotonic() - began > 2.9\nwork('behind')"
         said = run("--delay 0.5 --duration 0.5 --plain-steps 0", program, tmp_path)
-        assert said == ["wrote x.json"]
+        assert said == []
         assert names(tmp_path / "x.json") == []
 
     def test_a_main_thread_that_computes_in_c_is_recorded_late_and_told(self, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ class TestARange:
         assert steps(tmp_path / "x.json") == [1, 2, 3]
         assert ov.load(tmp_path / "x.json").warm_up_steps == 1
         assert timed(tmp_path / "x.json") == (0, 3)
-        assert said[-1] == "wrote x.json"
+        assert len(said) == 1 and said[0].startswith("a step takes ")
 
     def test_one_that_is_never_entered(self, tmp_path: Path) -> None:
         said = run("--capture-range epochs", self.EPOCHS, tmp_path)
@@ -179,13 +179,12 @@ class TestSeveralWindows:
     LOOP = "for number in range({}):\n    work('w')\n    time.sleep(0.001)\n    ov.step()"
 
     def test_each_has_a_file_and_the_steps_timed_around_it(self, tmp_path: Path) -> None:
-        said = run("--repeat 3 --wait 4 --warmup 1 --active 2 --plain-steps 3", self.LOOP.format(60), tmp_path)
+        run("--repeat 3 --wait 4 --warmup 1 --active 2 --plain-steps 3", self.LOOP.format(60), tmp_path)
         paths = [tmp_path / f"x-{number}.json" for number in (1, 2, 3)]
         # Between two windows two steps settle, three are timed, and at least four pass.
         assert [steps(path) for path in paths] == [[11, 12, 13], [19, 20, 21], [27, 28, 29]]
         assert [timed(path) for path in paths] == [(3, 3)] * 3
         assert [ov.load(path).warm_up_steps for path in paths] == [1, 1, 1]
-        assert said[-3:] == ["wrote x-1.json", "wrote x-2.json", "wrote x-3.json"]
 
     def test_a_program_that_ends_before_the_last_is_told(self, tmp_path: Path) -> None:
         said = run("--repeat 9 --wait 0 --warmup 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
@@ -241,6 +240,56 @@ class TestASlowStep:
         )
         assert slow.none().startswith("No step took over 3 times the median of 10.00 ms (12 steps were judged)")
         assert "Only 0 steps could be judged" in SlowSteps(3).none()
+
+
+class TestIgnoringTheProgramsOwnProfiler:
+    PROGRAM = """
+import gzip, json
+from torch.profiler import ProfilerActivity, profile, schedule
+options = {"schedule": schedule(wait=1, warmup=1, active=2), "on_trace_ready": lambda _: 1 / 0, "with_stack": True}
+with profile(activities=[ProfilerActivity.CPU], **options) as prof:
+    for number in range(9):
+        work("loop")
+        prof.step()
+assert prof.step_num == 9
+assert prof.key_averages().table(sort_by="self_cpu_time_total") == "" and not len(prof.events())
+prof.export_chrome_trace("own.json")
+prof.export_chrome_trace("own.json.gz")
+prof.export_stacks("own.txt")
+assert json.load(open("own.json")) == json.load(gzip.open("own.json.gz")) == {"traceEvents": []}
+with torch.autograd.profiler.profile() as prof:
+    work("old")
+assert prof.table() == "" and prof.self_cpu_time_total == 0
+prof.export_chrome_trace("old.json")
+with torch.autograd.profiler.emit_nvtx():
+    work("nvtx")
+torch.autograd._disable_profiler()
+"""
+
+    def test_it_records_nothing_and_marks_the_steps(self, tmp_path: Path) -> None:
+        said = run("--ignore-own-profiler --wait 0 --warmup 0 --active 9 --plain-steps 0", self.PROGRAM, tmp_path)
+        assert said == ["The program's own profiler was ignored: what it shows and exports is empty."]
+        assert steps(tmp_path / "x.json") == list(range(9))
+        assert names(tmp_path / "x.json").count("loop") == 9
+
+    def test_in_code_until_the_recording_ends(self, tmp_path: Path) -> None:
+        program = """
+with ov.record("y.json", ignore_own_profiler=True, plain_steps=0) as rec:
+    ignored = torch.profiler.profile()
+    ignored.start()
+    work("in")
+    rec.step()
+ignored.step()
+ignored.stop()
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
+    work("behind")
+assert "behind" in prof.key_averages().table()
+prof.export_chrome_trace("own.json")
+"""
+        done = execute([sys.executable, "-c", HEAD + program], tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert names(tmp_path / "y.json") == ["ProfilerStep#0", "in"]
+        assert names(tmp_path / "own.json") == ["behind"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
@@ -52,10 +54,16 @@ class Command:
             from overlapscope.views.html.document import require_plotly
 
             require_plotly()
-        analyses, scope = _analyze(args)
+        from overlapscope.sources import look
+
+        found = look(args.traces)
+        analyses, scope = _analyze(args, found.files)
+        from msgspec.structs import replace as replaced
+
         from overlapscope.report import build, to_json
 
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
+        report = replaced(report, notes=(*found.notes, *report.notes))
         if args.format == "json":
             write(to_json(report), args.output, force=args.force)
             return DONE
@@ -67,13 +75,11 @@ class Command:
         return DONE
 
 
-def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:
-    from overlapscope.sources import LIMIT_BYTES, expand, load
+def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[TraceAnalysis], str]:
+    from overlapscope.sources import LIMIT_BYTES, load
 
     limit = LIMIT_BYTES if args.max_size is None else args.max_size
-    traces = [
-        load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in expand(args.traces)
-    ]
+    traces = [load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in files]
     from overlapscope.analysis import analyze_trace
 
     step = _step(args.step)

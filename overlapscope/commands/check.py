@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.commands._output import check_output, write
-from overlapscope.commands._reading import add_plain_step, add_reading_arguments
+from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
 from overlapscope.errors import ConfigError, UsageError
 from overlapscope.streams import tell
 from overlapscope.views.check import FORMATS
@@ -88,6 +88,7 @@ class Command:
         parser.add_argument(
             "--explain", metavar="BUDGET", help="tell all about one budget: how it is computed, and every value"
         )
+        add_allow_predicted(parser)
         add_plain_step(parser)
         add_reading_arguments(parser)
 
@@ -105,7 +106,13 @@ class Command:
         baseline = None
         if args.baseline is not None:
             ranges = settings.compared_ranges
-            baseline = read_baseline(args.baseline, ranges=ranges, limit_bytes=args.max_size, cache=args.cache)
+            baseline = read_baseline(
+                args.baseline,
+                ranges=ranges,
+                limit_bytes=args.max_size,
+                cache=args.cache,
+                allow_predicted=args.allow_predicted,
+            )
         result = check(report, settings, baseline=baseline)
         for warning in result.warnings:
             tell(f"overlapscope: warning: {warning}")
@@ -160,6 +167,7 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
         forbid=tuple(dict.fromkeys((*settings.forbid, *forbidden))),
         fail_level=args.fail_level,
         strict_env=args.strict_env,
+        allow_predicted=args.allow_predicted,
     )
 
 

@@ -71,11 +71,13 @@ def _positive(text: str) -> int:
 
 
 def _join(args: argparse.Namespace) -> RanksReport:
+    from msgspec.structs import replace
+
     from overlapscope.ranks.engine import reduce_all
     from overlapscope.ranks.files import expand_urls
     from overlapscope.ranks.join import Joined
     from overlapscope.ranks.result import Unreadable
-    from overlapscope.sources import LIMIT_BYTES
+    from overlapscope.sources import LIMIT_BYTES, look
 
     locations = expand_urls(args.sources)
     limit = LIMIT_BYTES if args.max_size is None else args.max_size
@@ -91,7 +93,8 @@ def _join(args: argparse.Namespace) -> RanksReport:
                 for rank in outcome:
                     joined.add(rank)
             bar(unreadable)
-    return joined.report()
+    report = joined.report()
+    return replace(report, notes=(*look(source for source in args.sources if "://" not in source).notes, *report.notes))
 
 
 class _Bar(Protocol):

@@ -114,6 +114,9 @@ class Command:
             "--check-hazards", action="store_true", help="look for data races between host and GPU, and between streams"
         )
         parser.add_argument(
+            "--ignore-own-profiler", action="store_true", help="keep profilers that the program starts from recording"
+        )
+        parser.add_argument(
             "--max-size",
             metavar="SIZE",
             type=parse_size,
@@ -185,6 +188,7 @@ class _Run:
             light=args.light,
             max_size_bytes=args.max_size,
             check_hazards=args.check_hazards,
+            ignore_own_profiler=args.ignore_own_profiler,
         )
         self._max_size_bytes = args.max_size
         self._check_hazards = args.check_hazards

@@ -177,6 +177,9 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
         "few-steps",
         "no-steps",
         "trust",
+        "lost",
+        "predicted",
+        "files",
         "ranks",
     ]
     detail: str
@@ -192,6 +195,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     trust: tuple[Trust, ...]
     """Of each source."""
+    predicted_by: tuple[str, ...] | None = None
+    """The changes with which `overlapscope whatif` predicted it; null for a recording."""
 
 
 class Diff(Shown, msgspec.Struct, frozen=True, kw_only=True):

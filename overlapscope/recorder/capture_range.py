@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.recorder.schedule import CUDA_PROFILER_API
+from overlapscope.recorder.wrapping import around
 
 if TYPE_CHECKING:
     from overlapscope.recorder.recorder import Recorder
@@ -102,12 +102,4 @@ class CaptureRange:
             self._call()
 
     def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
-        """Replace a function by `call(function, ...)`."""
-        function = getattr(owner, name)
-
-        @functools.wraps(function)
-        def wrapped(*args: Any, **options: Any) -> Any:
-            return call(function, *args, **options)
-
-        setattr(owner, name, wrapped)
-        self._undo.callback(setattr, owner, name, function)
+        self._undo.callback(around(owner, name, call))

@@ -22,6 +22,7 @@ from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.capture_range import CaptureRange
 from overlapscope.recorder.clock import Clock
 from overlapscope.recorder.destination import SUFFIXES, prepare, rank_path, suggested_name
+from overlapscope.recorder.ignored_profilers import IgnoredProfilers
 from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
@@ -72,6 +73,9 @@ class Recording:
     leaves out PyTorch's ops, and slows the program less.
     `max_size_bytes` bounds the memory that events may take while they are recorded (see `memory_guard`); past it
     the recording ends early. `check_hazards` looks for data races as well, until `end`.
+
+    A torch.profiler that the program starts meanwhile takes precedence, and its trace is the recording
+    (`own_profiler`); with `ignore_own_profiler` it records nothing.
     """
 
     _whole_program = False
@@ -98,6 +102,7 @@ class Recording:
         light: bool = False,
         max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
         check_hazards: bool = False,
+        ignore_own_profiler: bool = False,
     ) -> None:
         """Raises UsageError for numbers, file names and options that make no sense."""
         self._asked_path = Path(path)
@@ -128,6 +133,7 @@ class Recording:
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
+        self._ignored_profilers = IgnoredProfilers(self._profiler_stepped) if ignore_own_profiler else None
         self._path: Path | None = None
         self._recorder: Recorder | None = None
         self._process = self._thread = -1
@@ -180,8 +186,9 @@ class Recording:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
         late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
-        recorder = self._recorder
-        return () if recorder is None else (*recorder.notes, *late, *self._untimed, *self._gave_way, *checked)
+        ignored = self._ignored_profilers.note if self._ignored_profilers is not None else None
+        told = (*late, *self._untimed, *self._gave_way, *((ignored,) if ignored else ()), *checked)
+        return () if self._recorder is None else (*self._recorder.notes, *told)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -220,7 +227,10 @@ class Recording:
             if self._trigger is not None:
                 self._trigger.start()
             undo.pop_all()
-            self._own_profiler.watch(self._path.absolute())
+            if self._ignored_profilers is None:
+                self._own_profiler.watch(self._path.absolute())
+            else:
+                self._ignored_profilers.start()
             self._process, self._thread = os.getpid(), threading.get_ident()
             self._recorder = recorder
             current.set_current(self)
@@ -257,6 +267,8 @@ class Recording:
             self._own_profiler.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
+        if self._trigger is not None:
+            self._trigger.stop()
         self._tell_ending()
         if self._own_profiler.failure is not None:
             self._gave_way = ()
@@ -272,7 +284,7 @@ class Recording:
     def _tell_written(self) -> None:
         """Say at once that there is a trace: the program may never come to its end."""
         recorder = self._recorder
-        if recorder is None or recorder.running:
+        if recorder is None:
             return
         written = (*recorder.paths, *((self._own_profiler.path,) if self._own_profiler.taken else ()))
         for path in written[self._told :]:
@@ -337,6 +349,9 @@ class Recording:
             self._between_instructions()
         else:
             self._interrupt()
+
+    def _profiler_stepped(self) -> None:
+        """The program told its own profiler, which is ignored, that a step ended."""
 
     def _interrupt(self) -> None:
         """On any thread. Where the recording is not the main thread's, its next step will see to what is to do."""
@@ -418,11 +433,12 @@ class Recording:
 
     def _leave(self) -> None:
         self._ended = True
-        if self._trigger is not None:
-            self._trigger.stop()
         if self._checker is not None:
             self._checker.stop()
-        self._own_profiler.unwatch()
+        if self._ignored_profilers is None:
+            self._own_profiler.unwatch()
+        else:
+            self._ignored_profilers.stop()
         self._termination.unwatch()
         current.set_current(None)
         atexit.unregister(self._at_exit)
@@ -435,4 +451,5 @@ class Recording:
             **asdict(self._options),
             max_size_bytes=self._max_size_bytes,
             check_hazards=self._check_hazards,
+            ignore_own_profiler=self._ignored_profilers is not None,
         )

@@ -17,6 +17,7 @@ from overlapscope.analysis.strip import Strip
 from overlapscope.trace import Kind
 from overlapscope.views import strip as strips
 from overlapscope.views import tables
+from overlapscope.views.host import host_tables
 from overlapscope.views.page import Page, Section, section_of
 from overlapscope.views.tables import Table
 from overlapscope.views.verdict import judge
@@ -94,6 +95,9 @@ def _unicode(encoding: str) -> bool:
 
 def _parts(page: Page, width: int, glyphs: strips.Glyphs) -> Iterator[RenderableType]:
     sections = list(page.sections())
+    if page.report.notes:
+        yield from (Text(clean(note), style="bold yellow") for note in page.report.notes)
+        yield ""
     if len(sections) > 1:
         yield table_grid(tables.summary(page), width)
         yield ""
@@ -108,6 +112,9 @@ def _parts(page: Page, width: int, glyphs: strips.Glyphs) -> Iterator[Renderable
             yield table_grid(trust, width, _STATUS)
             yield ""
         if section.device is None or verdict.level == "unusable":
+            for table in host_tables(section):
+                yield table_grid(table, width)
+                yield ""
             continue
         for block in _blocks(tables.device_tables(section, section.device), width):
             yield block
@@ -202,7 +209,7 @@ def _findings(page: Page) -> Iterator[RenderableType]:
     findings = page.report.findings
     if not findings:
         if page.report.devices:
-            yield Text("No findings.", style="bold")
+            yield Text(f"No findings{tables.where_none_found(page.report.traces)}.", style="bold")
         return
     yield Text("Findings, costliest first", style="bold")
     if note := tables.costs_note(findings):
