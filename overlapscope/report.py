@@ -20,6 +20,7 @@ from overlapscope.prediction.program import Program, find_program, summary
 from overlapscope.rules import find_all
 from overlapscope.rules.finding import Finding
 from overlapscope.saved import decode
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 PLAIN = "plain"
@@ -33,7 +34,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     version: str = __version__
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one job: its traces and the findings over all of them, costliest first."""
 
     schema_version: int = SCHEMA_VERSION

@@ -14,6 +14,7 @@ from overlapscope.analysis.results import Buckets, Window
 from overlapscope.report import Tool, published
 from overlapscope.rules.finding import Finding
 from overlapscope.saved import decode
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 
@@ -288,7 +289,7 @@ class WorstRank(msgspec.Struct, frozen=True, kw_only=True):
     """Up to three, costliest first."""
 
 
-class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
+class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of one job beside one another."""
 
     schema_version: int = SCHEMA_VERSION
