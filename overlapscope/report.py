@@ -6,6 +6,7 @@ The JSON's names are a contract (`docs/json-report.md`, `overlapscope schema`): 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from overlapscope.jobs import mixture
 from overlapscope.prediction.program import Program, find_program, summary
 from overlapscope.rules import find_all
 from overlapscope.rules.finding import Finding
+from overlapscope.saved import decode
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 PLAIN = "plain"
@@ -31,7 +34,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     version: str = __version__
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one job: its traces and the findings over all of them, costliest first."""
 
     schema_version: int = SCHEMA_VERSION
@@ -142,7 +145,17 @@ def from_json(data: bytes) -> Report:
 
     Raises msgspec.ValidationError where it is not one, msgspec.DecodeError where it is not JSON.
     """
-    return msgspec.json.decode(data, type=Report)
+    report = decode(data, Report)
+    if not report.traces:
+        raise msgspec.ValidationError("Expected a trace - at `$.traces`")
+    for device in report.devices:
+        by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
+        by_step += [group.by_step for group in device.host_stalls]
+        by_step += [group.by_step for group in device.kernels]
+        for values in chain.from_iterable(map(msgspec.structs.astuple, by_step)):
+            if len(values) != len(device.steps):
+                raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
+    return report
 
 
 def schema() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from overlapscope.report import Tool, published
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 
@@ -113,7 +114,7 @@ def cannot_be_judged(rule: str) -> str:
     return f"{rule} cannot be judged: "
 
 
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Every verdict, failed ones first, and what has to be said beside them."""
 
     schema_version: int = SCHEMA_VERSION

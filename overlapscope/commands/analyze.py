@@ -15,7 +15,7 @@ from overlapscope.commands._output import add_output_arguments, check_output, wr
 from overlapscope.commands._reading import add_plain_step, add_reading_arguments
 from overlapscope.errors import UsageError
 from overlapscope.names import check_known
-from overlapscope.words import clean
+from overlapscope.streams import tell
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
@@ -49,7 +49,7 @@ class Command:
         add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_output(args.output, force=args.force)
+        check_output(args.output, force=args.force, inputs=args.traces)
         if args.format == "html":
             from overlapscope.views.html.document import require_plotly
 
@@ -100,7 +100,7 @@ def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trac
     if not analyses:
         raise UsageError(f"{left_out[0]}: {what} launched nothing on the GPU; choose another.")
     for source in left_out:
-        print(f"{clean(source)}: left out, nothing ran on the GPU for {clean(what)}.", file=sys.stderr)
+        tell(f"{source}: left out, nothing ran on the GPU for {what}.")
     return analyses, step or args.range or "window"
 
 

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from overlapscope import words
+from overlapscope import streams, words
 from overlapscope.analysis.strip import Strip
 from overlapscope.trace import Kind
 from overlapscope.views import strip as strips
@@ -66,6 +66,7 @@ def lay_out(parts: Iterable[RenderableType], *, width: int, encoding: str = "utf
         highlight=False,
         emoji=False,
         legacy_windows=False,
+        _environ={},
     )
     with console.capture() as captured:
         for part in parts:
@@ -76,11 +77,11 @@ def lay_out(parts: Iterable[RenderableType], *, width: int, encoding: str = "utf
     return text.translate(_FALLBACK).encode(encoding, "replace").decode(encoding)
 
 
-def describe(stream: TextIO) -> tuple[int, str | None, str]:
+def describe(stream: TextIO | None) -> tuple[int, str | None, str]:
     """Width, colour system and encoding of a stream, as rich finds them (NO_COLOR, FORCE_COLOR, COLUMNS)."""
-    console = Console(file=stream)
+    console = Console(file=stream, _environ=streams.environment())
     color = console.color_system if console.is_terminal and not console.no_color else None
-    return console.width, color, getattr(stream, "encoding", None) or "utf-8"
+    return streams.bounded(console.width), color, getattr(stream, "encoding", None) or "utf-8"
 
 
 def _unicode(encoding: str) -> bool:

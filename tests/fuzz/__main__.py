@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 
@@ -13,8 +14,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--files", type=int, metavar="N", help="stop after so many files")
     parser.add_argument("--seconds", type=float, metavar="S", help="stop after so long")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
-    parser.add_argument("--start", type=int, default=0, metavar="SEED", help="first seed (default: 0)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes (default: one per core)"
+    )
+    parser.add_argument(
+        "--start",
+        type=int,
+        default=int(time.time()) * 1_000_000,
+        metavar="SEED",
+        help="first seed (default: by the clock)",
+    )
     parser.add_argument("--out", type=Path, default=Path("fuzz-found"), metavar="DIR", help="where findings go")
     parser.add_argument("--seed", type=int, metavar="N", help="judge this one again, make it smaller, and write it")
     args = parser.parse_args()

@@ -212,9 +212,9 @@ def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: in
                 if growth > GROWTH_BYTES:
                     found.append(Found("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
                     settled = rss
-                end.send((seed, found, rss, growth))
                 if os.getppid() != parent:
                     return
+                end.send((seed, found, rss, growth))
 
 
 def _resident_bytes() -> int:
