@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -102,7 +103,8 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
         files, left_out = _look_at(source)
         notes += left_out
         for path in files:
-            first = found.setdefault(path.resolve(), path)
+            # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
+            first = found.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
                 notes.append(f"{path}: is left out, as it is the same file as {first}.")
     return Found(tuple(found.values()), tuple(notes))
