@@ -11,6 +11,7 @@ import random
 import re
 import tracemalloc
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,34 @@ def test_damage_in_every_event_is_still_read_at_speed(tmp_path: Path) -> None:
     assert len(trace.gpu_ops) == 20_002
     assert trace.damage.repaired_events == 20_000
     assert len(trace.damage.examples) == 3
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "1,",
+        '"a",',
+        "null,",
+        "[{}],",
+        '""',
+        "0",
+        '{"ph":"X"}]',
+        '{"ph":"X"},1,',
+        '{"ph":"X"},"',
+        "]}",
+        '],"',
+        '{"a":[' + "{}," * 300,
+    ]
+    + ['"traceEvents":[', '{"a":"\\q"},', '{"a":{},', '{"ph":"M"},],'],
+)
+def test_however_much_noise_is_read_in_a_time_that_grows_with_it(tmp_path: Path, noise: str) -> None:
+    # A million characters, over which searching anew at each would take half an hour.
+    many = noise * (1_000_000 // len(noise))
+    with suppress(UnreadableTrace):
+        assert "last" in names(read(tmp_path, f"[{kernel_text('1.0')},{many},{kernel_text('9.0', name='last')}]"))
+    if noise == '"traceEvents":[':
+        with suppress(UnreadableTrace):
+            read(tmp_path, f'{{"a": {{{many}')
 
 
 # -- values of a wrong type
