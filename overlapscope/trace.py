@@ -244,6 +244,8 @@ class Damage:
     """Events that were not valid JSON or held values of the wrong type, and were read all the same."""
     impossible_times: int = 0
     """Events of any table left out because their time is negative, absurd or missing."""
+    impossible_sizes: int = 0
+    """GPU ops whose size is taken as unknown because no copy moves so much in its time."""
     examples: tuple[str, ...] = ()
     """Up to three short descriptions, for the person who looks into it."""
 

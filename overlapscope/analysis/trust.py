@@ -37,7 +37,15 @@ DISORDER_SHARE = 0.01
 
 def judge_file(trace: Trace) -> list[Check]:
     """Checks of the source and of the recording as a whole."""
-    return [_complete(trace), _readable(trace), _times(trace), _activity(trace), _clock(trace), _dropped(trace)]
+    return [
+        _complete(trace),
+        _readable(trace),
+        _times(trace),
+        _sizes(trace),
+        _activity(trace),
+        _clock(trace),
+        _dropped(trace),
+    ]
 
 
 def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> list[Check]:
@@ -105,6 +113,18 @@ def _times(trace: Trace) -> Check:
         status="warn",
         detail=f"{bad} events with an impossible time (negative, or longer than the recording) were left out; "
         "where they ran, the GPU may look idle.",
+    )
+
+
+def _sizes(trace: Trace) -> Check:
+    bad = trace.damage.impossible_sizes
+    if not bad:
+        return Check(id="copy-sizes", status="ok", detail="All sizes are possible.")
+    return Check(
+        id="copy-sizes",
+        status="warn",
+        detail=f"{bad} GPU ops have an impossible size: copies between host and device at over 10 TB/s, or more than "
+        "64 bits hold. Bytes and bandwidths leave them out; their times may be wrong too.",
     )
 
 
