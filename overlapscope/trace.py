@@ -244,8 +244,10 @@ class Damage:
     """Events that were not valid JSON or held values of the wrong type, and were read all the same."""
     impossible_times: int = 0
     """Events of any table left out because their time is negative, absurd or missing."""
-    impossible_sizes: int = 0
-    """GPU ops whose size is taken as unknown because no copy moves so much in its time."""
+    impossible_by: dict[str, int] = field(default_factory=dict)
+    """The same by the part of the recording that they belong to (`overlapscope.lost`)."""
+    impossible_sizes: dict[str, int] = field(default_factory=dict)
+    """GPU ops whose size is taken as unknown, as no copy moves so much in its time, likewise by part."""
     examples: tuple[str, ...] = ()
     """Up to three short descriptions, for the person who looks into it."""
 

@@ -63,7 +63,9 @@ class TestLightning:
 
         return Model()
 
-    def fit(self, lightning: Any, model: Any, data: Any, recorder: Any, directory: Path) -> None:
+    def fit(
+        self, lightning: Any, model: Any, data: Any, recorder: Any, directory: Path, profiler: str | None = None
+    ) -> None:
         trainer = lightning.Trainer(
             max_epochs=1,
             callbacks=[recorder],
@@ -72,6 +74,7 @@ class TestLightning:
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
+            profiler=profiler,
         )
         trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=4))
 
@@ -83,6 +86,18 @@ class TestLightning:
         assert step_names(recorder.recording.path) == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
         self.fit(lightning, model, data, recorder, tmp_path)
         assert current() is None
+
+    @pytest.mark.parametrize("plain_steps", [0, 10])
+    def test_lightning_s_own_profiler_takes_its_place(
+        self, plain_steps: int, lightning: Any, model: Any, data: Any, tmp_path: Path
+    ) -> None:
+        """Two at once would crash the process."""
+        from overlapscope.recorder.callbacks.lightning import Recorder
+
+        recorder = Recorder(tmp_path / "x.trace.json.gz", plain_steps=plain_steps)
+        self.fit(lightning, model, data, recorder, tmp_path, profiler="pytorch")
+        assert recorder.recording.notes == ("The program's own torch.profiler was used, with its schedule.",)
+        assert step_names(recorder.recording.path) == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
 
     def test_a_training_that_fails_leaves_its_trace(
         self, lightning: Any, model: Any, data: Any, tmp_path: Path

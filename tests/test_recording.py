@@ -321,6 +321,43 @@ class TestWhatIsRefused:
         assert names(tmp_path / "own.json") == ["work"]
         assert current() is None
 
+    @pytest.mark.parametrize("plain_steps", [0, 2])
+    @pytest.mark.parametrize("first", [0, 8], ids=["at once", "between rehearsal and recording"])
+    def test_a_profiler_that_starts_inside_takes_its_place(self, first: int, plain_steps: int, tmp_path: Path) -> None:
+        """Two at once would crash the process (torch 2.13)."""
+        done = python(
+            f"""
+            def work(): torch.ones(8, 8) @ torch.ones(8, 8)
+            own = torch.profiler.profile(schedule=torch.profiler.schedule(wait=1, warmup=1, active=1, repeat=1))
+            with ov.record(path, plain_steps={plain_steps}) as rec:
+                for index in range(20):
+                    work(); rec.step()
+                    if index == {first}: own.start()
+                    elif index > {first}: own.step()
+                own.stop()
+                own.export_chrome_trace('own.json')
+            print(*rec.notes)
+            with ov.record('other.json'): work()
+            """.replace("\n            ", "\n"),
+            tmp_path,
+        )
+        said = "The program's own torch.profiler was used, with its schedule.\n"
+        assert (done.returncode, done.stdout) == (0, said), done.stderr
+        assert steps(tmp_path / "x.trace.json.gz") == steps(tmp_path / "own.json") == [2]
+        assert steps(tmp_path / "other.json") == []
+
+    def test_a_profiler_that_outlives_the_recording_is_taken_when_it_stops(self, path: Path, tmp_path: Path) -> None:
+        own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        with ov.record(path):
+            work("before")
+            own.start()
+            work("inside")
+        assert not path.exists()
+        work("after")
+        own.stop()
+        own.export_chrome_trace(str(tmp_path / "own.json"))
+        assert names(path) == names(tmp_path / "own.json") == ["inside", "after"]
+
     def test_without_torch_one_sentence_says_what_to_install(self, tmp_path: Path) -> None:
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport overlapscope as ov\nov.record('x.json').begin()"
         done = subprocess.run(

@@ -13,10 +13,11 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
+from overlapscope.recorder import devices
 from overlapscope.sources import expand, load
 
 RUN = (sys.executable, "-m", "overlapscope", "run")
@@ -246,7 +247,13 @@ def train():
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
 """
-NO_GPU = "overlapscope: no GPU activity: the program used no GPU, so there is nothing to say about overlap."
+NO_GPU = f"overlapscope: no GPU activity: {devices.why_unused()}, so there is nothing to say about overlap."
+
+
+def wrote(path: str) -> str:
+    return f"overlapscope: wrote {path}, analyze with `overlapscope analyze {path}`"
+
+
 OWN = "overlapscope: The program's own torch.profiler was used, with its schedule."
 
 
@@ -298,9 +305,9 @@ def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
     run = execute([*RUN, "--wait", "3", "--active", "3", "--stacks", "--shapes", "train.py", "--wait", "9"], tmp_path)
     assert run.returncode == 0
     assert run.stdout == "['train.py', '--wait', '9'] False False\n1 torch.nn\nFalse\nTrue\n"
-    times, *rest = said(run)
+    first, times, last = said(run)
     assert times.startswith("overlapscope: a step takes ") and "recorded" in times
-    assert rest == ["overlapscope: wrote train.trace.json.gz", NO_GPU]
+    assert (first, last) == (wrote("train.trace.json.gz"), NO_GPU)
     trace = tmp_path / "train.trace.json.gz"
     # The first 8 are rehearsed, 2 settle, 10 are timed.
     assert steps(trace) == [20, 21, 22, 23, 24]
@@ -322,7 +329,7 @@ def test_a_program_that_marks_its_steps_is_taken_at_its_word(tmp_path: Path) -> 
     )
     schedule = ["--wait", "0", "--warmup", "0", "--active", "99", "--plain-steps", "0"]
     run = execute([*RUN, *schedule, "-o", "x.json", "train.py"], tmp_path)
-    assert said(run) == ["overlapscope: wrote x.json", NO_GPU]
+    assert said(run) == [wrote("x.json"), NO_GPU]
     # The optimizer steps five times until the program marks the end of that step, and then five more.
     assert steps(tmp_path / "x.json") == list(range(5 + 5))
 
@@ -334,13 +341,13 @@ OWN_PROFILERS = {
         "    for _ in range(9): train(); p.step()\n"
         "print(p.key_averages()[0].key, len(list(pathlib.Path('handled').iterdir())))\n",
         ["ProfilerStep* 2"],
-        [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
+        [wrote("own.trace.json.gz"), OWN, NO_GPU],
         {"ProfilerStep#2", "ProfilerStep#3", "aten::addmm"},
     ),
     "between rehearsal and recording": (
         "for _ in range(13): train()\nwith profile() as p: torch.ones(3) * 3\nfor _ in range(40): train()\n",
         [],
-        [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
+        [wrote("own.trace.json.gz"), OWN, NO_GPU],
         {"aten::mul"},
     ),
     "export": (
@@ -352,7 +359,7 @@ OWN_PROFILERS = {
         "q.export_chrome_trace('second.json')\n"
         "print([event.key for event in p.key_averages() if event.key == 'aten::mul'])\n",
         ["Trace is already saved.", "['aten::mul']"],
-        [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
+        [wrote("own.trace.json.gz"), OWN, NO_GPU],
         {"aten::mul"},
     ),
     "legacy": (
@@ -361,7 +368,7 @@ OWN_PROFILERS = {
         "with torch.autograd.profiler.profile(enabled=False): torch.ones(3)\n"
         "print(len(p.function_events) > 1)\n",
         ["True"],
-        [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
+        [wrote("own.trace.json.gz"), OWN, NO_GPU],
         {"aten::mul"},
     ),
     "thread": (
@@ -370,7 +377,7 @@ OWN_PROFILERS = {
         "    p.export_chrome_trace('first.json')\n"
         "thread = threading.Thread(target=work); thread.start(); thread.join()\n",
         [],
-        [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
+        [wrote("own.trace.json.gz"), OWN, NO_GPU],
         {"aten::mul"},
     ),
     "left running": (
@@ -378,7 +385,7 @@ OWN_PROFILERS = {
         "def late(): p.stop(); p.export_chrome_trace('first.json'); print('late')\n"
         "atexit.register(late)\n",
         ["late"],
-        [OWN, "overlapscope: wrote own.trace.json.gz", NO_GPU],
+        [wrote("own.trace.json.gz"), OWN, NO_GPU],
         {"aten::mul"},
     ),
     "never": (
@@ -402,13 +409,13 @@ OWN_PROFILERS = {
     ),
     "overlapscope": (
         "import overlapscope\n"
-        "with overlapscope.record('first.json') as rec:\n    for _ in range(3): train(); rec.step()\n"
+        "with overlapscope.record('first.json', plain_steps=0) as rec:\n    for _ in range(3): train(); rec.step()\n"
         "with overlapscope.record('second.json') as rec: torch.ones(3) / 3\n"
         "os.chdir('/')\n",
         [],
         [
+            *map(wrote, ("first.json", "second.json", "own.trace.json.gz")),
             "overlapscope: The program made a recording of its own with overlapscope.record; this is a copy of it.",
-            "overlapscope: wrote own.trace.json.gz",
             NO_GPU,
         ],
         {"ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2", "aten::addmm"},
@@ -446,9 +453,9 @@ def test_a_program_that_dies_leaves_its_trace_and_its_traceback(tmp_path: Path) 
     python = execute([sys.executable, "train.py"], tmp_path)
     assert said(run)[: len(python.stderr.splitlines())] == python.stderr.splitlines()
     assert said(run)[len(python.stderr.splitlines()) :] == [
+        wrote("train.trace.json.gz"),
         "overlapscope: The program made only 2 of the 29 steps needed (22 before the recording, 2 of warm-up and 5 to "
         "judge); what was recorded counts as it is. --plain-steps 0 needs 6.",
-        "overlapscope: wrote train.trace.json.gz",
         NO_GPU,
     ]
     assert steps(tmp_path / "train.trace.json.gz") == [0, 1]
@@ -470,7 +477,7 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
         process.send_signal(number)
         _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -number
-    assert "overlapscope: wrote train.trace.json.gz\n" in stderr
+    assert stderr.count(wrote("train.trace.json.gz")) == 1
     assert ("KeyboardInterrupt" in stderr) == (number == signal.SIGINT)
     assert steps(tmp_path / "train.trace.json.gz") == list(range(22, 29))
     assert timed(tmp_path / "train.trace.json.gz") == (10, 10)
@@ -479,14 +486,14 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
 def test_a_signal_to_stop_waits_until_a_trace_is_written_and_is_the_forked_child_s_own_affair(tmp_path: Path) -> None:
     code = (
         "import os, signal\n"
-        "from overlapscope.recorder.termination import Termination\n"
+        "from overlapscope.recorder.termination import Termination, held\n"
         "termination = Termination(lambda: print('last words', flush=True))\n"
         "termination.watch()\n"
         "child = os.fork()\n"
         "if child == 0: signal.pause()\n"
         "os.kill(child, signal.SIGTERM)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"
-        "with termination.held(), termination.held():\n"
+        "with held(), held():\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    print('written', flush=True)\n"
         "print('never')\n"
@@ -514,8 +521,8 @@ def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_pa
     run = execute([*RUN, "--force", "-o", "out/x.trace.json.gz", "program.py"], tmp_path)
     assert (run.returncode, run.stdout) == (4, "0\n")
     assert said(run) == [
+        wrote("out/x.trace.json.gz"),
         "overlapscope: The program marked no step, so all of it was recorded.",
-        "overlapscope: wrote out/x.trace.json.gz",
         NO_GPU,
     ]
     recorded = names(tmp_path / "out" / "x.trace.json.gz")
@@ -535,10 +542,10 @@ def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_
     schedule = ["--active", "2", "--plain-steps", "2"]
     run = execute([*launcher, "-m", "overlapscope", "run", *schedule, "train.py"], tmp_path, OMP_NUM_THREADS="1")
     assert run.returncode == 0, run.stderr
-    times, *rest = [line for line in said(run) if line.startswith("overlapscope")]
+    first, times, *rest = [line for line in said(run) if line.startswith("overlapscope")]
+    assert first == wrote("train.traces/rank0.trace.json.gz").replace("overlapscope", "overlapscope (rank 0)", 1)
     assert times.startswith("overlapscope (rank 0): a step takes ")
     assert rest == [
-        "overlapscope (rank 0): wrote train.traces/rank0.trace.json.gz",
         NO_GPU.replace("overlapscope", "overlapscope (rank 0)", 1),
         "overlapscope (rank 0): this is rank 0; `overlapscope analyze train.traces` shows all ranks.",
     ]
@@ -578,8 +585,8 @@ def test_on_a_gpu_the_analysis_follows(tmp_path: Path) -> None:
     plain = load(tmp_path / "train.trace.json.gz").plain_steps
     assert [len(side.device_ns) for side in (plain.before, plain.after)] == [10, 10]
     lines = said(run)
-    written = lines.index("overlapscope: wrote train.trace.json.gz")
-    assert lines[written + 1].startswith("train.trace.json.gz, ")
+    assert wrote("train.trace.json.gz") in lines
+    assert any(line.startswith("train.trace.json.gz, ") for line in lines)
     assert any(line.startswith("exposed copy by cause") for line in lines)
 
 
@@ -609,7 +616,7 @@ def test_on_a_gpu_open_ends_in_the_dashboard(tmp_path: Path) -> None:
         if (address := re.search(r"Serving at (\S+)", line)) is not None:
             break
     assert address is not None and any(line.startswith("train.trace.json.gz, ") for line in lines), lines
-    with urlopen(address[1]) as answer:
+    with build_opener(HTTPCookieProcessor()).open(address[1]) as answer:
         assert b"overlapscope" in answer.read()
     os.killpg(run.pid, signal.SIGINT)
     output, rest = run.communicate(timeout=60)

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from overlapscope.analysis.causes import IdleCause
+from overlapscope.lost import EVERYTHING, Part
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,6 +300,20 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     status: Literal["ok", "warn", "fail"]
     detail: str
+    lost: tuple[Part, ...] | None = None
+    """The parts of the recording of which some may be lost or wrong, so that what rests on them is unknown; null where
+    the check speaks of none."""
+
+    @property
+    def lost_parts(self) -> frozenset[Part]:
+        """`lost`; in a report of an earlier version, which did not say, everything where it may be anything."""
+        if self.lost is not None:
+            return frozenset(self.lost)
+        unsaid = self.status == "fail" or (self.status == "warn" and self.id in _WARN_OF_LOSS)
+        return EVERYTHING if unsaid else frozenset()
+
+
+_WARN_OF_LOSS = ("file-complete", "events-readable", "durations", "dropped-ops")
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +321,11 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Literal["trusted", "degraded", "unusable"]
     checks: tuple[Check, ...]
+
+    @property
+    def lost(self) -> frozenset[Part]:
+        """The parts of the recording of which some may be lost or wrong, by all checks."""
+        return frozenset().union(*(check.lost_parts for check in self.checks))
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

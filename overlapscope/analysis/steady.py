@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 
 import numpy as np
 
 from overlapscope.analysis.periods import Periods, judged_steps
 from overlapscope.analysis.results import Check
+from overlapscope.drift import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.intervals import I64, covered, union
 from overlapscope.trace import HostEvents, TimedSteps, Trace
 
 SHORTER = 0.03
 """Recorded steps that are shorter than plain ones by less are as long; recording only ever adds work."""
-DRIFT = 0.02
-"""Plain steps before and behind a recording that differ by less agree."""
 TREND = 0.1
 """Of the median step, over the whole recording."""
 FEWEST = 5
@@ -22,7 +22,6 @@ FEWEST = 5
 
 _MOST_COMPARED = 500
 """Steps of which all pairs are compared; of more, every second, third..."""
-_FEWEST_PLAIN = 3
 _SIGNIFICANT = 2.2
 """Standard deviations of Kendall's S, which 3 % of recordings without a trend exceed. Of five steps each has to be
 longer than the one before."""
@@ -68,9 +67,9 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
     sides = _sides(trace)
     if not sides or not len(spans):
         return
-    plain = min(float(np.median(side)) for side in sides)
+    plain = min(statistics.median(side) for side in sides)
     recorded = float(np.median(spans))
-    if plain - recorded > max(SHORTER * plain, *map(_spread, sides)):
+    if plain - recorded > max(SHORTER * plain, *map(middle_half_ns, sides)):
         reserve = (
             "the DataLoader may have had batches queued"
             if loads
@@ -104,11 +103,9 @@ def _trend(spans: I64) -> Iterator[str]:
 
 def _before_after(trace: Trace) -> Iterator[str]:
     """Plain steps that are not the same before and behind the recording."""
-    sides = _sides(trace)
-    if len(sides) < 2:
-        return
-    before, after = (float(np.median(side)) for side in sides)
-    if abs(after - before) > max(DRIFT * min(before, after), *map(_spread, sides)):
+    sides = [_lengths(side) for side in (trace.plain_steps.before, trace.plain_steps.after)]
+    if drifted(*sides):
+        before, after = (statistics.median(side) for side in sides)
         yield (
             f"A plain step takes {_ms(before)} (median) before the recording and {_ms(after)} after it: the program, "
             "or the machine, changed meanwhile. Begin later (--wait), or record once more."
@@ -141,21 +138,14 @@ def _loader_waits(trace: Trace) -> I64 | None:
     return covered(inside, notes.start_ns[rows], notes.end_ns[rows])
 
 
-def _sides(trace: Trace) -> list[I64]:
+def _sides(trace: Trace) -> list[tuple[int, ...]]:
     """Plain steps before and behind the recording, where enough were timed; on the device where known."""
-    plain = trace.plain_steps
-    both = [np.array(_lengths(side), np.int64) for side in (plain.before, plain.after)]
-    return [side for side in both if len(side) >= _FEWEST_PLAIN]
+    both = (_lengths(side) for side in (trace.plain_steps.before, trace.plain_steps.after))
+    return [side for side in both if len(side) >= FEWEST_PLAIN]
 
 
 def _lengths(side: TimedSteps) -> tuple[int, ...]:
     return side.device_ns or side.host_ns
-
-
-def _spread(lengths: I64) -> float:
-    """The interquartile range."""
-    low, high = np.quantile(lengths, (0.25, 0.75))
-    return float(high - low)
 
 
 def _ms(ns: float) -> str:

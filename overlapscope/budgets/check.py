@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from overlapscope.budgets import pieces
 from overlapscope.budgets.baseline import Baseline
+from overlapscope.budgets.doubt import refuse_predicted
 from overlapscope.budgets.exemptions import Exemptions
 from overlapscope.budgets.forbidden import judge_rule
 from overlapscope.budgets.judge import Judged, is_relative, judge
@@ -38,7 +39,8 @@ def check(
 
     `today` decides whether an exception still holds; by default it is what this machine's clock says.
 
-    Raises UsageError where a budget needs a baseline and none is given.
+    Raises UsageError where a budget needs a baseline and none is given, and where a trace was predicted, unless the
+    settings allow it.
     """
     job = Job(report, settings, baseline, today)
     verdicts = [one.verdict for one in job.judge()]
@@ -46,7 +48,7 @@ def check(
     return CheckResult(
         outcome=(outcome := _outcome(ordered)),
         summary=_summary(ordered, outcome),
-        program=_plain_words(job.report),
+        program=_program_words(job.report),
         verdicts=ordered,
         warnings=tuple(job.warnings()),
     )
@@ -68,6 +70,8 @@ class Job:
     def __init__(
         self, report: Report, settings: Settings | None, baseline: Baseline | None, today: datetime.date | None
     ) -> None:
+        if settings is None or not settings.allow_predicted:
+            refuse_predicted(report)
         spoken = of_program(report)
         recorded = baseline is not None and not environment.is_plain(baseline.environment)
         self._recorded_alone = recorded and spoken is not report
@@ -99,6 +103,8 @@ class Job:
 
     def warnings(self) -> Iterator[str]:
         """What has to be said beside the verdicts, once all are made."""
+        if self._baseline is not None and environment.is_predicted(self._baseline.environment):
+            yield "The baseline is of a predicted timeline, not of a recording."
         if self._recorded_alone:
             yield (
                 "The baseline is of a recording, so this recording is judged, not the plain program; write the "
@@ -194,8 +200,11 @@ class Job:
         return judge(budget, limit, piece, self._baseline, only=only)
 
 
-def _plain_words(report: Report) -> str | None:
-    """That the plain program is judged, where it is."""
+def _program_words(report: Report) -> str | None:
+    """That the plain program is judged, or a prediction, where it is."""
+    predicted = [clean(trace.source, 200) for trace in report.traces if trace.predicted_by is not None]
+    if predicted:
+        return f"What is judged was predicted by `overlapscope whatif`, and not recorded: {', '.join(predicted)}."
     plain = next((one.plain for one in report.devices if one.plain is not None), None)
     if plain is None or not environment.is_plain(environment.fingerprint(report)):
         return None

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from overlapscope.analysis.results import Period, missing_ns
 from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.budgets.verdicts import Unit
+from overlapscope.lost import CAUSES, FIGURES, Part
 
 Direction = Literal["h2d", "d2h"]
 Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
@@ -52,8 +53,8 @@ class Metric:
     directional: bool = False
     """Whether it can be asked of one direction of copies alone."""
     by_range: bool = True
-    rests_on_host: bool = False
-    """Whether it compares host and device times."""
+    rests_on: frozenset[Part] = FIGURES
+    """The parts of the recording that it is computed from: where some of one may be lost, it is unknown."""
 
 
 def _pct(part: float, whole: float) -> float | None:
@@ -178,7 +179,7 @@ METRICS: Final[dict[str, Metric]] = {
             "and host-staging added up",
             read=lambda s, _: float(sum(s.figures.idle_by_cause.get(cause, 0) for cause in BLOCKED)),
             blames=("idle",),
-            rests_on_host=True,
+            rests_on=CAUSES,
         ),
         Metric(
             id="step_time",

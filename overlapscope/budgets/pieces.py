@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.budgets.doubt import doubt
 from overlapscope.budgets.metrics import Sample
-from overlapscope.budgets.missing import Absent, doubt
+from overlapscope.budgets.missing import Absent
 from overlapscope.budgets.samples import of_ranges, of_steps, of_window
 from overlapscope.budgets.settings import Budget, Override, step_fits
 from overlapscope.budgets.verdicts import Subject
@@ -84,7 +85,7 @@ class _Finder:
     def at(self, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[Piece]:
         """The pieces of one device."""
         budget = self.overridden(subject)
-        missing = doubt(trace, rests_on_host=budget.what.rests_on_host)
+        missing = doubt(trace, budget.what.rests_on)
         if device is None or missing is not None:
             yield Piece(budget, subject, trace, device, missing=missing or "nothing ran on the GPU")
         elif budget.where.range is not None:

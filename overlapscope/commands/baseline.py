@@ -8,7 +8,7 @@ from pathlib import Path
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import check_output, write
-from overlapscope.commands._reading import add_plain_step, add_reading_arguments
+from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
 from overlapscope.commands.check import add_config_argument, read_settings
 from overlapscope.errors import UsageError
 
@@ -34,6 +34,7 @@ class Command:
         writes.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the baseline to write")
         writes.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
         add_config_argument(writes)
+        add_allow_predicted(writes)
         add_plain_step(writes)
         add_reading_arguments(writes)
         shows = actions.add_parser(
@@ -57,7 +58,7 @@ def _write(args: argparse.Namespace) -> int:
     from overlapscope.reading import read_report
 
     report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache, plain_step_ns=args.plain_step)
-    made = baseline.of(report, ranges=settings.compared_ranges)
+    made = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
     for doubt in baseline.doubts(made):
         print(f"overlapscope: warning: {doubt}", file=sys.stderr)
     write(to_json(made), args.output, force=args.force)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.commands._output import write
-from overlapscope.commands._reading import add_plain_step, add_reading_arguments
+from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
 from overlapscope.errors import UsageError
 from overlapscope.views.check import FORMATS
 from overlapscope.words import did_you_mean
@@ -86,6 +86,7 @@ class Command:
         parser.add_argument(
             "--explain", metavar="BUDGET", help="tell all about one budget: how it is computed, and every value"
         )
+        add_allow_predicted(parser)
         add_plain_step(parser)
         add_reading_arguments(parser)
 
@@ -101,7 +102,13 @@ class Command:
         baseline = None
         if args.baseline is not None:
             ranges = settings.compared_ranges
-            baseline = read_baseline(args.baseline, ranges=ranges, limit_bytes=args.max_size, cache=args.cache)
+            baseline = read_baseline(
+                args.baseline,
+                ranges=ranges,
+                limit_bytes=args.max_size,
+                cache=args.cache,
+                allow_predicted=args.allow_predicted,
+            )
         result = check(report, settings, baseline=baseline)
         for warning in result.warnings:
             print(f"overlapscope: warning: {_printable(warning)}", file=sys.stderr)
@@ -144,6 +151,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         forbid=tuple(dict.fromkeys((*settings.forbid, *forbidden))),
         fail_level=args.fail_level,
         strict_env=args.strict_env,
+        allow_predicted=args.allow_predicted,
     )
 
 

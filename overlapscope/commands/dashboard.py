@@ -22,8 +22,9 @@ class Command:
     `overlapscope ranks --format json` wrote. More can be dropped onto the
     page. Ctrl-C ends it.
 
-    Only this machine can reach the server, unless --host says otherwise; then
-    a token is needed, which is part of the address that is printed.
+    Only this machine can reach the server, unless --host says otherwise. It
+    answers who has its token, which is part of the address that is printed:
+    a new one each time, or what OVERLAPSCOPE_TOKEN holds.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -32,9 +33,6 @@ class Command:
         )
         parser.add_argument("--port", type=_port, metavar="N", help="default: 8050, or a free one; 0: a free one")
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
-        parser.add_argument(
-            "--token", metavar="TEXT", help="what a browser must know; made up where --host is not this machine"
-        )
         parser.add_argument("--base-path", default="/", metavar="PATH", help="path that a proxy serves it under")
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
         add_reading_arguments(parser)
@@ -43,7 +41,7 @@ class Command:
             metavar="SIZE",
             type=parse_size,
             default=UPLOAD_BYTES,
-            help="largest file that may be dropped onto the page (default: 4GiB)",
+            help="what files dropped onto the page may take together (default: 4GiB)",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -54,7 +52,6 @@ class Command:
             host=args.host,
             port=args.port,
             base=f"/{base}/" if base else "/",
-            token=args.token,
             limit_bytes=args.max_size,
             cache=args.cache,
             upload_bytes=args.max_upload,

@@ -21,6 +21,7 @@ class Command:
         parser.add_argument("rule", metavar="RULE", help="id of a rule, as `overlapscope rules` lists them")
 
     def run(self, args: argparse.Namespace) -> int:
+        from overlapscope.lost import rests
         from overlapscope.rules import all_rules
 
         rules = {rule.id: rule for rule in all_rules()}
@@ -34,6 +35,7 @@ class Command:
             _filled(rule.meaning, width),
             f"How it is computed\n\n{_filled(rule.computation, width)}",
             f"What the fix saves\n\n{_filled(rule.cost, width)}",
+            f"What it rests on\n\n{_filled(rests(rule.rests_on), width)}",
             f"Wrong\n\n{_indented(rule.wrong)}",
             f"Right\n\n{_indented(rule.right)}",
         ]

@@ -5,6 +5,7 @@ A program may choose its GPUs or fork after it has imported torch; either fails 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,23 @@ def cuda_may_come_up() -> bool:
     import torch
 
     return torch.backends.cuda.is_built() and not cuda_is_up() and torch.cuda.device_count() > 0
+
+
+def why_unused() -> str:
+    """Why the program, which has used no GPU, may not have: a clause, which an end of a sentence can follow."""
+    import torch
+
+    if not (torch.backends.cuda.is_built() or torch.xpu._is_compiled()):
+        return f"this PyTorch ({torch.__version__}) is built for CPUs only"
+    count = max(torch.cuda.device_count(), torch.xpu.device_count())
+    if count:
+        return (
+            f"the program did not use {'the GPU' if count == 1 else f'any of the {count} GPUs'} that PyTorch sees here"
+        )
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
+        if name in os.environ:
+            return f"PyTorch sees no GPU with {name}={os.environ[name]!r}"
+    return "PyTorch sees no GPU here: there is none, or its driver is missing or too old for this PyTorch"
 
 
 def capturing() -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.recorder import devices
+from overlapscope.recorder.schedule import settled
+from overlapscope.recorder.session import profiler_running
 
 if TYPE_CHECKING:
     from overlapscope.trace import TimedSteps
@@ -17,16 +20,19 @@ _NS_PER_MS = 1_000_000
 
 
 class StepTimer:
-    """The lengths of the latest steps, up to `most` of them, from mark to mark.
+    """The lengths of the latest steps, up to `most` of them, from mark to mark, once the program has settled.
 
     Marks are taken by the host's clock and, once CUDA is in use, by an event on the current stream. Nothing is ever
-    waited for.
+    waited for, unless `read` is asked to.
     """
 
     def __init__(self, most: int) -> None:
+        """With `most` 0 it times nothing."""
         self._marks: deque[tuple[int, Any]] = deque(maxlen=most + 1)
         """Each with its `torch.cuda.Event`, or None."""
         self._most = most
+        self._paused_ns = self._resumed_ns = self._resumed_step = 0
+        """For how long the program was last held up, until when, and in which step."""
 
     @property
     def timed(self) -> int:
@@ -34,29 +40,48 @@ class StepTimer:
         return max(0, len(self._marks) - 1)
 
     @property
-    def started(self) -> bool:
-        """Whether a step that is under way is being timed."""
-        return bool(self._marks)
-
-    @property
     def full(self) -> bool:
         """Whether those are as many as there may be."""
         return self.timed == self._most
 
-    def mark(self) -> None:
-        """One step ends here, and the next begins. Not to be called while a CUDA graph is captured."""
-        self._marks.append((time.perf_counter_ns(), _event()))
+    def step(self, finished: int) -> None:
+        """So many steps are finished. Not to be called while a CUDA graph is captured."""
+        if not self._most:
+            return
+        if profiler_running():
+            # The program's own.
+            self.restart()
+        elif self._marks or self._settled(finished):
+            self._marks.append((time.perf_counter_ns(), _event()))
 
     def restart(self) -> None:
         """Forget all marks."""
         self._marks.clear()
 
-    def read(self) -> TimedSteps:
-        """What was timed. Of the device only the steps that it is known to have done."""
+    @contextmanager
+    def pausing(self, finished: int) -> Iterator[None]:
+        """What is done inside holds the program up, which settles anew then."""
+        began = time.perf_counter_ns()
+        yield
+        self._resumed_ns, self._resumed_step = time.perf_counter_ns(), finished
+        self._paused_ns = self._resumed_ns - began
+
+    def read(self, *, wait: bool = False) -> TimedSteps:
+        """What was timed. Of the device only the steps that it is known to have done: with `wait`, all."""
         from overlapscope.trace import TimedSteps
 
+        if wait and self._marks:
+            # A device that has failed has no times.
+            with suppress(RuntimeError):
+                devices.synchronize()
         host_ns = tuple(end - begin for (begin, _), (end, _) in pairwise(self._marks))
         return TimedSteps(host_ns, _device_ns([event for _, event in self._marks]))
+
+    def _settled(self, finished: int) -> bool:
+        from multiprocessing import active_children
+
+        since_ns = time.perf_counter_ns() - self._resumed_ns
+        return settled(finished - self._resumed_step, since_ns, self._paused_ns, workers=bool(active_children()))
 
 
 def _event() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -15,11 +16,19 @@ from overlapscope.recorder import trace_file
 from overlapscope.recorder._torch_import import when_torch_is_imported
 from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
-from overlapscope.recorder.own_profiler import OwnProfiler, unpack
+from overlapscope.recorder.own_profiler import unpack
 from overlapscope.recorder.recording import Recording
-from overlapscope.recorder.termination import Termination
+from overlapscope.recorder.termination import held
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
+
+
+class _Marks(enum.IntEnum):
+    """Who can say where a step ends. The last of them that does is believed."""
+
+    OPTIMIZER = 0
+    PROFILER = 1
+    PROGRAM = 2
 
 
 class ProgramRecording(Recording):
@@ -28,23 +37,28 @@ class ProgramRecording(Recording):
     Its steps are those of the program's first optimizer, until the program calls `overlapscope.step`.
     """
 
-    _may_be_put_off = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
+    _whole_program = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
 
-    def __init__(self, path: Path, last_words: Callable[[], None], **options: Any) -> None:
-        """`last_words()` is called before SIGTERM ends the program; `options` are `Recording`'s."""
-        super().__init__(path, **options)
+    def __init__(
+        self, path: Path, say: Callable[[str], None], say_last: Callable[[], None], *, stops: bool, **options: Any
+    ) -> None:
+        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `stops` ends it
+        when its recording is complete; `options` are `Recording`'s.
+        """
+        super().__init__(path.absolute(), **options)
+        self._shown_from = None if path.is_absolute() else Path.cwd()
+        self._say, self._say_last, self._stops = say, say_last, stops
         self.failure: str | None = None
         """A sentence on why there is no trace."""
         self._in_process = os.getpid()
         self._begin_on_main_thread = Interruption(self._try_to_begin)
         self._optimizer_steps = OptimizerSteps(self._optimizer_stepped)
-        self._optimizer_marked = self._program_marks = False
-        """Whether ends of steps were marked by the optimizer, and by the program."""
-        self._own_profiler = OwnProfiler(self._give_way, self._working)
+        self._marked_by: _Marks | None = None
+        """Who marks the ends of steps."""
         self._own_recording: tuple[Recording, Path] | None = None
         """The first one of the program's, and its file, absolute as the program may go to another directory."""
-        self._gave_way = False
-        self._termination = Termination(last_words)
+        self._copied = False
+        """Whether it is at `path`, too."""
 
     def begin_with_torch(self) -> None:
         """Begin as soon as the program has imported torch."""
@@ -53,40 +67,25 @@ class ProgramRecording(Recording):
     def begin(self) -> None:
         super().begin()
         self._optimizer_steps.start()
-        self._own_profiler.watch(self.path)
-        self._termination.watch()
 
     def step(self) -> None:
-        """Mark the end of a step; from now on the optimizer marks none."""
-        if threading.get_ident() != self._thread:
-            return
-        if not self._program_marks:
-            self._program_marks = True
-            self._optimizer_steps.stop()
-            if self._optimizer_marked:
-                # The end of this very step.
-                return
-        super().step()
+        """Mark the end of a step; from now on neither the optimizer nor an ignored profiler marks any."""
+        self._mark(_Marks.PROGRAM)
 
     def finish(self) -> bool:
         """End, and say whether there is a trace now. In a forked child there never is."""
         if self._recorder is None or os.getpid() != self._in_process:
             return False
         try:
-            with self._termination.held():
-                self._own_profiler.finish()
+            with held():
                 if self._own_recording is not None:
                     self._own_recording[0].end()
                 self.end()
                 self._copy_own_recording()
         except OverlapscopeError as failure:
             self.failure = str(failure)
-        self._termination.unwatch()
-        if self._own_profiler.failure is not None:
-            self.failure, self._discarded = self._own_profiler.failure, ()
-        return self.failure is None and (
-            not self._gave_way or self._own_profiler.taken or self._own_recording is not None
-        )
+        recorded = bool(self.paths) and not self._gave_way
+        return self.failure is None and (recorded or self._own_profiler.taken or self._copied)
 
     # -- the program's doing --------------------------------------------------------------------------
 
@@ -105,38 +104,53 @@ class ProgramRecording(Recording):
             self.failure = str(failure)
 
     def _optimizer_stepped(self) -> None:
-        self._optimizer_marked = True
-        super().step()
+        self._mark(_Marks.OPTIMIZER)
 
-    def _give_way(self, because: str) -> bool:
-        """Stop and write nothing, but go on looking for hazards. False where this recording is complete and stands."""
-        recorder = self._recorder
-        if recorder is None or not recorder.running:
-            return False
-        if threading.get_ident() == self._thread:
-            with self._working():
-                recorder.discard()
-        else:
-            recorder.abandon()
-        self._gave_way = True
-        self._discarded = (because,)
-        return True
+    def _profiler_stepped(self) -> None:
+        self._mark(_Marks.PROFILER)
+
+    def _mark(self, marks: _Marks) -> None:
+        before = self._marked_by
+        if threading.get_ident() != self._thread or (before is not None and before > marks):
+            return
+        self._marked_by = marks
+        if before != marks and marks > _Marks.OPTIMIZER:
+            self._optimizer_steps.stop()
+            if before is not None:
+                # The end of this very step.
+                return
+        super().step()
+        self._stop_program()
+
+    def _stop_program(self) -> None:
+        if self._stops and self._recorder is not None and not self._recorder.wants_steps and not self._gave_way:
+            self._stops = False
+            raise SystemExit
+
+    def _tell(self, sentence: str) -> None:
+        self._say(sentence)
+
+    def _tell_ending(self) -> None:
+        """`overlapscope run` does, when the program has ended."""
+
+    def _last_words(self) -> None:
+        self._say_last()
 
     def _make_way(self, other: Recording) -> None:
         if self._give_way(_OWN_RECORDING):
             self._own_recording = other, other.path.absolute()
 
     def _copy_own_recording(self) -> None:
-        if self._own_recording is not None and self._own_recording[1] != self.path:
+        if self._own_recording is None:
+            return
+        if self._own_recording[1] != self.path:
             trace_file.write(partial(unpack, self._own_recording[1]), self.path)
+            self._tell_file(self.path)
+        self._copied = True
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        with self._termination.held(), super()._working():
+        with super()._working():
             yield
-        recorder = self._recorder
-        if recorder is not None and not recorder.wants_steps:
+        if self._recorder is not None and not self._recorder.wants_steps and not self._stops:
             self._optimizer_steps.rest()
-            if recorder.complete and not self._gave_way:
-                # From now on nothing is lost when the program is killed.
-                self._termination.unwatch()

@@ -7,23 +7,30 @@ import contextlib
 import functools
 import inspect
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
-from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
+from overlapscope.recorder.capture_range import CaptureRange
+from overlapscope.recorder.clock import Clock
 from overlapscope.recorder.destination import SUFFIXES, prepare, rank_path, suggested_name
+from overlapscope.recorder.ignored_profilers import IgnoredProfilers
 from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
 from overlapscope.recorder.step_times import StepTimes
+from overlapscope.recorder.termination import Termination, held
+from overlapscope.words import clean
 
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
@@ -57,15 +64,24 @@ class Recording:
     (0: none). Before all that the program's first steps are recorded in a rehearsal, which is what there is of a
     program that makes too few (`schedule`). With `check_hazards`, which slows every step, none are timed.
 
+    Instead of by steps a window of `duration_s` seconds (None: until the end) can open `delay_s` after the start; or
+    with a range of the program named `capture_range`, until that is left (`"cudaProfilerApi"`: between the two calls
+    of the CUDA runtime). With `slow_step` steps are recorded all the time and thrown away, until one takes over so many
+    times the median. There are `repeat` windows, with a file for each.
+
     `stacks`, `shapes` and `memory` record the Python stack, the shapes of inputs and every allocation too; `light`
     leaves out PyTorch's ops, and slows the program less.
     `max_size_bytes` bounds the memory that events may take while they are recorded (see `memory_guard`); past it
     the recording ends early. `check_hazards` looks for data races as well, until `end`.
+
+    A torch.profiler that the program starts meanwhile takes precedence, and its trace is the recording
+    (`own_profiler`); with `ignore_own_profiler` it records nothing.
     """
 
-    _may_be_put_off = False
-    """Whether to start only when CUDA is initialised or a step ends, where there is a GPU: see
-    `devices.cuda_may_come_up`. A program that does neither is not recorded then."""
+    _whole_program = False
+    """Whether the program ends with the recording, and need know nothing of it. Then it starts only when CUDA is
+    initialised or a step ends, where there is a GPU (`devices.cuda_may_come_up`): a program that does neither is not
+    recorded. And a profiler of the program's that runs at the end is stopped."""
 
     def __init__(
         self,
@@ -75,12 +91,18 @@ class Recording:
         warmup: int = 1,
         active: int | None = None,
         plain_steps: int = DEFAULT_PLAIN_STEPS,
+        delay_s: float | None = None,
+        duration_s: float | None = None,
+        capture_range: str | None = None,
+        slow_step: float | None = None,
+        repeat: int = 1,
         stacks: bool = False,
         shapes: bool = False,
         memory: bool = False,
         light: bool = False,
         max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
         check_hazards: bool = False,
+        ignore_own_profiler: bool = False,
     ) -> None:
         """Raises UsageError for numbers, file names and options that make no sense."""
         self._asked_path = Path(path)
@@ -91,11 +113,27 @@ class Recording:
         if max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
         self._schedule = Schedule(
-            wait=wait, warmup=warmup, active=active, plain_steps=0 if check_hazards else plain_steps
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            # Steps around a slow one say nothing of it.
+            plain_steps=0 if check_hazards or slow_step is not None else plain_steps,
+            delay_s=delay_s,
+            duration_s=duration_s,
+            capture_range=capture_range,
+            slow_step=slow_step,
+            repeat=repeat,
         )
+        self._trigger: Clock | CaptureRange | None = None
+        """What opens and closes windows, where steps do not."""
+        if capture_range is not None:
+            self._trigger = CaptureRange(capture_range, self._between_instructions)
+        elif self._schedule.by_clock:
+            self._trigger = Clock(delay_s or 0, duration_s, self._between_instructions)
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
+        self._ignored_profilers = IgnoredProfilers(self._profiler_stepped) if ignore_own_profiler else None
         self._path: Path | None = None
         self._recorder: Recorder | None = None
         self._process = self._thread = -1
@@ -109,13 +147,26 @@ class Recording:
         self._checker: HazardChecker | None = None
         self._untimed: tuple[str, ...] = ()
         """Why no plain steps are timed, where that is so."""
-        self._discarded: tuple[str, ...] = ()
-        """Why nothing is written, where that is so."""
+        self._shown_from = None if self._asked_path.is_absolute() else Path.cwd()
+        """Where the person is, to whom paths are shown as they were asked for."""
+        self._told = 0
+        """Of so many files was said that they are there."""
+        self._termination = Termination(self._last_words)
+        self._own_profiler = OwnProfiler(self._give_way, self._working)
+        self._gave_way: tuple[str, ...] = ()
+        """To what, where that is so: nothing of this recording is written then."""
 
     @property
     def path(self) -> Path:
-        """The trace file, this rank's own where there are several."""
+        """The trace file, this rank's own where there are several; of several windows the last that was written."""
+        if self._schedule.repeat > 1 and self.paths:
+            return self.paths[-1]
         return rank_path(self._asked_path, os.environ) if self._path is None else self._path
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that were written so far: of several windows one each, numbered from 1."""
+        return () if self._recorder is None else self._recorder.paths
 
     @property
     def finished(self) -> bool:
@@ -134,7 +185,10 @@ class Recording:
     def notes(self) -> tuple[str, ...]:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
-        return () if self._recorder is None else (*self._recorder.notes, *self._untimed, *self._discarded, *checked)
+        late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
+        ignored = self._ignored_profilers.note if self._ignored_profilers is not None else None
+        told = (*late, *self._untimed, *self._gave_way, *((ignored,) if ignored else ()), *checked)
+        return () if self._recorder is None else (*self._recorder.notes, *told)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -162,22 +216,29 @@ class Recording:
             max_size_bytes=self._max_size_bytes,
             on_too_much=self._interrupt,
         )
-        with contextlib.ExitStack() as undo, self._working():
+        with self._working(), contextlib.ExitStack() as undo:
             if self._check_hazards:
                 from overlapscope.recorder.hazards import HazardChecker
 
                 self._checker = HazardChecker()
                 self._checker.start()
                 undo.callback(self._checker.stop)
-            recorder.start(put_off=self._may_be_put_off and devices.cuda_may_come_up())
+            recorder.start(put_off=self._whole_program and devices.cuda_may_come_up())
+            if self._trigger is not None:
+                self._trigger.start()
             undo.pop_all()
-        self._process, self._thread = os.getpid(), threading.get_ident()
-        self._recorder = recorder
-        current.set_current(self)
-        if recorder.put_off:
-            devices.when_cuda_comes_up(self._on_cuda)
-        # A program that dies without `end` still leaves its trace.
-        atexit.register(self._at_exit)
+            if self._ignored_profilers is None:
+                self._own_profiler.watch(self._path.absolute())
+            else:
+                self._ignored_profilers.start()
+            self._process, self._thread = os.getpid(), threading.get_ident()
+            self._recorder = recorder
+            current.set_current(self)
+            if recorder.put_off:
+                devices.when_cuda_comes_up(self._on_cuda)
+            # A program that dies without `end` still leaves its trace.
+            atexit.register(self._at_exit)
+            self._termination.watch()
 
     def step(self) -> None:
         """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
@@ -187,6 +248,8 @@ class Recording:
         if recorder is not None and not devices.capturing():
             with self._working():
                 recorder.step()
+                if self._trigger is not None:
+                    self._trigger.advance(recorder)
 
     def end(self) -> None:
         """Stop recording and write the trace, unless that is done, and add the steps that were timed since.
@@ -201,10 +264,47 @@ class Recording:
             return
         self._check_thread()
         with self._working():
+            self._own_profiler.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
+        self._tell_ending()
+        if self._own_profiler.failure is not None:
+            self._gave_way = ()
+            raise RecordingFailed(self._own_profiler.failure)
         if recorder.failure is not None:
             raise recorder.failure
+
+    def _tell_ending(self) -> None:
+        if self._speaks:
+            for note in self.notes:
+                self._tell(note)
+
+    def _tell_written(self) -> None:
+        """Say at once that there is a trace: the program may never come to its end."""
+        recorder = self._recorder
+        if recorder is None or recorder.running:
+            return
+        written = (*recorder.paths, *((self._own_profiler.path,) if self._own_profiler.taken else ()))
+        for path in written[self._told :]:
+            self._tell_file(path)
+        self._told = len(written)
+
+    def _tell_file(self, path: Path) -> None:
+        near = self._shown_from is not None and path.is_relative_to(self._shown_from)
+        shown = path.relative_to(self._shown_from or "") if near else path
+        if self._speaks:
+            self._tell(f"wrote {shown}, analyze with `overlapscope analyze {shlex.quote(str(shown))}`")
+
+    @property
+    def _speaks(self) -> bool:
+        """Of several ranks the first speaks for all."""
+        return os.environ.get("RANK", "0") == "0"
+
+    def _tell(self, sentence: str) -> None:
+        """To the person, not to the program: on stderr."""
+        # The program may have put something else in its place, or closed it.
+        with contextlib.suppress(Exception):
+            print(f"overlapscope: {clean(sentence)}", file=sys.stderr, flush=True)
 
     def end_after(self, error: BaseException) -> None:
         """`end`, where the program is failing: its own exception matters more, and is told of a failure here."""
@@ -248,6 +348,9 @@ class Recording:
         else:
             self._interrupt()
 
+    def _profiler_stepped(self) -> None:
+        """The program told its own profiler, which is ignored, that a step ended."""
+
     def _interrupt(self) -> None:
         """On any thread. Where the recording is not the main thread's, its next step will see to what is to do."""
         if self._thread == threading.main_thread().ident:
@@ -261,12 +364,18 @@ class Recording:
                 if self._cuda_is_up:
                     recorder.start_now()
                 recorder.make_room()
+                if self._trigger is not None:
+                    self._trigger.advance(recorder)
 
     def _at_exit(self) -> None:
         try:
             self.end()
         except OverlapscopeError as failure:
-            print(f"overlapscope: {failure}", file=sys.stderr)
+            self._tell(str(failure))
+
+    def _last_words(self) -> None:
+        """A signal is about to end the program."""
+        self._at_exit()
 
     # -- who may do what ------------------------------------------------------------------------------
 
@@ -279,11 +388,16 @@ class Recording:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
+        with held():
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+            self._tell_written()
+            if self._recorder is not None and self._recorder.complete and not self._gave_way:
+                # From now on nothing is lost when the program is killed.
+                self._termination.unwatch()
 
     def _check_free(self) -> None:
         if self._process != -1:
@@ -298,14 +412,34 @@ class Recording:
         """`other` is to begin while this one is under way. Raises UsageError."""
         raise UsageError(f"{self.path} is being recorded; end that recording first, there can be one at a time.")
 
+    def _give_way(self, because: str) -> bool:
+        """Stop and write nothing, but go on looking for hazards. False where this recording is complete and stands."""
+        recorder = self._recorder
+        if recorder is None or not recorder.running:
+            return False
+        if threading.get_ident() == self._thread:
+            with self._working():
+                recorder.discard()
+        else:
+            recorder.abandon()
+        self._gave_way = (because,)
+        return True
+
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
             raise UsageError("a recording must be ended on the thread that began it; call end() there.")
 
     def _leave(self) -> None:
         self._ended = True
+        if self._trigger is not None:
+            self._trigger.stop()
         if self._checker is not None:
             self._checker.stop()
+        if self._ignored_profilers is None:
+            self._own_profiler.unwatch()
+        else:
+            self._ignored_profilers.stop()
+        self._termination.unwatch()
         current.set_current(None)
         atexit.unregister(self._at_exit)
 
@@ -313,14 +447,9 @@ class Recording:
         """The same, not yet begun."""
         return Recording(
             self._asked_path,
-            wait=self._schedule.wait,
-            warmup=self._schedule.warmup,
-            active=self._schedule.active,
-            plain_steps=self._schedule.plain_steps,
-            stacks=self._options.stacks,
-            shapes=self._options.shapes,
-            memory=self._options.memory,
-            light=self._options.light,
+            **asdict(self._schedule),
+            **asdict(self._options),
             max_size_bytes=self._max_size_bytes,
             check_hazards=self._check_hazards,
+            ignore_own_profiler=self._ignored_profilers is not None,
         )

@@ -16,6 +16,7 @@ from overlapscope.errors import UsageError
 from overlapscope.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder.cupti import detached
+from overlapscope.recorder.termination import undisturbed
 from overlapscope.recorder.trace_file import Written
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Session:
 
         from overlapscope.recorder.event_notes import EventNotes
 
+        undisturbed()
         self._profiler = _KinetoProfile(
             activities=devices.activities(cuda=torch.cuda.is_available()),
             with_stack=options.stacks,
@@ -92,7 +94,11 @@ class Session:
         with warnings.catch_warnings(), _quiet_kineto():
             # It says what every one of its recordings does (torch 2.11).
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
-            self._profiler.prepare_trace()
+            _starting.append(self)
+            try:
+                self._profiler.prepare_trace()
+            finally:
+                _starting.remove(self)
         # What is still under way now would be in the trace without its launch: a lead-in.
         with suppress(RuntimeError):
             devices.synchronize()
@@ -105,6 +111,7 @@ class Session:
 
         `unfinished` is the name of an annotation that is open (`trace_file.write`).
         """
+        undisturbed()
         self._event_notes.stop()
         self.metadata, self._unfinished = metadata, unfinished
         # Kineto takes metadata only while it runs.
@@ -121,6 +128,14 @@ class Session:
     def write(self, path: Path) -> Written:
         """Write the trace, once stopped; see `trace_file.write`. Raises RecordingFailed."""
         return trace_file.write(self._profiler.export_chrome_trace, path, unfinished=self._unfinished)
+
+
+_starting: list[Session] = []
+
+
+def starting() -> bool:
+    """Whether the profiler that begins to record is a session's."""
+    return bool(_starting)
 
 
 @contextmanager

@@ -6,9 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from overlapscope.drift import drifted
 from overlapscope.words import plural, unit_for
-
-_LEAST_CHANGE_PCT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +24,8 @@ class StepTimes:
 
     @property
     def changed(self) -> bool:
-        """Whether steps behind the recording took longer, or less long, than before it, by more than they vary."""
-        if len(self.before_ns) < 2 or len(self.after_ns) < 2:
-            return False
-        before, after = median_ns(self.before_ns), median_ns(self.after_ns)
-        difference = abs(after - before)
-        spread = max(_middle_half_ns(self.before_ns), _middle_half_ns(self.after_ns))
-        return difference > spread and 100 * difference > _LEAST_CHANGE_PCT * min(before, after)
+        """Whether steps behind the recording took longer, or less long, than before it."""
+        return drifted(self.before_ns, self.after_ns)
 
     def sentence(self) -> str | None:
         """Half of `overlapscope: ...`: what a step takes, recorded and not; None where none was timed."""
@@ -54,9 +48,3 @@ class StepTimes:
 def median_ns(lengths_ns: Sequence[int]) -> int:
     """Their median, in whole nanoseconds."""
     return int(statistics.median(lengths_ns))
-
-
-def _middle_half_ns(lengths_ns: Sequence[int]) -> int:
-    """How far apart the quartiles are."""
-    first, _, third = statistics.quantiles(lengths_ns, n=4, method="inclusive")
-    return int(third - first)

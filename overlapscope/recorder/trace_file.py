@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Self
 
 from overlapscope.errors import RecordingFailed
+from overlapscope.recorder.termination import undisturbed
 
 _GZIP_LEVEL = 6
 _COPIED_AT_ONCE = 1 << 20
@@ -49,6 +50,7 @@ def write(export: Callable[[str], object], path: Path, *, unfinished: str | None
     Raises RecordingFailed where the file cannot be written; nothing is left under its name then, but what was
     there before.
     """
+    undisturbed()
     try:
         # Beside the target, as it must be on the same disk to be moved there in one go.
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
@@ -84,6 +86,7 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
     removed meanwhile is left alone.
     """
     path = written.path
+    undisturbed()
     try:
         if Written.now(path) != written:
             raise OSError("it is not the file that was written")

@@ -12,6 +12,7 @@ from overlapscope.sources import kineto
 from overlapscope.sources._crew import Crew
 from overlapscope.sources._progress import Progress
 from overlapscope.sources.files import LIMIT_BYTES
+from overlapscope.sources.pipes import is_pipe, named
 from overlapscope.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
@@ -28,7 +29,7 @@ def load(
     cache: bool = True,
     meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
-    """The Trace in one file.
+    """The Trace in one file; `-` is standard input.
 
     `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
@@ -38,7 +39,7 @@ def load(
 
     Raises UnreadableTrace with a sentence for the user.
     """
-    path = Path(source)
+    source = path = named(source)
     if path.is_dir():
         raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
     crew = Crew(meanwhile=meanwhile)
@@ -84,8 +85,10 @@ def expand(sources: str | Path | Iterable[str | Path]) -> list[Path]:
 
 
 def _expand_one(source: str | Path) -> list[Path]:
-    path = Path(source)
+    path = named(source)
     try:
+        if is_pipe(path):
+            return [path]
         if path.is_dir():
             files = [file for file in path.iterdir() if file.name.endswith(SUFFIXES) and file.is_file()]
             if not files:

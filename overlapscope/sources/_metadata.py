@@ -96,9 +96,11 @@ def _lengths(value: Any) -> tuple[int, ...]:
 def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:
     """The changes by which the file is a prediction; None for a recording."""
     own = metadata.get(METADATA)
-    prediction = own.get(PREDICTION) if isinstance(own, dict) else None
+    if not isinstance(own, dict) or PREDICTION not in own:
+        return None
+    prediction = own[PREDICTION]
     changes = prediction.get("interventions") if isinstance(prediction, dict) else None
-    return tuple(one for one in changes if isinstance(one, str)) if isinstance(changes, list) else None
+    return tuple(one for one in changes if isinstance(one, str)) if isinstance(changes, list) else ()
 
 
 def integer(value: Any) -> int | None:

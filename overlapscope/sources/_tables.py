@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
-from overlapscope import op_names
+from overlapscope import lost, op_names
 from overlapscope.sources._categories import Table
 from overlapscope.sources._columns import Columns, Part, Values, joined
 from overlapscope.trace import (
@@ -23,12 +25,11 @@ from overlapscope.trace import (
 _QUEUE_FULL = "Command Buffer Full"
 """CUPTI lists as overhead (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL) that the launch queue is full: the host is
 ahead of the device and waits, with or without a profiler."""
-LARGEST_BYTES = 1 << 50
+_LARGEST_BYTES = 1 << 50
 """No op moves more, nor a collective so many elements: a pebibyte."""
-FASTEST_BYTES_PER_NS = 10_000
-"""10 TB/s, over ten times what the fastest link between a host and a device gives. Sizes from 64 KiB on are held to it:
-the time of a smaller copy may have been rounded to none."""
-_ROUNDED_BYTES = 64 << 10
+_FASTEST_BYTES_PER_NS = 1_000
+"""1 TB/s, more than any link between a host and a device gives."""
+_US_NS = 1_000
 _LARGEST_SUM = 1 << 62
 _NO_ROWS: Part = (
     *(np.empty(0, dtype=np.int32),) * 2,
@@ -36,6 +37,16 @@ _NO_ROWS: Part = (
     np.empty(0, dtype=np.int32),
 )
 _ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
+
+
+_PARTS: dict[Table, lost.Part] = {
+    Table.RUNTIME: "calls",
+    Table.CPU: "ops",
+    Table.ANNOTATION: "ranges",
+    Table.SYNC: "syncs",
+    Table.OVERHEAD: "overheads",
+    Table.PYTHON: "frames",
+}
 
 
 class Finished:
@@ -86,24 +97,40 @@ class Finished:
         return np.flatnonzero(self._table == Table.SPAN)
 
     def total_ns(self) -> float:
-        """The durations of all rows of all tables together."""
-        return float(self.dur_ns[self._table != Table.IGNORED].sum(dtype=np.float64))
+        """The durations of all work together."""
+        return float(self.dur_ns[self.work()].sum(dtype=np.float64))
 
-    def forget_impossible_sizes(self) -> int:
-        """Takes as unknown what no GPU op can have moved, and sizes that add up to more than 64 bits hold: how many."""
+    def forget_impossible_sizes(self) -> dict[str, int]:
+        """Takes as unknown what no GPU op can have moved, and sizes that add up to more than 64 bits hold: how many, by
+        part.
+        """
         rows = np.flatnonzero(self._table == Table.GPU)
         at, values = self._values[Table.GPU]
         place = np.searchsorted(at, rows)
-        size = values[place, 3]
+        size, dur = values[place, 3], self.dur_ns[rows]
+        # Where a file has whole microseconds only, what is shorter has none.
+        coarse = not ((self.start_ns[rows] % _US_NS).any() or (dur % _US_NS).any())
         # By division: the product of a duration and a speed may not fit.
-        wrong = (size >= _ROUNDED_BYTES) & (size // FASTEST_BYTES_PER_NS > self.dur_ns[rows])
+        wrong = size // _FASTEST_BYTES_PER_NS > dur + (_US_NS if coarse else 1)
         fast = np.flatnonzero(wrong)
         wrong[fast] = np.isin(self._judged(rows[fast])[:, 0], (Kind.H2D, Kind.D2H))
-        wrong |= size > LARGEST_BYTES
+        wrong |= size > _LARGEST_BYTES
         if np.maximum(size, 0)[~wrong].sum(dtype=np.float64) > _LARGEST_SUM:
             wrong = size >= 0
         values[place[wrong], 3] = -1
-        return int(wrong.sum())
+        return self.parts(rows[wrong])
+
+    def parts(self, rows: Index) -> dict[str, int]:
+        """How many of some rows belong to each part of the recording (`overlapscope.lost`)."""
+        tables = self._table[rows]
+        kinds = self._judged(rows[tables == Table.GPU])[:, 0]
+        found: Counter[str] = Counter()
+        for kind, count in enumerate(np.bincount(kinds, minlength=len(Kind)).tolist()):
+            found[lost.OF_KIND[Kind(kind)]] += count
+        for table, count in enumerate(np.bincount(tables, minlength=len(Table)).tolist()):
+            if table in _PARTS:
+                found[_PARTS[Table(table)]] += count
+        return {part: count for part, count in found.items() if count}
 
     def drop(self, rows: Index) -> None:
         """Leaves rows out of every table."""
@@ -247,7 +274,7 @@ def _launches(correlation: I64, calls: RuntimeCalls) -> I64:
 
 
 def _bounded(count: I64) -> I64:
-    return np.where((count >= 0) & (count <= LARGEST_BYTES), count, -1)
+    return np.where((count >= 0) & (count <= _LARGEST_BYTES), count, -1)
 
 
 def _positive(correlation: I64) -> I64:

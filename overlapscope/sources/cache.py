@@ -35,7 +35,7 @@ SETTLED_NS = 2_000_000_000
 """How long ago a file must have changed for its state to tell its content. File systems count in ticks, some of them
 whole seconds, so a change within the tick of the one before leaves no mark."""
 _BLOCK_BYTES = 1 << 20
-_BESIDES = ("intervals.py", "marks.py", "op_names.py", "trace.py")
+_BESIDES = ("intervals.py", "lost.py", "marks.py", "op_names.py", "trace.py")
 """What the modules of this package build on (those of `overlapscope` that have a say in what a Trace holds)."""
 
 _log = logging.getLogger(__name__)

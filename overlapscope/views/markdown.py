@@ -101,7 +101,7 @@ def _findings(page: Page) -> Iterator[str]:
     yield "## Findings"
     yield ""
     if not findings:
-        yield "None."
+        yield f"None{tables.where_none_found(page.report.traces)}."
         yield ""
     if note := tables.costs_note(findings):
         yield note

@@ -201,7 +201,7 @@ def _findings(page: Page) -> Iterator[RenderableType]:
     findings = page.report.findings
     if not findings:
         if page.report.devices:
-            yield Text("No findings.", style="bold")
+            yield Text(f"No findings{tables.where_none_found(page.report.traces)}.", style="bold")
         return
     yield Text("Findings, costliest first", style="bold")
     if note := tables.costs_note(findings):
