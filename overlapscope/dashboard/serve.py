@@ -68,6 +68,9 @@ class Listening:
                     raise UsageError(
                         f"port {one} of {host} cannot be had ({error.strerror or error}); choose another with --port."
                     ) from None
+            except ValueError:
+                # What waitress makes of a name that cannot be resolved.
+                raise UsageError(f"{host}: is no address of this machine; choose another with --host.") from None
         self.host, self.base = host, base
         self.port = int(getattr(self._server, "effective_port", 0) or self._server.effective_listen[0][1])
 
