@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from overlapscope.commands import ProgramInterrupted
+from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._output import check_output
 from overlapscope.commands._reading import parse_size
 from overlapscope.dashboard.launch import require_packages
@@ -22,6 +22,7 @@ from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
+from overlapscope.streams import show
 from overlapscope.words import clean, plural
 
 _LAUNCHERS = {
@@ -58,7 +59,7 @@ class Command:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
 
     Everything that overlapscope says goes to stderr. The exit code is the
-    script's; 2 if it could not be run.
+    script's; 2 if it could not be run, 70 if overlapscope itself failed before.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -162,6 +163,9 @@ class Command:
             run.report()
         except KeyboardInterrupt:
             interrupted = True
+        except Exception as error:
+            # The program has ended, and how it did is for it to say.
+            tell_defect(error)
         if interrupted:
             raise ProgramInterrupted
         if run.in_forked_child:
@@ -217,8 +221,9 @@ class _Run:
             require_packages()
         self._recording.prepare()
         path = self._recording.shown(self._recording.path)
+        inputs = () if args.module else (args.script,)
         for number in range(args.repeat):
-            check_output(path if args.repeat == 1 else window_path(path, number + 1), force=force)
+            check_output(path if args.repeat == 1 else window_path(path, number + 1), force=force, inputs=inputs)
         if self._children is not None:
             if self._recording.rank is None:
                 children.make_room(self._children, force=force)
@@ -326,9 +331,9 @@ class _Run:
         self._show(f"{who}: {clean(sentence)}")
 
     def _show(self, text: str) -> None:
-        # The program may have put something else in the place of stderr, or closed it.
+        # The program may have put anything in the place of stderr, or closed it.
         with suppress(Exception):
-            print(text, file=sys.__stderr__, flush=True)
+            show(text, sys.__stderr__)
 
 
 def apart(*arguments: str) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from overlapscope import disk
+
 _MOST_LOCKS = 16
 """A process that records again and again into ever new files keeps the latest locked."""
 
@@ -25,6 +27,7 @@ def put(new: Path, path: Path, *, since_ns: int | None = None) -> Path:
     Where a file of another process stands there it is moved beside that, with this process's id in its name. A file
     that was modified at `since_ns` or later is another's in any case, unless it is one of ours. Raises OSError.
     """
+    disk.flush(new)
     lock = _locked(new)
     try:
         if not _take(new, path, since_ns):

@@ -138,6 +138,8 @@ class Destination:
         self.make_directories(path)
         if path.is_dir():
             raise UsageError(f"{path}: is a directory; name a file in it.")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise UsageError(f"{path}: may not be written to; choose another file.")
         if not os.access(path.parent, os.W_OK):
             raise UsageError(f"{path}: the directory {path.parent} may not be written to; choose another.")
 

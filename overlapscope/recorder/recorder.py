@@ -117,14 +117,13 @@ class Recorder:
     def step_times(self) -> StepTimes:
         """How long a step took while nothing was recorded, and while the one that counts was."""
         plain = self._files.plain_steps
-        take = self._last
-        recorded_ns = () if take is None else tuple(take.judged_ns)
+        recorded_ns = () if self._last is None else tuple(self._last.judged_ns)
         return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._schedule.plain_steps)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The traces that were written."""
-        return self._files.paths
+        """The traces of windows that are over."""
+        return self._files.paths[: len(self._done)]
 
     @property
     def notes(self) -> list[str]:
@@ -345,20 +344,20 @@ class Recorder:
             # A step lies between two windows: see `open_ranges`.
             self._opens = self._steps + (max(1, self._schedule.wait) if take.wanted else 1)
             self._stage = Stage.BETWEEN
-        elif self._schedule.plain_steps and self._last is take:
+        elif self._schedule.plain_steps and self._last is take and self._steps:
             self._stage = Stage.BEHIND
         else:
             self._stage = Stage.DONE
 
     def _what_is_missing(self) -> Iterator[str]:
         """Sentences on what a program that has ended leaves to be wished."""
-        done, schedule = len(self._done), self._schedule
+        done = len(self._done)
         if not done and self._slow is not None:
             yield self._slow.none()
         elif not done and not self._failures:
-            self._fail(schedule.why_none())
-        elif done < schedule.repeat:
-            yield f"The program ended after {done} of {schedule.repeat} windows."
+            self._fail(self._schedule.why_none())
+        elif done < self._schedule.repeat:
+            yield f"The program ended after {done} of {self._schedule.repeat} windows."
 
     @property
     def _last(self) -> Take | None:
@@ -437,6 +436,8 @@ class Recorder:
             else:
                 self._rehearsal.notes.append(f"{failure}; its first steps were recorded instead.")
                 self._write(self._rehearsal)
+                self._done.append(self._rehearsal)
+                self._rehearsal = None
 
     def _stop(self) -> None:
         """Stop the session, if one runs. A step under way stays open in its trace."""

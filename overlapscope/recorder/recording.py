@@ -331,7 +331,7 @@ class Recording:
     def _tell_written(self) -> None:
         """Say at once that there is a trace: the program may never come to its end."""
         recorder = self._recorder
-        if recorder is None or recorder.running:
+        if recorder is None:
             return
         written = (*recorder.paths, *((self._own_profiler.path,) if self._own_profiler.taken else ()))
         for path in written[self._told :]:
@@ -463,6 +463,8 @@ class Recording:
             if self._recorder is not None and self._recorder.complete and not self._gave_way:
                 # From now on nothing is lost when the program is killed.
                 self._termination.unwatch()
+        if self._trigger is not None and self._recorder is not None and not self._recorder.running:
+            self._trigger.stop()
 
     def _check_free(self) -> None:
         if self._process != -1:
@@ -496,8 +498,6 @@ class Recording:
 
     def _leave(self) -> None:
         self._ended = True
-        if self._trigger is not None:
-            self._trigger.stop()
         if self._checker is not None:
             self._checker.stop()
         if self._ignored_profilers is None:
