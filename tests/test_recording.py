@@ -940,13 +940,13 @@ class TestRanks:
             ("x.json.gz", "x.traces/rank3.trace.json.gz"),
             ("a.b.trace.json", "a.b.traces/rank3.trace.json"),
             ("runs/r{rank}.json", "runs/r3.json"),
-            ("{host}/{pid}.json", f"{socket.gethostname()}/{os.getpid()}.json"),
             ("{host}/x.json", f"{socket.gethostname()}/x.traces/rank3.trace.json"),
         ],
     )
     def test_each_rank_has_a_file_of_its_own(self, name: str, expected: str) -> None:
         assert Destination.asked(name).path(Rank(3, 4)) == Path(expected)
         assert Destination.asked("x.{rank}.json").path(None) == Path("x.0.json")
+        assert Destination.asked("{host}/{pid}.json").path(None) == Path(f"{socket.gethostname()}/{os.getpid()}.json")
 
     def test_a_name_in_braces_that_stands_for_nothing_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"\{ran\} stands for nothing.*\{rank\}, \{pid\}, \{time\}, \{host\}"):
