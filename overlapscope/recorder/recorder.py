@@ -229,12 +229,14 @@ class Recorder:
     def make_room(self) -> None:
         """End what is being recorded where its events take too much memory."""
         take = self._running
-        if take is None or self._guard is None or self._guard.exceeded_bytes is None:
+        exceeded_bytes = None if take is None or self._guard is None else self._guard.exceeded_bytes
+        if take is None or exceeded_bytes is None:
             return
         where = f", in step {self._steps}" if self._steps else ""
+        least = " With stacks an eighth of that is the limit." if self._options.stacks else ""
         take.notes.append(
-            f"Recording ended early{where}: the program and the profiler together had taken "
-            f"{self._guard.exceeded_bytes / 1e9:.2f} GB more memory (--max-size)."
+            f"Recording ended early{where}: its events had taken up to {exceeded_bytes / 1e9:.2f} GB of memory "
+            f"(--max-size).{least}"
         )
         if self._stage is _Stage.REHEARSAL:
             with self._timer.pausing(self._steps):
@@ -362,7 +364,7 @@ class Recorder:
             session = Session(self._options)
         except Exception as error:
             raise RecordingFailed(f"torch.profiler does not start: {_first_line(error)}") from error
-        self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much)
+        self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much, stacks=self._options.stacks)
         self._stage = stage
         self._mark_ns = time.perf_counter_ns()
         return _Take(window.begun(self._steps), session)

@@ -21,6 +21,7 @@ from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.destination import SUFFIXES, prepare, rank_path, suggested_name
 from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
@@ -41,6 +42,7 @@ _UNTIMED = (
     "No plain steps were timed: with CUDA 12 and older, or TEARDOWN_CUPTI=0, CUPTI stays attached after a recording "
     "and slows the program. Pass what a step takes without a profiler as --plain-step."
 )
+_UNGUARDED = "This system does not say how much memory events take, so --max-size has no effect (it needs glibc 2.33)."
 
 
 class Recording:
@@ -112,8 +114,8 @@ class Recording:
         self._cuda_is_up = False
         """CUDA was initialised after a start that was put off."""
         self._checker: HazardChecker | None = None
-        self._untimed: tuple[str, ...] = ()
-        """Why no plain steps are timed, where that is so."""
+        self._remarks: tuple[str, ...] = ()
+        """What this system cannot do."""
         self._shown_from = None if self._asked_path.is_absolute() else Path.cwd()
         """Where the person is, to whom paths are shown as they were asked for."""
         self._told = 0
@@ -145,7 +147,7 @@ class Recording:
     def notes(self) -> tuple[str, ...]:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
-        return () if self._recorder is None else (*self._recorder.notes, *self._untimed, *self._gave_way, *checked)
+        return () if self._recorder is None else (*self._recorder.notes, *self._remarks, *self._gave_way, *checked)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -165,7 +167,9 @@ class Recording:
         schedule = self._schedule
         if schedule.plain_steps and cupti.stays_attached():
             schedule = replace(schedule, plain_steps=0)
-            self._untimed = (_UNTIMED,)
+            self._remarks += (_UNTIMED,)
+        if self._max_size_bytes != DEFAULT_MAX_SIZE_BYTES and taken_bytes() is None:
+            self._remarks += (_UNGUARDED,)
         recorder = Recorder(
             self._path.absolute(),  # The program may go to another directory.
             schedule,
