@@ -12,9 +12,10 @@ VENV := .venv
 DEMO := .venv-demo
 PIP_FLAGS := --disable-pip-version-check --quiet
 PYTEST_FLAGS ?= -n 2 --dist loadgroup
+FUZZ_SECONDS ?= 3600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench wheel clean python browser
+.PHONY: help demo test lint types fuzz bench wheel clean python browser
 
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -33,6 +34,9 @@ lint: $(VENV)/.ready  ## check style with ruff
 
 types: $(VENV)/.ready  ## check types with mypy --strict
 	$(VENV)/bin/mypy --strict
+
+fuzz: $(VENV)/.ready  ## judge mutated traces for an hour, or for FUZZ_SECONDS=N; what is found goes to fuzz-found/
+	$(VENV)/bin/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 bench: $(VENV)/.ready browser  ## measure speed and memory into docs/ and benchmarks/ (needs 6 GB of disk, many minutes)
 	$(VENV)/bin/python -m benchmarks.performance

@@ -24,10 +24,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
+from benchmarks.dashboard_server import TOKEN
 from benchmarks.processes import HERE, Target, grown, hardware, say
 from tests.browser import chromium
 from tests.dashboard_process import serve
@@ -39,6 +40,7 @@ MOVES = 120
 FIRST_PAGE_MB = {11: 1.5, 260: 4.0}
 MEMORY_MB = (11, 260, 1000)
 CLIENTS, CLIENT_VIEWS = 10, 30
+_KNOWN = {"Authorization": f"token {TOKEN}"}
 WIDTH, HEIGHT = 1440, 900
 PATIENCE_MS = 60_000
 MEASURE = "overlapscope:zoom-to-paint"
@@ -103,7 +105,7 @@ def zooming(browser: Browser, ops: int, count: int) -> Zooming:
         context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
         context.add_init_script(_LISTEN)
         page = context.new_page()
-        page.goto(address)
+        page.goto(f"{address}&{urlencode({'token': TOKEN})}")
         page.wait_for_function(_EXACT, timeout=PATIENCE_MS)
         page.wait_for_timeout(1000)
         moves = {"keys": moved(page, address, by_key, count), "wheel": moved(page, address, by_wheel, count)}
@@ -193,7 +195,7 @@ def held(page: Page, key: str) -> Iterator[None]:
 def asked(address: str, path: str) -> bytes:
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     with contextlib.closing(connection):
-        connection.request("GET", path)
+        connection.request("GET", path, headers=_KNOWN)
         return connection.getresponse().read()
 
 
@@ -209,7 +211,7 @@ def client(address: str, lanes: Sequence[int], end_ns: int, seed: int) -> list[f
             start = draw.randrange(max(1, end_ns - length))
             query = f"{trace}&start={start}&end={start + length}&columns=1100&lanes={','.join(map(str, lanes))}"
             begin = time.perf_counter()
-            connection.request("GET", f"/api/timeline/view?{query}", headers={"Accept-Encoding": "gzip"})
+            connection.request("GET", f"/api/timeline/view?{query}", headers=_KNOWN | {"Accept-Encoding": "gzip"})
             response = connection.getresponse()
             response.read()
             taken.append(1000 * (time.perf_counter() - begin))

@@ -20,8 +20,10 @@ from overlapscope.dashboard import library as libraries
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.serve import Listening
 from overlapscope.dashboard.server import create
+from overlapscope.dashboard.upload import Uploads
 
 VIEW = "/api/timeline/view"
+TOKEN = "known to the benchmark"
 
 
 def main() -> None:
@@ -30,7 +32,7 @@ def main() -> None:
     with mock.patch.object(libraries, "load", return_value=make(ops)):
         id = library.add(Path("synthetic.json"), "synthetic.json")
         library.wait(id)
-    server: flask.Flask = create(library, upload_bytes=1).server
+    server: flask.Flask = create(library, Uploads(library, 1), base="/", token=TOKEN).server
     views: list[tuple[float, int]] = []
 
     @server.get("/benchmark/views")
@@ -40,7 +42,7 @@ def main() -> None:
         return {"views": seen}
 
     server.wsgi_app = timed(server.wsgi_app, views)  # type: ignore[method-assign]
-    listening = Listening(server, host="127.0.0.1", port=0, base="/", body_bytes=1 << 24)
+    listening = Listening(server, host="127.0.0.1", port=0, base="/", body_bytes=lambda request, coming_bytes: 1 << 24)
     print(f"{listening.url}timeline?trace={id}", flush=True)
     listening.run()
 

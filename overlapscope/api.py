@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.analysis import analyze_trace
@@ -65,16 +66,18 @@ def check(
     *,
     baseline: Job | None = None,
     plain_step_ns: int | None = None,
+    allow_predicted: bool = False,
 ) -> CheckResult:
     """Hold a recording to budgets (`docs/check.md`).
 
     `settings` has the keys of a configuration file: `{"budgets": {"efficiency_pct": {"min": "80 %"}}}`. Without it,
     what `overlapscope check` does by default: the rules on data that does not move while the GPU computes, or, with a
     `baseline`, nothing may have become longer. A baseline is a file of `overlapscope baseline write`, or a recording.
-    `plain_step_ns` tells what a step of the job takes while nothing is recorded.
+    `plain_step_ns` tells what a step of the job takes while nothing is recorded. Timelines that `whatif` predicted are
+    refused unless `allow_predicted` says otherwise.
 
     Raises ConfigError for settings that make no sense, UsageError where a budget needs a baseline and none is given or
-    a recording cannot serve as one, UnreadableTrace where the baseline's file cannot be read.
+    a recording cannot serve as one, and for a prediction, UnreadableTrace where the baseline's file cannot be read.
     """
     from overlapscope.budgets import baseline as baselines
     from overlapscope.budgets import check as checking
@@ -83,11 +86,12 @@ def check(
     from overlapscope.reading import read_baseline
 
     told = Settings() if settings is None else from_mapping(settings, "settings")
+    told = replace(told, allow_predicted=allow_predicted)
     past = None
     if isinstance(baseline, str | os.PathLike):
-        past = read_baseline(os.fspath(baseline), ranges=told.compared_ranges)
+        past = read_baseline(os.fspath(baseline), ranges=told.compared_ranges, allow_predicted=allow_predicted)
     elif baseline is not None:
-        past = baselines.of(_report(baseline), ranges=told.compared_ranges)
+        past = baselines.of(_report(baseline), ranges=told.compared_ranges, allow_predicted=allow_predicted)
     return checking.check(_report(job, plain_step_ns), told, baseline=past)
 
 

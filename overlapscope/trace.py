@@ -244,6 +244,8 @@ class Damage:
     """Events that were not valid JSON or held values of the wrong type, and were read all the same."""
     impossible_times: int = 0
     """Events of any table left out because their time is negative, absurd or missing."""
+    impossible_by: dict[str, int] = field(default_factory=dict)
+    """The same by the part of the recording that they belong to (`overlapscope.lost`)."""
     examples: tuple[str, ...] = ()
     """Up to three short descriptions, for the person who looks into it."""
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 _ADDRESS = re.compile(r"https?://\S+")
 _PATIENCE_S = 60.0
@@ -36,6 +36,10 @@ class Served:
         """The address up to and with the base path."""
         parts = urlsplit(self.address)
         return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+    @property
+    def token(self) -> str:
+        return parse_qs(urlsplit(self.address).query)["token"][0]
 
     @property
     def port(self) -> int:
@@ -64,11 +68,13 @@ def ask(
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
+    known: bool = True,
 ) -> Answer:
-    """One request, with exactly the headers given, where they are given; redirects are not followed."""
+    """One request, with the headers given and, where `known`, the server's token; redirects are not followed."""
+    shown = {"Authorization": f"token {served.token}"} if known else {}
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
     with contextlib.closing(connection):
-        connection.request(method, path, body=body, headers=dict(headers or {}))
+        connection.request(method, path, body=body, headers=shown | dict(headers or {}))
         response = connection.getresponse()
         return Answer(response.status, response.headers, response.read())
 
@@ -126,4 +132,4 @@ def _address(process: subprocess.Popen[str], lines: list[str], arrived: queue.Si
         if line is None:
             raise AssertionError(f"the server ended with {process.wait()}: {lines}")
         if found := _ADDRESS.search(line):
-            return found[0].rstrip(".,")
+            return found[0]

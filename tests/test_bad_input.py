@@ -348,6 +348,56 @@ def test_numbers_in_strings_are_read(tmp_path: Path) -> None:
     assert trace.damage.repaired_events >= 1
 
 
+HUGE = ("1e99999999", "-1e99999999", "1e1000000", "1e99999999999999999999", '"1e99999999"', "9" * 400, "9" * 9999)
+
+
+@pytest.mark.parametrize("number", HUGE)
+@pytest.mark.parametrize("key", ["pid", "tid", "ts", "dur"])
+def test_a_number_of_a_million_digits_costs_its_own_event_at_most(tmp_path: Path, key: str, number: str) -> None:
+    keys = {
+        "ph": '"X"',
+        "cat": '"kernel"',
+        "name": '"huge"',
+        "pid": "0",
+        "tid": "7",
+        "ts": "5",
+        "dur": "1",
+        key: number,
+    }
+    trace = read(tmp_path, around("{" + ", ".join(f'"{one}": {value}' for one, value in keys.items()) + "}"))
+    assert {"first", "last"} <= set(names(trace))
+    assert trace.damage != CLEAN or key in ("pid", "tid")
+
+
+@pytest.mark.parametrize("number", [*HUGE, "1e-99999999", "0e99999999999999999999"])
+@pytest.mark.parametrize("category", ["kernel", "cuda_sync", "cuda_runtime"])
+def test_arguments_of_a_million_digits_are_as_good_as_none(tmp_path: Path, category: str, number: str) -> None:
+    keys = ("device", "stream", "bytes", "correlation", "wait_on_stream", "Seq", "Process Group Ranks", "sycl queue")
+    args = ", ".join(f'"{key}": {number}' for key in (*keys, "memory bandwidth (GB/s)"))
+    event = kernel_text(args=f'{{{args}, "Collective name": "c"}}').replace('"kernel"', f'"{category}"')
+    trace = read(tmp_path, around(event))
+    assert {"first", "last"} <= set(names(trace))
+    assert len(trace.gpu_ops) + len(trace.syncs) + len(trace.runtime_calls) >= 2 + (category == "kernel")
+
+
+@pytest.mark.parametrize("number", [*HUGE, '"--5"', '"\u00b2"', '"' + "9" * 9999 + '"'])
+def test_metadata_of_a_million_digits_says_nothing(tmp_path: Path, number: str) -> None:
+    keys = ("schemaVersion", "baseTimeNanoseconds", "with_stack", "cuda_runtime_version")
+    own = f'"overlapscope": {{"warm_up_steps": {number}, "plain_steps": {{"before": {{"host_ns": [{number}]}}}}}}'
+    ranks = f'"distributedInfo": {{"rank": {number}, "world_size": {number}}}'
+    devices = f'"deviceProperties": [{{"id": {number}, "name": "gpu"}}]'
+    around_events = ", ".join((*(f'"{key}": {number}' for key in keys), own, ranks, devices))
+    for text in (
+        around().replace('"schemaVersion": 1', around_events),
+        around().replace('"traceName": "t"', around_events),
+    ):
+        trace = read(tmp_path, text)
+        assert names(trace) == ["first", "last"]
+        assert trace.rank is trace.world_size is None
+        assert not trace.warm_up_steps
+        assert to_json(analyze(trace))
+
+
 @pytest.mark.parametrize("args", ["null", "[]", '"x"', "5", '{"device": null, "stream": [], "correlation": {}}'])
 def test_arguments_of_a_wrong_type_are_as_good_as_none(tmp_path: Path, args: str) -> None:
     trace = read(tmp_path, around(kernel_text(args=args)))

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 from urllib.parse import quote, urlsplit
 
+import flask
 import pytest
 
-from overlapscope.dashboard.upload import safe_name
+from overlapscope.commands import main
+from overlapscope.dashboard import security
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.upload import Uploads, safe_name
 from tests import kineto_files
 from tests.dashboard_process import Answer, Served, ask, serve, stop
 
-LIMIT = 50_000
+LIMIT = 500_000
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 SMALL = json.dumps({"traceEvents": [kineto_files.kernel(1, 5), kineto_files.memcpy(8, 2, correlation=2)]}).encode()
 
@@ -62,17 +68,14 @@ def local(traces: Path, temporary: Path) -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(scope="module")
-def public(traces: Path) -> Iterator[Served]:
-    """A server that others can reach."""
-    with serve(traces, "--host=0.0.0.0") as served:
-        headers = {"Authorization": served.address.partition("?")[2].replace("=", " ")}
-        assert ask(served, "/api/annotated?trace=hostile", headers=headers).status == 200
-        yield served
+def upload(served: Served, name: str, body: bytes, *, known: bool = True, **headers: str) -> Answer:
+    path = f"/api/upload?name={quote(name, safe='')}"
+    return ask(served, path, method="POST", headers=headers, body=body, known=known)
 
 
-def upload(served: Served, name: str, body: bytes, **headers: str) -> Answer:
-    return ask(served, f"/api/upload?name={quote(name, safe='')}", method="POST", headers=headers, body=body)
+def head_of(served: Served) -> str:
+    """The lines of a request that show the token."""
+    return f"Host: localhost\r\nAuthorization: token {served.token}\r\n"
 
 
 def raw(served: Served, request: bytes) -> bytes:
@@ -90,19 +93,23 @@ def raw(served: Served, request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", "192.168.0.1", "0"]
-)
-def test_a_foreign_host_name_gets_nothing(local: Served, path: str, host: str) -> None:
-    answer = ask(local, path, headers={"Host": host})
-    assert answer.status == 403
-    assert b"<" not in answer.body and b"hostile" not in answer.body
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_the_loopback_names_are_answered(local: Served, path: str) -> None:
-    for host in ("localhost", "127.0.0.1", "[::1]"):
-        assert ask(local, path, headers={"Host": f"{host}:{local.port}"}).status == 200
+def test_nobody_gets_anything_without_the_token_under_whatever_name(local: Served, path: str) -> None:
+    """As a page has that gives this machine a name of its own."""
+    for host in ("evil.example", "localhost", f"127.0.0.1:{local.port}", "0", "[", "\xff"):
+        for headers in (
+            {},
+            {"Authorization": "token wrong"},
+            {"Authorization": f"Basic {local.token}"},
+            {"Cookie": f"{cookie_of(local).partition('=')[0]}=in.wrong.signature"},
+            {"Cookie": f"{cookie_of(local).partition('=')[0]}={local.token}"},
+        ):
+            answer = ask(local, path, headers={"Host": host, **headers}, known=False)
+            assert answer.status == 401
+            assert b"<" not in answer.body and b"hostile" not in answer.body
+        for wrong in ("", "x", local.token[:-1], f"{local.token}x"):
+            with_query = f"{path}{'&' if '?' in path else '?'}token={wrong}"
+            assert ask(local, with_query, headers={"Host": host}, known=False).status == 401
+    assert upload(local, "x.json", SMALL, known=False).status == 401
 
 
 @pytest.mark.parametrize("path", ["/api/upload?name=x.json", "/_dash-update-component"])
@@ -157,85 +164,83 @@ def test_every_answer_tells_the_browser_to_load_nothing_from_elsewhere(local: Se
 # -- the token
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_server_that_others_can_reach_demands_its_token(public: Served, path: str) -> None:
-    for headers in ({}, {"Authorization": "token wrong"}, {"Cookie": f"{cookie_of(public)}=wrong"}):
-        answer = ask(public, path, headers=headers)
-        assert answer.status == 401
-        assert b"hostile" not in answer.body
-    assert ask(public, f"{path}{'&' if '?' in path else '?'}token=").status == 401
-    assert upload(public, "x.json", SMALL).status == 401
+def cookie_of(served: Served) -> str:
+    """What a browser keeps that opened the printed address: name and value."""
+    parts = urlsplit(served.address)
+    return str(ask(served, f"{parts.path}?{parts.query}", known=False).headers["Set-Cookie"]).partition(";")[0]
 
 
-def test_the_printed_address_lets_a_browser_in_and_keeps_the_token_out_of_its_history(public: Served) -> None:
-    parts = urlsplit(public.address)
-    answer = ask(public, f"{parts.path}timeline?trace=hostile&{parts.query}&from=5")
+def test_the_printed_address_lets_a_browser_in_and_keeps_the_token_out_of_its_history(local: Served) -> None:
+    parts = urlsplit(local.address)
+    answer = ask(local, f"{parts.path}timeline?trace=hostile&{parts.query}&from=5", known=False)
     assert answer.status == 302
-    assert answer.headers["Location"].endswith("/timeline?trace=hostile&from=5")
+    assert answer.headers["Location"] == "/timeline?trace=hostile&from=5"
+    assert answer.headers["Cache-Control"] == "no-store"
     cookie = answer.headers["Set-Cookie"]
-    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert "HttpOnly" in cookie and "SameSite=Lax" in cookie
+    assert len(local.token) >= 32 and local.token not in cookie
     headers = {"Cookie": cookie.partition(";")[0]}
-    assert all(ask(public, path, headers=headers).status == 200 for path in PATHS)
-    token = parts.query.removeprefix("token=")
-    assert len(token) >= 32
-    assert ask(public, "/", headers={"Authorization": f"token {token}"}).status == 200
+    assert all(ask(local, path, headers=headers, known=False).status == 200 for path in PATHS)
 
 
-def test_a_token_lets_other_names_in_but_no_other_sites_posts(public: Served) -> None:
-    token = urlsplit(public.address).query.removeprefix("token=")
-    headers = {"Authorization": f"token {token}", "Host": "workstation.example"}
-    assert ask(public, "/", headers=headers).status == 200
-    assert upload(public, "x.json", SMALL, **headers, Origin="http://evil.example").status == 403
+def test_the_command_line_tells_nobody_the_token(local: Served) -> None:
+    arguments = Path(f"/proc/{local.process.pid}/cmdline").read_text()
+    assert local.token not in arguments
+    assert main(["dashboard", "--token", "on-the-command-line"]) == 2
 
 
-def test_the_redirect_stays_on_this_server(public: Served) -> None:
-    token = urlsplit(public.address).query
+def test_a_cookie_is_worth_nothing_on_another_port_though_the_token_be_the_same(traces: Path) -> None:
+    token = {"OVERLAPSCOPE_TOKEN": "the same everywhere"}
+    with serve(traces, environment=token) as one, serve(traces, environment=token) as other:
+        assert one.token == other.token == "the same everywhere"
+        name, _, value = cookie_of(one).partition("=")
+        name_there, _, value_there = cookie_of(other).partition("=")
+        assert name != name_there and value != value_there
+        assert ask(one, "/", headers={"Cookie": f"{name}={value}"}, known=False).status == 200
+        assert ask(one, "/", headers={"Cookie": f"{name}={value_there}"}, known=False).status == 401
+
+
+@pytest.mark.parametrize(("days", "status"), [(6, 200), (8, 401)])
+def test_a_cookie_is_good_for_a_week(monkeypatch: pytest.MonkeyPatch, days: int, status: int) -> None:
+    server = flask.Flask(__name__)
+    security.guard(server, token="a token", base="/")
+    server.add_url_rule("/", view_func=lambda: "in")
+    cookie = server.test_client().get("/?token=a+token").headers["Set-Cookie"].partition(";")[0]
+    later = time.time() + days * 86_400
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert server.test_client(use_cookies=False).get("/", headers={"Cookie": cookie}).status_code == status
+
+
+def test_another_name_is_answered_who_has_the_token_but_no_other_sites_posts(local: Served) -> None:
+    headers = {"Host": "workstation.example"}
+    assert ask(local, "/", headers=headers).status == 200
+    assert upload(local, "x.json", SMALL, Host="workstation.example", Origin="http://evil.example").status == 403
+
+
+def test_the_redirect_stays_on_this_server(local: Served) -> None:
+    token = urlsplit(local.address).query
     for path in ("//evil.example/x", "/\\evil.example", "//evil.example"):
-        answer = raw(public, f"GET {path}?{token} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = raw(local, f"GET {path}?{token} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         location = re.search(rb"(?im)^location: (.*?)\r$", answer)
         assert location is None or not re.match(rb"(https?:)?[/\\]{2}evil", location[1])
 
 
-def test_a_token_can_be_given_for_the_loopback_address_too(traces: Path) -> None:
-    with serve(traces, "--token=abc-123") as served:
-        assert served.address.endswith("?token=abc-123")
-        assert ask(served, "/").status == 401
-        assert ask(served, "/", headers={"Authorization": "token abc-123"}).status == 200
-
-
-def cookie_of(served: Served) -> str:
-    """Name of the cookie that a server sets."""
-    parts = urlsplit(served.address)
-    return str(ask(served, f"{parts.path}?{parts.query}").headers["Set-Cookie"]).partition("=")[0]
-
-
-def test_an_empty_token_is_none(traces: Path) -> None:
-    with serve(traces, "--host=0.0.0.0", "--token=") as served:
-        assert len(served.address.partition("?token=")[2]) >= 32
-        assert ask(served, "/").status == 401 and ask(served, "/?token=").status == 401
-        with serve(traces, "--token=a b&c") as other:
-            assert cookie_of(other) != cookie_of(served)
-
-
-def test_a_large_body_is_refused_before_it_is_stored(public: Served, local: Served) -> None:
+def test_a_body_is_stored_only_for_who_has_the_token_and_where_one_is_due(local: Served) -> None:
     """Once its head has come: nothing of the body is sent here."""
-    token = urlsplit(public.address).query.removeprefix("token=")
+    known = {"Authorization": f"token {local.token}"}
     asked = [
-        (public, "/api/upload?name=x.json", {}, b"413"),
-        (public, "/_dash-update-component", {"Authorization": f"token {token}"}, b"413"),
-        (
-            public,
-            "/api/upload?name=x.json",
-            {"Authorization": f"token {token}", "Sec-Fetch-Site": "cross-site"},
-            b"413",
-        ),
-        (public, "/api/upload?name=x.json", {"Authorization": f"token {token}", "Expect": "100-continue"}, b"100"),
-        (local, "/_dash-update-component", {}, b"413"),
+        ("/api/upload?name=x.json", {}, b"401"),
+        ("/_dash-update-component", {}, b"401"),
+        ("/api/upload?name=x.json", {"Expect": "100-continue"}, b"401"),
+        ("/_dash-update-component", known, b"413"),
+        ("/api/upload?name=x.json", known, b"413"),
+        ("/api/upload?name=x.json", known | {"Sec-Fetch-Site": "cross-site"}, b"403"),
+        ("/api/upload?name=x.json", known | {"Content-Length": "40000", "Expect": "100-continue"}, b"100"),
     ]
-    for served, path, more, status in asked:
+    for path, more, status in asked:
         head = {"Host": "localhost", "Content-Length": "1000000000", **more}
         lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
-        assert raw(served, f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 " + status)
+        assert raw(local, f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 " + status)
 
 
 # -- only the traces given
@@ -265,7 +270,7 @@ def test_no_path_leads_to_a_file_that_was_not_given(local: Served, traces: Path,
     "path", ["/assets/../server.py", "/assets/%2e%2e/server.py", "/assets/..%2fserver.py", "/assets//etc/passwd"]
 )
 def test_no_path_leads_out_of_the_assets(local: Served, path: str) -> None:
-    answer = raw(local, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    answer = raw(local, f"GET {path} HTTP/1.1\r\n{head_of(local)}Connection: close\r\n\r\n".encode())
     assert b"root:" not in answer and b"import flask" not in answer
 
 
@@ -308,30 +313,69 @@ def test_a_safe_name_is_short_and_has_no_path_in_it(name: str) -> None:
     assert safe.endswith(".json.gz") == name.endswith(".json.gz")
 
 
-def chunked(body: bytes) -> bytes:
+def chunked(served: Served, body: bytes) -> bytes:
     """A request that uploads a body without saying how long it is."""
     pieces = [body[at : at + 4096] for at in range(0, len(body), 4096)]
-    head = b"POST /api/upload?name=large.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    head += b"Transfer-Encoding: chunked\r\n\r\n"
-    return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    head = f"POST /api/upload?name=large.json HTTP/1.1\r\n{head_of(served)}Connection: close\r\n"
+    head += "Transfer-Encoding: chunked\r\n\r\n"
+    return head.encode() + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
 
-def test_a_file_over_the_limit_is_refused_with_a_sentence(local: Served, temporary: Path) -> None:
-    before = {file for file in temporary.rglob("*") if file.is_file()}
-    fits, large = SMALL.ljust(LIMIT), SMALL.ljust(LIMIT + 1)
-    answer = upload(local, "large.json", large)
-    assert answer.status == 413
-    assert json.loads(answer.body)["error"].startswith("large.json: is larger than 50 kB")
-    assert raw(local, chunked(large)).startswith(b"HTTP/1.1 413 ")
-    assert {file for file in temporary.rglob("*") if file.is_file()} == before
-    assert upload(local, "fits.json", fits).status == 200
-    assert raw(local, chunked(fits)).startswith(b"HTTP/1.1 200 ")
+def test_all_files_together_stay_within_the_limit_and_what_is_refused_is_not_kept(traces: Path, tmp_path: Path) -> None:
+    with serve(traces, f"--max-upload={LIMIT}B", environment={"TMPDIR": str(tmp_path)}) as served:
+        large, half = SMALL.ljust(LIMIT + 1), SMALL.ljust(LIMIT // 2)
+        answer = upload(served, "large.json", large)
+        assert answer.status == 413
+        assert json.loads(answer.body)["error"].startswith("large.json: is larger than the 500 kB; start")
+        assert raw(served, chunked(served, large)).startswith(b"HTTP/1.1 413 ")
+        assert stored_bytes(tmp_path) == 0
+        assert upload(served, "half.json", half).status == 200
+        assert raw(served, chunked(served, half)).startswith(b"HTTP/1.1 200 ")
+        assert json.loads(ask(served, "/api/upload").body) == {"room_bytes": 0}
+        answer = upload(served, "more.json", SMALL)
+        assert answer.status == 413
+        assert "is larger than the 0 B that is left for dropped files" in json.loads(answer.body)["error"]
+        assert stored_bytes(tmp_path) == LIMIT
+
+
+def stored_bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+def test_files_of_any_size_come_to_an_end() -> None:
+    server = flask.Flask(__name__)
+    Uploads(Library(), 1 << 40).register(server)
+    client = server.test_client()
+    with mock.patch("overlapscope.dashboard.upload.MOST_FILES", 3):
+        answers = [client.post(f"/api/upload?name={n}.json", data=b"{}") for n in range(5)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 413, 413]
+    assert json.loads(answers[3].data)["error"] == "3.json: 3 files were dropped already; start the dashboard anew."
+
+
+def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else_is(traces: Path, tmp_path: Path) -> None:
+    stranger = tmp_path / "overlapscope-dashboard-file"
+    stranger.write_text("no directory")
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "kept").touch()
+    (tmp_path / "overlapscope-dashboard-link").symlink_to(target)
+    environment = {"TMPDIR": str(tmp_path)}
+    with serve(traces, environment=environment) as killed, serve(traces, environment=environment) as living:
+        for one in (killed, living):
+            assert upload(one, "x.json", SMALL).status == 200
+        assert stored_bytes(tmp_path) > 2 * len(SMALL)
+        killed.process.kill()
+        killed.process.wait()
+        with serve(traces, environment=environment):
+            assert len([one for one in tmp_path.glob("overlapscope-dashboard-*") if one.is_dir()]) == 3
+        assert ask(living, "/api/annotated?trace=dropped/x").status == 200
+        assert (target / "kept").exists() and stranger.exists()
 
 
 @pytest.mark.parametrize("length", ["99999999999999999999", "5000000000000", "-5", "x", "1e9", "40000"])
 def test_a_length_that_lies_stores_nothing(local: Served, temporary: Path, length: str) -> None:
     before = {file for file in temporary.rglob("*") if file.is_file()}
-    head = f"POST /api/upload?name=large.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+    head = f"POST /api/upload?name=large.json HTTP/1.1\r\n{head_of(local)}Content-Length: {length}\r\n\r\n"
     # Fewer bytes than were announced, and then the end.
     answer = raw(local, head.encode())
     assert answer == b"" or int(answer.split(b" ", 2)[1]) in (400, 413)
@@ -339,10 +383,10 @@ def test_a_length_that_lies_stores_nothing(local: Served, temporary: Path, lengt
 
 
 def test_a_body_longer_than_announced_is_cut_there(local: Served) -> None:
-    head = f"POST /api/upload?name=cut.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(SMALL)}\r\n\r\n"
+    head = f"POST /api/upload?name=cut.json HTTP/1.1\r\n{head_of(local)}Content-Length: {len(SMALL)}\r\n\r\n"
     answer = raw(local, head.encode() + SMALL + b"GET /overview HTTP/1.0\r\nHost: evil.example\r\n\r\n")
     first, _, second = answer[1:].partition(b"HTTP/1.")
-    assert first.startswith(b"TTP/1.1 200 ") and b"403" in second.split(b"\r\n")[0]
+    assert first.startswith(b"TTP/1.1 200 ") and b"401" in second.split(b"\r\n")[0]
 
 
 def test_a_refusal_is_a_sentence(local: Served) -> None:
@@ -352,9 +396,35 @@ def test_a_refusal_is_a_sentence(local: Served) -> None:
     assert json.loads(answer.body)["error"].endswith("record the trace again.")
 
 
+UNREADABLE = {
+    "a number with a huge exponent": b'{"traceEvents":[{"ph":"X","cat":"kernel","ts":1,"pid":1e99999999}]}',
+    "brackets alone": b'{"traceEvents":' + b"[" * 10_000_000,
+    "a number of many digits": b'{"traceEvents":[{"ph":"X","cat":"kernel","ts":' + b"9" * 10_000_000 + b"}]}",
+    "nothing between commas": b'{"traceEvents":[' + b"1," * 3_000_000,
+    "many events": b'{"traceEvents":[' + SMALL[16:-2] + (b"," + SMALL[16:-2]) * 100_000 + b"]}",
+}
+
+
+@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
+def test_it_ends_at_once_while_a_dropped_file_is_read(tmp_path: Path, body: bytes) -> None:
+    with serve(environment={"TMPDIR": str(tmp_path)}) as served:
+        id = json.loads(upload(served, "x.json", body).body)["id"]
+        # Has it read, and waits for it.
+        asked = f"GET /api/annotated?trace={id} HTTP/1.1\r\n{head_of(served)}\r\n".encode()
+        with socket.create_connection(("127.0.0.1", served.port)) as connection:
+            connection.sendall(asked)
+            assert ask(served, "/_dash-layout").status == 200
+            served.process.terminate()
+            # Half a second for what is under way, and much more for a busy machine.
+            assert served.process.wait(timeout=30) == 0
+        assert not any(tmp_path.iterdir())
+
+
 def test_dropped_files_are_gone_when_the_server_has_ended(traces: Path, tmp_path: Path) -> None:
     with serve(traces, environment={"TMPDIR": str(tmp_path)}) as served:
         assert upload(served, "x.json", SMALL).status == 200
+        (directory,) = tmp_path.iterdir()
+        assert directory.stat().st_mode & 0o777 == 0o700
         assert any(file.is_file() for file in tmp_path.rglob("*"))
         stop(served.process)
         assert not any(tmp_path.iterdir())

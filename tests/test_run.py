@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
@@ -616,7 +616,7 @@ def test_on_a_gpu_open_ends_in_the_dashboard(tmp_path: Path) -> None:
         if (address := re.search(r"Serving at (\S+)", line)) is not None:
             break
     assert address is not None and any(line.startswith("train.trace.json.gz, ") for line in lines), lines
-    with urlopen(address[1]) as answer:
+    with build_opener(HTTPCookieProcessor()).open(address[1]) as answer:
         assert b"overlapscope" in answer.read()
     os.killpg(run.pid, signal.SIGINT)
     output, rest = run.communicate(timeout=60)

@@ -7,6 +7,7 @@ kernels were not recorded, or to another process. Nobody can say what the GPU di
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import Blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool, Index, Intervals, complement, cut, subtract, union
+from overlapscope.lost import GPU_OPS, Part
 from overlapscope.trace import Trace
 
 HELD_NS = 1_000_000
@@ -30,9 +32,15 @@ _LONG_CALL_NS = 100_000
 _HOST_BYTES_PER_NS = 1
 """A copy that blocks may first have to pin the host's side, page by page."""
 
-_LAUNCH = call_kinds.whole_name(
-    r"(cuda|hip)(Launch\w*Kernel\w*|GraphLaunch|Memcpy\w*|Memset\w*)|hipModuleLaunchKernel|hipExt\w*Launch\w*"
-)
+_LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
+    call_kinds.whole_name(r"(cuda|hip|cu)Memcpy\w*"): frozenset({"copies", "other"}),
+    call_kinds.whole_name(r"(cuda|hip|cu)Memset\w*"): frozenset({"other"}),
+    call_kinds.whole_name(r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*"): frozenset(
+        {"compute", "comm"}
+    ),
+    call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch"): GPU_OPS,
+}
+"""What the calls that launch GPU ops may have launched; their names do not say more."""
 _BEGIN_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamBeginCapture\w*")
 _END_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamEndCapture\w*")
 _WAITS_FOR_HOST = call_kinds.whole_name(
@@ -57,10 +65,18 @@ def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
     Those made while a stream was being captured into a graph launch nothing yet, and are left out.
     """
     calls, ops = trace.runtime_calls, trace.gpu_ops
-    launches = np.flatnonzero(call_kinds.named(calls, _LAUNCH) & ~_capturing(trace))
+    launching = np.logical_or.reduce([call_kinds.named(calls, pattern) for pattern in _LAUNCHED])
+    launches = np.flatnonzero(launching & ~_capturing(trace))
     answered = np.zeros(len(calls), np.bool_)
     answered[ops.launch[ops.launch >= 0]] = True
     return launches, answered[launches]
+
+
+def launched_parts(trace: Trace, launches: Index) -> frozenset[Part]:
+    """The parts of the recording that some of `recorded_launches` may have launched."""
+    calls = trace.runtime_calls.take(launches)
+    found = (parts for pattern, parts in _LAUNCHED.items() if call_kinds.named(calls, pattern).any())
+    return frozenset().union(*found)
 
 
 def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missing:

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from overlapscope.analysis.causes import IdleCause
+from overlapscope.lost import EVERYTHING, Part
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,6 +300,20 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     status: Literal["ok", "warn", "fail"]
     detail: str
+    lost: tuple[Part, ...] | None = None
+    """The parts of the recording of which some may be lost or wrong, so that what rests on them is unknown; null where
+    the check speaks of none."""
+
+    @property
+    def lost_parts(self) -> frozenset[Part]:
+        """`lost`; in a report of an earlier version, which did not say, everything where it may be anything."""
+        if self.lost is not None:
+            return frozenset(self.lost)
+        unsaid = self.status == "fail" or (self.status == "warn" and self.id in _WARN_OF_LOSS)
+        return EVERYTHING if unsaid else frozenset()
+
+
+_WARN_OF_LOSS = ("file-complete", "events-readable", "durations", "dropped-ops")
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +321,11 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Literal["trusted", "degraded", "unusable"]
     checks: tuple[Check, ...]
+
+    @property
+    def lost(self) -> frozenset[Part]:
+        """The parts of the recording of which some may be lost or wrong, by all checks."""
+        return frozenset().union(*(check.lost_parts for check in self.checks))
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,6 +342,51 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """What was recorded besides times: `sync_events`, `stacks`, `shapes`, `memory`."""
 
 
+class HostStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step on the host, from its mark to the next; its three parts add up to it."""
+
+    name: str
+    window: Window
+    span_ns: int
+    loading_ns: int
+    """Inside the DataLoader's next."""
+    ops_ns: int
+    """In CPU ops besides."""
+    rest_ns: int
+    """In neither: Python, and whatever the profiler does not record."""
+
+
+class OpTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The outermost CPU ops of one name."""
+
+    op: str
+    count: int
+    time_ns: int
+
+
+class ThreadUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one thread was in CPU ops."""
+
+    thread: int
+    steps: bool
+    """Whether it is the one that marks the steps."""
+    busy_ns: int
+
+
+class HostUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a program goes that does nothing on a GPU."""
+
+    by_steps: bool
+    """False where none are marked: the only one of `steps` is the whole recording then."""
+    steps: tuple[HostStep, ...]
+    loader: Literal["none", "own-thread", "workers"]
+    """Who makes the DataLoader's batches: no loader, the thread that marks the steps, or processes beside it."""
+    ops: tuple[OpTime, ...]
+    """On that thread, in the steps, outside loading; the longest first, at most 20 names."""
+    threads: tuple[ThreadUse, ...]
+    """In the steps; that of the steps first, then the busiest."""
+
+
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     """One trace, that is one process."""
 
@@ -332,3 +397,5 @@ class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     predicted_by: tuple[str, ...] | None = None
     """The changes with which `overlapscope whatif` predicted it; null for a recording."""
+    host: HostUse | None = None
+    """Of a trace without GPU activity: where the host's time goes; null for all others."""

@@ -6,6 +6,7 @@ those out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,14 +15,16 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.causes import IDLE_RANK, IdleCause
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.late_launch import IdleTime
-from overlapscope.analysis.missing_ops import recorded_launches
+from overlapscope.analysis.missing_ops import launched_parts, recorded_launches
 from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.analysis.steady import judge_steady
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, covered, total, union
-from overlapscope.trace import Sync, Trace
+from overlapscope.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part
+from overlapscope.trace import Index, Sync, Table, Trace
+from overlapscope.words import plural
 
 CLOCK_TOLERANCE_NS = 50_000
 """CPU and GPU clocks are matched to some 10 us; beyond this a GPU op before its launch is worth a warning."""
@@ -33,6 +36,11 @@ MUCH_MISSING = 0.1
 """Of the window; beyond this nobody knows what the program did."""
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
+FASTEST_BYTES_PER_NS = 1_000
+"""No link between host and device is so fast."""
+_US_NS = 1_000
+_NAMED = 4
+"""Calls that are told of by name."""
 
 
 def judge_file(trace: Trace) -> list[Check]:
@@ -80,7 +88,19 @@ def _complete(trace: Trace) -> Check:
         status="warn",
         detail=f"The file is cut off: its last {trace.damage.lost_bytes} bytes hold no whole event, and what "
         "would have followed is missing. All whole events were read.",
+        lost=_listed(EVERYTHING),
     )
+
+
+def _listed(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """In the order in which they are always told."""
+    chosen = set(parts)
+    return tuple(part for part in WORDS if part in chosen)
+
+
+def _counted(counts: Counter[Part]) -> str:
+    """`4 of copies between host and device, 2 of runtime calls`."""
+    return ", ".join(f"{counts[part]} of {WORDS[part]}" for part in _listed(counts))
 
 
 def _readable(trace: Trace) -> Check:
@@ -93,19 +113,60 @@ def _readable(trace: Trace) -> Check:
         status="warn",
         detail=f"Damaged events: {damage.repaired_events} were read all the same, {damage.lost_events} could not be."
         f"{example}",
+        # Whatever they were.
+        lost=_listed(EVERYTHING) if damage.lost_events else (),
     )
 
 
 def _times(trace: Trace) -> Check:
-    bad = trace.damage.impossible_times
-    if not bad:
+    left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in WORDS})
+    timeless = _timeless(trace)
+    if not trace.damage.impossible_times and not timeless:
         return Check(id="durations", status="ok", detail="All times are possible.")
+    said = []
+    if trace.damage.impossible_times:
+        said.append(
+            f"{plural(trace.damage.impossible_times, 'event')} with an impossible time (negative, or longer than the "
+            f"recording) {'was' if trace.damage.impossible_times == 1 else 'were'} left out: {_counted(left_out)}."
+        )
+    if timeless:
+        count = timeless.total()
+        have = "has no duration, or one" if count == 1 else "have no duration, or one"
+        said.append(f"{plural(count, 'event')} {have} that is too short to be true: {_counted(timeless)}.")
     return Check(
         id="durations",
         status="warn",
-        detail=f"{bad} events with an impossible time (negative, or longer than the recording) were left out; "
-        "where they ran, the GPU may look idle.",
+        detail=f"{' '.join(said)} Where they ran, the GPU may look idle.",
+        lost=_listed({*left_out, *timeless}),
     )
+
+
+def _timeless(trace: Trace) -> Counter[Part]:
+    """Events without a duration, and copies that no link is fast enough for, by what they are of.
+
+    Where a file has whole microseconds only, what is shorter has none, so GPU ops are told of where all of a kind have
+    none, and copies where a microsecond would not do.
+    """
+    ops = trace.gpu_ops
+    length = ops.end_ns - ops.start_ns
+    coarse = not any(
+        ((table.start_ns - trace.base_ns) % _US_NS).any() or ((table.end_ns - table.start_ns) % _US_NS).any()
+        for table in (ops, trace.cpu_ops)
+    )
+    none = length == 0
+    fast = ops.is_copy & (ops.bytes > FASTEST_BYTES_PER_NS * (length + (_US_NS if coarse else 1)))
+    found: Counter[Part] = Counter()
+    for kind, part in OF_KIND.items():
+        mine = ops.kind == kind
+        found[part] += int((mine & (fast | none if not coarse or none[mine].all() else fast)).sum())
+    hosts: tuple[tuple[Part, Table], ...] = (
+        ("calls", trace.runtime_calls),
+        ("ops", trace.cpu_ops),
+        ("ranges", trace.annotations),
+    )
+    for part, table in hosts if not coarse else ():
+        found[part] += int((table.end_ns == table.start_ns).sum())
+    return +found
 
 
 def _activity(trace: Trace) -> Check:
@@ -121,12 +182,15 @@ def _activity(trace: Trace) -> Check:
             status="fail",
             detail="What is left of the file has no GPU activity. Kineto writes it behind the CPU's, so it was "
             "probably cut off: copy or record the trace again.",
+            lost=_listed(EVERYTHING),
         )
     return Check(
         id="gpu-activity",
         status="fail",
         detail="The trace has no GPU activity: it was recorded without a GPU or without "
         "ProfilerActivity.CUDA, so there is nothing to say about overlap.",
+        # What was recorded of the host is there.
+        lost=_listed({*GPU_OPS, "calls", "syncs", "clocks"}),
     )
 
 
@@ -145,20 +209,29 @@ def _clock(trace: Trace) -> Check:
         id="clock-skew",
         status="fail",
         detail=f"{seen} Host and device cannot be compared: causes that need the host are unknown.",
+        lost=("clocks",),
     )
 
 
 def _dropped(trace: Trace) -> Check:
     launches, answered = recorded_launches(trace)
-    lost = int((~answered).sum())
-    if not len(trace.gpu_ops) or not lost:
+    dropped = launches[~answered]
+    if not len(trace.gpu_ops) or not len(dropped):
         return Check(id="dropped-ops", status="ok", detail="Every recorded launch has its GPU op.")
+    parts = launched_parts(trace, dropped)
     return Check(
         id="dropped-ops",
         status="warn",
-        detail=f"{lost} of {len(launches)} recorded launches have no GPU op: the profiler dropped them "
-        "or was stopped before they ran. Where they ran, the GPU looks idle.",
+        detail=f"{len(dropped)} of {len(launches)} recorded launches have no GPU op: the profiler dropped them "
+        f"or was stopped before they ran ({_calls_named(trace, dropped)}). Where they ran, the GPU looks idle.",
+        lost=_listed(parts),
     )
+
+
+def _calls_named(trace: Trace, rows: Index) -> str:
+    """`4 of cudaMemcpyAsync, 1 of cudaLaunchKernel`."""
+    counts = Counter(map(trace.runtime_calls.name, rows.tolist()))
+    return ", ".join(f"{count} of {name}" for name, count in counts.most_common(_NAMED))
 
 
 def _launches(timeline: Timeline) -> Check:
@@ -170,6 +243,7 @@ def _launches(timeline: Timeline) -> Check:
             status="fail",
             detail="The trace records no launches, so the lead-in, steps and the causes of idle time are "
             "unknown. Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+            lost=_listed(EVERYTHING),
         )
     late = int((orphans & (ops.start_ns >= timeline.judged_from_ns)).sum())
     if not late:
@@ -179,6 +253,7 @@ def _launches(timeline: Timeline) -> Check:
         status="warn",
         detail=f"{late} GPU ops have no recorded launch though they were launched during the recording; idle "
         "time before them has no known cause.",
+        lost=("calls",),
     )
 
 
@@ -209,13 +284,15 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
     if missing <= MISSING_SHARE * window:
         return Check(id="missing-ops", status="ok", detail="The host did not wait for ops that were not recorded.")
     call = trace.runtime_calls.name(int(idle.call[mine[int(np.argmax(length))]]))
+    much = missing > MUCH_MISSING * window
     return Check(
         id="missing-ops",
-        status="fail" if missing > MUCH_MISSING * window else "warn",
+        status="fail" if much else "warn",
         detail=f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f} % of the window) the host waited for the GPU "
         f"(longest in {call}), and the trace has no op there: its work was probably queued before the recording, "
         "in a graph whose kernels were not recorded, or of another process. That time is shown as missing ops, not as "
         "idle. Synchronize before recording, and record more steps.",
+        lost=_listed(EVERYTHING) if much else (),
     )
 
 
@@ -275,7 +352,10 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))
     if absent or skipped:
         what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "numbers skip"
-        present = Check(id="steps", status="warn", detail=f"Steps are missing: {what}.")
+        gone = numbers[-1] - numbers[0] >= len({*numbers})
+        present = Check(
+            id="steps", status="warn", detail=f"Steps are missing: {what}.", lost=("ranges",) if gone else ()
+        )
     else:
         present = Check(id="steps", status="ok", detail=f"{len(notes)} step(s), none missing.")
     return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]

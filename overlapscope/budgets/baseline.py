@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.analysis.results import Device, Environment, Period
+from overlapscope.analysis.results import Device, Environment, Period, TraceResult
+from overlapscope.budgets.doubt import doubt, refuse_predicted
 from overlapscope.budgets.metrics import METRICS, Direction, Metric, Sample
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Series, moved_in
@@ -18,6 +19,8 @@ from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.resampling import FEWEST
 from overlapscope.compare.steps import without_warm_up
 from overlapscope.errors import UsageError
+from overlapscope.jobs import mixture
+from overlapscope.lost import FIGURES
 from overlapscope.report import Report, Tool, of_program
 from overlapscope.words import plural
 
@@ -132,17 +135,22 @@ def _compared(of: BaselineDevice, spans: list[int], skip: int) -> tuple[int, ...
     return without_warm_up([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
 
 
-def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
-    """The baseline that a report makes; `ranges` are patterns of those to be kept besides the steps.
+def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = False) -> Baseline:
+    """The baseline that a report makes; `ranges` are patterns of those to be kept besides the steps. That of a
+    prediction says so in its environment.
 
     Raises UsageError where the report cannot serve as one.
     """
+    if not allow_predicted:
+        refuse_predicted(report)
+    if unlike := mixture(report.traces):
+        raise UsageError(f"{' '.join(unlike)} A baseline is of one job; name its traces alone.")
     patterns = tuple(ranges)
     report = of_program(report)
     devices: list[BaselineDevice] = []
     lines: list[BaselineSeries] = []
     for trace in report.traces:
-        refuse_if_doubtful(trace.source, trace.trust.verdict, {c.id: c.status for c in trace.trust.checks})
+        _refuse_if_doubtful(trace)
         for device in trace.devices:
             whole = [number for number, step in enumerate(device.steps) if not step.partial]
             one = BaselineDevice(
@@ -167,14 +175,17 @@ def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
     )
 
 
-def refuse_if_doubtful(source: str, verdict: str, checks: dict[str, str]) -> None:
+def _refuse_if_doubtful(trace: TraceResult) -> None:
     """Raises UsageError where the figures of a trace are not those of the program."""
-    if verdict == "unusable":
-        raise UsageError(f"{source}: is unusable, so it can be no baseline; `overlapscope analyze` says why.")
-    if checks.get("file-complete", "ok") != "ok":
-        raise UsageError(f"{source}: is cut off, so it can be no baseline; record it again.")
-    if checks.get("launches") == "fail":
-        raise UsageError(f"{source}: records no launches, so it has no steps to compare; record it with CPU activity.")
+    checks = {check.id: check for check in trace.trust.checks}
+    if trace.trust.verdict == "unusable":
+        raise UsageError(f"{trace.source}: is unusable, so it can be no baseline; `overlapscope analyze` says why.")
+    if "launches" in checks and checks["launches"].status == "fail":
+        raise UsageError(
+            f"{trace.source}: records no launches, so it has no steps to compare; record it with CPU activity."
+        )
+    if lost := doubt(trace, FIGURES):
+        raise UsageError(f"{trace.source}: can be no baseline, as {lost}; record it again.")
 
 
 def doubts(baseline: Baseline) -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from overlapscope.budgets import pieces
 from overlapscope.budgets.baseline import Baseline
+from overlapscope.budgets.doubt import refuse_predicted
 from overlapscope.budgets.exemptions import Exemptions
 from overlapscope.budgets.forbidden import judge_rule
 from overlapscope.budgets.judge import Judged, is_relative, judge
@@ -19,6 +20,7 @@ from overlapscope.budgets.together import WORST_FIRST, Row, combine
 from overlapscope.budgets.verdicts import CheckResult, Outcome, Subject, Verdict
 from overlapscope.compare import environment
 from overlapscope.errors import UsageError
+from overlapscope.jobs import mixture
 from overlapscope.report import Report, of_program
 from overlapscope.words import clean, plural
 
@@ -38,7 +40,8 @@ def check(
 
     `today` decides whether an exception still holds; by default it is what this machine's clock says.
 
-    Raises UsageError where a budget needs a baseline and none is given.
+    Raises UsageError where a budget needs a baseline and none is given, and where a trace was predicted, unless the
+    settings allow it.
     """
     job = Job(report, settings, baseline, today)
     verdicts = [one.verdict for one in job.judge()]
@@ -46,7 +49,8 @@ def check(
     return CheckResult(
         outcome=(outcome := _outcome(ordered)),
         summary=_summary(ordered, outcome),
-        program=_plain_words(job.report),
+        program=_program_words(job.report),
+        sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,
         warnings=tuple(job.warnings()),
     )
@@ -68,6 +72,8 @@ class Job:
     def __init__(
         self, report: Report, settings: Settings | None, baseline: Baseline | None, today: datetime.date | None
     ) -> None:
+        if settings is None or not settings.allow_predicted:
+            refuse_predicted(report)
         spoken = of_program(report)
         recorded = baseline is not None and not environment.is_plain(baseline.environment)
         self._recorded_alone = recorded and spoken is not report
@@ -99,6 +105,8 @@ class Job:
 
     def warnings(self) -> Iterator[str]:
         """What has to be said beside the verdicts, once all are made."""
+        if self._baseline is not None and environment.is_predicted(self._baseline.environment):
+            yield "The baseline is of a predicted timeline, not of a recording."
         if self._recorded_alone:
             yield (
                 "The baseline is of a recording, so this recording is judged, not the plain program; write the "
@@ -115,6 +123,7 @@ class Job:
                 f"The baseline was made elsewhere ({self._elsewhere()}), so nothing is compared with it. Check where "
                 "it was made, or write a baseline for here."
             )
+        yield from map(clean, self._report.notes)
         yield from mixed_notes(self._report)
         yield from absence_notes(self._absent)
         for trace in self._report.traces:
@@ -130,6 +139,8 @@ class Job:
         """Every verdict."""
         if self._settings.strict_env and self._baseline is not None:
             yield Ruling(self._environment())
+        if unlike := mixture(self._report.traces):
+            yield Ruling(self._of_one_job(unlike))
         for budget, limit, rows in self._rows():
             verdict = combine(
                 self._report, budget, limit, rows, fail_level=self._settings.fail_level, baseline=self._baseline
@@ -152,6 +163,21 @@ class Job:
             more_is_better=False,
             message=differ or "This was made where the baseline was made.",
             counts=bool(differ),
+        )
+
+    def _of_one_job(self, unlike: Sequence[str]) -> Verdict:
+        return Verdict(
+            budget="traces of one job",
+            metric="job",
+            subject=Subject(scope="window"),
+            status="unknown",
+            level="error",
+            value=None,
+            limit=0,
+            unit="differences",
+            more_is_better=False,
+            message=f"{' '.join(unlike)} Name the traces of one job, or check each job by itself.",
+            counts=not self._settings.allow_missing,
         )
 
     def _rows(self) -> Iterator[tuple[Budget, str, list[Row]]]:
@@ -194,8 +220,11 @@ class Job:
         return judge(budget, limit, piece, self._baseline, only=only)
 
 
-def _plain_words(report: Report) -> str | None:
-    """That the plain program is judged, where it is."""
+def _program_words(report: Report) -> str | None:
+    """That the plain program is judged, or a prediction, where it is."""
+    predicted = [clean(trace.source, 200) for trace in report.traces if trace.predicted_by is not None]
+    if predicted:
+        return f"What is judged was predicted by `overlapscope whatif`, and not recorded: {', '.join(predicted)}."
     plain = next((one.plain for one in report.devices if one.plain is not None), None)
     if plain is None or not environment.is_plain(environment.fingerprint(report)):
         return None

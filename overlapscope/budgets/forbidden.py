@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.budgets.doubt import doubt
 from overlapscope.budgets.exemptions import Exemptions
-from overlapscope.budgets.missing import Absent, doubt
+from overlapscope.budgets.missing import Absent
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.reasons import of_finding
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.together import WORST_FIRST, counts, place
 from overlapscope.budgets.verdicts import Part, Status, Subject, Verdict, cannot_be_judged
 from overlapscope.report import Report
+from overlapscope.rules import all_rules
 from overlapscope.rules.finding import Finding
 from overlapscope.words import plural
 
@@ -22,12 +24,13 @@ def judge_rule(
 ) -> Verdict:
     """The verdict on one rule over all traces."""
     name = f"forbid {rule}"
+    rests_on = next(one.rests_on for one in all_rules() if one.id == rule)
     judged: list[tuple[Part, tuple[Finding, ...], str]] = []
     for trace, device in _places(report):
         subject = Subject(
             source=trace.source, rank=trace.rank, device=device.device if device else None, scope="window"
         )
-        missing = doubt(trace, rests_on_host=True)
+        missing = doubt(trace, rests_on)
         if missing and len(report.traces) > 1:
             missing = f"{place(report, subject)}: {missing}"
         found = () if device is None else _findings(report, trace, device, rule, settings.forbid_floor_pct)
@@ -77,8 +80,6 @@ def _findings(report: Report, trace: TraceResult, device: Device, rule: str, flo
 
 
 def _only_informs(rule: str) -> bool:
-    from overlapscope.rules import all_rules
-
     return any(one.id == rule and one.severity == "info" for one in all_rules())
 
 

@@ -1,11 +1,11 @@
-"""Why something cannot be judged: ranks that are absent, traces that cannot be believed, nothing to measure."""
+"""Why something cannot be judged: ranks that are absent, nothing to measure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from overlapscope.analysis.results import COPIES_MATTER_FROM, Check, TraceResult
+from overlapscope.analysis.results import COPIES_MATTER_FROM
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.metrics import Direction, Metric, Sample, copy_ns
 from overlapscope.budgets.samples import Series
@@ -66,29 +66,6 @@ def mixed_notes(report: Report) -> Iterator[str]:
             more = f" and {len(mine) - 2} more" if len(mine) > 2 else ""
             which = "name no rank" if rank is None else f"are all of rank {rank}"
             yield f"{named}{more} {which}, and are judged as one job; check traces of different jobs apart."
-
-
-def doubt(trace: TraceResult, *, rests_on_host: bool) -> str | None:
-    """Why nothing can be said of a trace's figures; None where they can be believed.
-
-    `rests_on_host`: whether they compare host and device times.
-    """
-    checks = {check.id: check for check in trace.trust.checks}
-    failed = [check for check in checks.values() if check.status == "fail"]
-    if trace.trust.verdict == "unusable":
-        return _because("the trace is unusable", failed)
-    complete = checks.get("file-complete")
-    if complete is not None and complete.status != "ok":
-        return _because("the file is cut", [complete])
-    blamed = {"launches", "missing-ops"} | ({"clock-skew"} if rests_on_host else set())
-    for check in failed:
-        if check.id in blamed:
-            return _because(f"the trust check {check.id} failed", [check])
-    return None
-
-
-def _because(what: str, checks: Sequence[Check]) -> str:
-    return f"{what} ({clean(checks[0].detail, 300).rstrip('.')})" if checks else what
 
 
 def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, ...], values: Series) -> str | None:

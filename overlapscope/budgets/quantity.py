@@ -14,6 +14,8 @@ _TIMES: Final = {"ns": 0, "us": 3, "µs": 3, "ms": 6, "s": 9}
 """Powers of ten of nanoseconds."""
 _RATES: Final = {"MB/s": -3, "GB/s": 0, "TB/s": 3}
 _NUMBER = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(\S*)\s*")
+_LARGEST = Decimal(10) ** 18
+"""Thirty years, in nanoseconds."""
 _MOST_DECIMALS = 30
 _WRITTEN = 3
 """Decimals that a person writes."""
@@ -47,6 +49,8 @@ def parse(text: str | float, unit: Unit) -> float:
         raise ConfigError(f"{text!r} {what}, and {_kind(unit)} is needed; write it like {_EXAMPLE[unit]}")
     if value < 0:
         raise ConfigError(f"{text!r} is below zero, which {_kind(unit)} cannot be")
+    if value > _LARGEST:
+        raise ConfigError(f"{text!r} is larger than {_kind(unit)} can be; write it like {_EXAMPLE[unit]}")
     return float(value)
 
 

@@ -244,6 +244,8 @@ class Settings:
     """For what is forbidden; each budget has its own."""
     fail_level: Level = "error"
     strict_env: bool = False
+    allow_predicted: bool = False
+    """Whether a timeline that `overlapscope whatif` predicted is judged as a recording is."""
     forbid_floor_pct: float = 0.0
     """Share of the judged time below which a forbidden finding is let pass."""
 

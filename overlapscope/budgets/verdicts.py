@@ -75,7 +75,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     budget: str
     """Its name: `efficiency_pct >= 80 %`, `forbid pageable-copy`, `environment`."""
     metric: str
-    """`efficiency_pct`, or the rule's id, or `environment`."""
+    """`efficiency_pct`, or the rule's id, or `environment`, or `job` where traces are not of one."""
     subject: Subject
     status: Status
     level: Level
@@ -123,6 +123,8 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence: `2 of 5 budgets failed: efficiency_pct, forbid pageable-copy.`"""
     program: str | None = None
     """A sentence where the plain program is judged: what a step takes there, and in the recording."""
+    sources: tuple[str, ...] = ()
+    """Every trace that was judged, as the user gave it or as a directory or pattern had it."""
     verdicts: tuple[Verdict, ...]
     warnings: tuple[str, ...] = ()
     """Another environment than the baseline's, exceptions that have ended or matched nothing, and so on."""

@@ -42,6 +42,15 @@ def add_plain_step(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_allow_predicted(parser: argparse.ArgumentParser) -> None:
+    """`--allow-predicted`."""
+    parser.add_argument(
+        "--allow-predicted",
+        action="store_true",
+        help="take timelines that `overlapscope whatif` predicted as if they had been recorded",
+    )
+
+
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     """`--max-size` as `args.max_size`, None where it is not given, and `--no-cache` as `args.cache`."""
     add_max_size(parser)

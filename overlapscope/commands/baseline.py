@@ -8,9 +8,10 @@ from pathlib import Path
 
 from overlapscope.commands import DONE
 from overlapscope.commands._output import check_output, write
-from overlapscope.commands._reading import add_plain_step, add_reading_arguments
-from overlapscope.commands.check import add_config_argument, read_settings
+from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
+from overlapscope.commands.check import add_config_argument, find_config, read_settings
 from overlapscope.errors import UsageError
+from overlapscope.streams import tell
 
 
 class Command:
@@ -34,6 +35,7 @@ class Command:
         writes.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the baseline to write")
         writes.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
         add_config_argument(writes)
+        add_allow_predicted(writes)
         add_plain_step(writes)
         add_reading_arguments(writes)
         shows = actions.add_parser(
@@ -50,16 +52,17 @@ class Command:
 
 
 def _write(args: argparse.Namespace) -> int:
-    check_output(args.output, force=args.force)
-    settings = read_settings(args.config)
+    config = find_config(args.config)
+    check_output(args.output, force=args.force, inputs=(*args.traces, config))
+    settings = read_settings(config)
     from overlapscope.budgets import baseline
     from overlapscope.budgets.baseline_file import to_json
     from overlapscope.reading import read_report
 
     report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache, plain_step_ns=args.plain_step)
-    made = baseline.of(report, ranges=settings.compared_ranges)
+    made = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
     for doubt in baseline.doubts(made):
-        print(f"overlapscope: warning: {doubt}", file=sys.stderr)
+        tell(f"overlapscope: warning: {doubt}")
     write(to_json(made), args.output, force=args.force)
     return DONE
 

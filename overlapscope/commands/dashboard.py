@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from overlapscope.commands import DONE
 from overlapscope.commands._reading import add_reading_arguments, parse_size
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
-from overlapscope.words import clean
+from overlapscope.streams import tell
 
 
 class Command:
@@ -22,8 +21,9 @@ class Command:
     `overlapscope ranks --format json` wrote. More can be dropped onto the
     page. Ctrl-C ends it.
 
-    Only this machine can reach the server, unless --host says otherwise; then
-    a token is needed, which is part of the address that is printed.
+    Only this machine can reach the server, unless --host says otherwise. It
+    answers who has its token, which is part of the address that is printed:
+    a new one each time, or what OVERLAPSCOPE_TOKEN holds.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -32,9 +32,6 @@ class Command:
         )
         parser.add_argument("--port", type=_port, metavar="N", help="default: 8050, or a free one; 0: a free one")
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
-        parser.add_argument(
-            "--token", metavar="TEXT", help="what a browser must know; made up where --host is not this machine"
-        )
         parser.add_argument("--base-path", default="/", metavar="PATH", help="path that a proxy serves it under")
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
         add_reading_arguments(parser)
@@ -43,7 +40,7 @@ class Command:
             metavar="SIZE",
             type=parse_size,
             default=UPLOAD_BYTES,
-            help="largest file that may be dropped onto the page (default: 4GiB)",
+            help="what files dropped onto the page may take together (default: 4GiB)",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -54,19 +51,18 @@ class Command:
             host=args.host,
             port=args.port,
             base=f"/{base}/" if base else "/",
-            token=args.token,
             limit_bytes=args.max_size,
             cache=args.cache,
             upload_bytes=args.max_upload,
         )
-        _tell(f"Serving at {url}  (Ctrl-C to end)")
+        tell(f"Serving at {url}  (Ctrl-C to end)")
         if "SSH_CONNECTION" in os.environ:
             forward = f"ssh -L {server.port}:localhost:{server.port}"
-            _tell(f"From your own machine: {forward} and this machine's name, then open that address there.")
+            tell(f"From your own machine: {forward} and this machine's name, then open that address there.")
         if not args.no_open:
             open_browser(url)
         server.run()
-        _tell("Stopped.")
+        tell("Stopped.")
         return DONE
 
 
@@ -74,7 +70,3 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port")
     return int(text)
-
-
-def _tell(sentence: str) -> None:
-    print(clean(sentence), file=sys.stderr, flush=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import textwrap
 
 from overlapscope.commands import DONE
+from overlapscope.commands._output import write
 from overlapscope.errors import UsageError
+from overlapscope.streams import bounded
 from overlapscope.words import did_you_mean
 
 
@@ -21,6 +22,7 @@ class Command:
         parser.add_argument("rule", metavar="RULE", help="id of a rule, as `overlapscope rules` lists them")
 
     def run(self, args: argparse.Namespace) -> int:
+        from overlapscope.lost import rests
         from overlapscope.rules import all_rules
 
         rules = {rule.id: rule for rule in all_rules()}
@@ -28,16 +30,17 @@ class Command:
             hint = did_you_mean(args.rule, rules)
             raise UsageError(f"there is no rule {args.rule!r}{hint}; rules: {', '.join(rules)}.")
         rule = rules[args.rule]
-        width = min(100, shutil.get_terminal_size().columns)
+        width = min(100, bounded(shutil.get_terminal_size().columns))
         parts = [
             f"{rule.id} ({rule.severity}): {rule.summary}",
             _filled(rule.meaning, width),
             f"How it is computed\n\n{_filled(rule.computation, width)}",
             f"What the fix saves\n\n{_filled(rule.cost, width)}",
+            f"What it rests on\n\n{_filled(rests(rule.rests_on), width)}",
             f"Wrong\n\n{_indented(rule.wrong)}",
             f"Right\n\n{_indented(rule.right)}",
         ]
-        sys.stdout.write("\n\n".join(parts) + "\n")
+        write(("\n\n".join(parts) + "\n").encode(), None)
         return DONE
 
 

@@ -10,16 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from overlapscope.commands import ProgramInterrupted
+from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._output import check_output
 from overlapscope.commands._reading import parse_size
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices, script
 from overlapscope.recorder._torch import require_torch
-from overlapscope.recorder.destination import prepare, rank_path
+from overlapscope.recorder.destination import prepare, rank_path, window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
+from overlapscope.streams import show
 from overlapscope.words import clean, plural
 
 _LAUNCHERS = {
@@ -56,7 +57,7 @@ class Command:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
 
     Everything that overlapscope says goes to stderr. The exit code is the
-    script's; 2 if it could not be run.
+    script's; 2 if it could not be run, 70 if overlapscope itself failed before.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -70,11 +71,11 @@ class Command:
         )
         arguments.required = False
         parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
-        parser.add_argument("--wait", metavar="N", type=int, default=3, help="steps to leave out first (default: 3)")
+        parser.add_argument("--wait", metavar="N", type=int, help="steps to leave out first (default: 3)")
         parser.add_argument(
             "--warmup", metavar="N", type=int, default=2, help="steps to record, but not judge, then (default: 2)"
         )
-        parser.add_argument("--active", metavar="N", type=int, default=5, help="steps to judge (default: 5)")
+        parser.add_argument("--active", metavar="N", type=int, help="steps to judge (default: 5)")
         parser.add_argument(
             "--plain-steps",
             metavar="N",
@@ -83,12 +84,37 @@ class Command:
             help="steps to time right before and right behind the recording, while nothing is recorded "
             f"(default: {DEFAULT_PLAIN_STEPS}; 0 for none)",
         )
+        parser.add_argument(
+            "--delay",
+            metavar="S",
+            type=float,
+            help="record by the time instead of by steps: begin after so many seconds",
+        )
+        parser.add_argument("--duration", metavar="S", type=float, help="and record for so many (default: to the end)")
+        parser.add_argument(
+            "--capture-range",
+            metavar="NAME",
+            help="record while the program is in this range (record_function or torch.cuda.nvtx), or with "
+            "cudaProfilerApi from cudaProfilerStart to cudaProfilerStop",
+        )
+        parser.add_argument(
+            "--slow-step",
+            metavar="X",
+            type=float,
+            help="record all the time, and keep the first step that takes over X times the median",
+        )
+        parser.add_argument(
+            "--repeat", metavar="N", type=int, default=1, help="record so many times, into NAME-1, NAME-2, ..."
+        )
         parser.add_argument("--stacks", action="store_true", help="record Python lines (slows the host down)")
         parser.add_argument("--shapes", action="store_true", help="record the shapes of inputs")
         parser.add_argument("--memory", action="store_true", help="record allocations")
         parser.add_argument("--light", action="store_true", help="leave out PyTorch's ops, to slow the host down less")
         parser.add_argument(
             "--check-hazards", action="store_true", help="look for data races between host and GPU, and between streams"
+        )
+        parser.add_argument(
+            "--ignore-own-profiler", action="store_true", help="keep profilers that the program starts from recording"
         )
         parser.add_argument(
             "--max-size",
@@ -124,6 +150,9 @@ class Command:
             run.report()
         except KeyboardInterrupt:
             interrupted = True
+        except Exception as error:
+            # The program has ended, and how it did is for it to say.
+            tell_defect(error)
         if interrupted:
             raise ProgramInterrupted
         if run.in_forked_child:
@@ -137,27 +166,36 @@ class _Run:
     def __init__(self, args: argparse.Namespace) -> None:
         """Finds out what can be found out before the program runs. Raises UsageError and MissingPackage."""
         asked = args.output or Path(f"{_name(args.script, module=args.module)}.trace.json.gz")
+        told = (args.delay, args.duration, args.capture_range) != (None, None, None)
+        wait, active = (0, None) if told else (3, None if args.slow_step is not None else 5)
         self._recording = ProgramRecording(
             asked,
             self._tell,
             self._last_words,
             stops=args.stop_after_recording,
-            wait=args.wait,
+            wait=wait if args.wait is None else args.wait,
             warmup=args.warmup,
-            active=args.active,
+            active=active if args.active is None else args.active,
             plain_steps=args.plain_steps,
+            delay_s=args.delay,
+            duration_s=args.duration,
+            capture_range=args.capture_range,
+            slow_step=args.slow_step,
+            repeat=args.repeat,
             stacks=args.stacks,
             shapes=args.shapes,
             memory=args.memory,
             light=args.light,
             max_size_bytes=args.max_size,
             check_hazards=args.check_hazards,
+            ignore_own_profiler=args.ignore_own_profiler,
         )
         self._max_size_bytes = args.max_size
         self._check_hazards = args.check_hazards
         self._open = args.open
         self._shown = rank_path(asked, os.environ)
         """The trace as a path from the directory that the person is in."""
+        self._repeat = args.repeat
         self._rank = int(os.environ["RANK"]) if self._shown != asked else None
         require_torch()
         if args.open:
@@ -165,7 +203,9 @@ class _Run:
         prepare(self._shown)
         # A launcher that starts its processes again after a failure means to go on.
         again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
-        check_output(self._shown, force=args.force or again)
+        inputs = () if args.module else (args.script,)
+        for number in range(args.repeat):
+            check_output(self._trace(number), force=args.force or again, inputs=inputs)
         self._process = os.getpid()
         self._recording.begin_with_torch()
 
@@ -183,7 +223,15 @@ class _Run:
         if self._finish() and not self._rank:
             self._analyze()
             if self._rank is not None:
-                self._tell(f"this is rank 0; `overlapscope analyze {self._shown.parent}` shows all ranks.")
+                self._tell(f"this is rank 0; `overlapscope analyze {self._traces[-1].parent}` shows all ranks.")
+
+    def _trace(self, window: int) -> Path:
+        return self._shown if self._repeat == 1 else window_path(self._shown, window + 1)
+
+    @property
+    def _traces(self) -> list[Path]:
+        """What was written, as paths like `_shown`: a trace for each window, or the program's own."""
+        return [self._trace(window) for window in range(len(self._recording.paths))] or [self._shown]
 
     def _last_words(self) -> None:
         self._finish()
@@ -245,9 +293,9 @@ class _Run:
         self._show(f"{who}: {clean(sentence)}")
 
     def _show(self, text: str) -> None:
-        # The program may have put something else in the place of stderr, or closed it.
+        # The program may have put anything in the place of stderr, or closed it.
         with suppress(Exception):
-            print(text, file=sys.__stderr__, flush=True)
+            show(text, sys.__stderr__)
 
 
 def apart(*arguments: str) -> None:

@@ -11,15 +11,16 @@ import msgspec
 from overlapscope.analysis.results import Device, Period, TraceResult
 from overlapscope.analysis.spans import whole
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
-from overlapscope.compare.doubts import find_doubts
+from overlapscope.compare.doubts import find_doubts, lost_in
 from overlapscope.compare.environment import fingerprint, is_plain
 from overlapscope.compare.figures import compare
 from overlapscope.compare.findings import compare_findings
 from overlapscope.compare.groups import compare_copies, compare_stalls
 from overlapscope.compare.kernels import compare_kernels, compare_ops
 from overlapscope.compare.pair import Pair, side
-from overlapscope.compare.sentences import of_all, of_device
+from overlapscope.compare.sentences import of_all, of_device, of_lost
 from overlapscope.compare.steps import averaged, occurrences
+from overlapscope.lost import CAUSES, FIGURES
 from overlapscope.report import Report, of_program, published
 from overlapscope.rules.finding import FLOOR, Finding
 
@@ -67,6 +68,7 @@ def _side(report: Report) -> Side:
         sources=tuple(trace.source for trace in report.traces),
         environment=fingerprint(report),
         trust=tuple(trace.trust for trace in report.traces),
+        predicted_by=next((trace.predicted_by for trace in report.traces if trace.predicted_by is not None), None),
     )
 
 
@@ -129,7 +131,9 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
     if basis == "window":
         steps = (), ()
     periods = _periods(before.device, steps[0]), _periods(after.device, steps[1])
-    pair = Pair(*(side([period.span_ns for period in mine]) for mine in periods))
+    lost = lost_in(before.trace.trust) | lost_in(after.trace.trust)
+    one, other = (side([period.span_ns for period in mine]) for mine in periods)
+    pair = Pair(one, other, told=not lost & FIGURES)
     figures = compare(*periods, pair)
     findings = compare_findings(
         before.findings,
@@ -137,6 +141,7 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
         divide_by=(_steps(before.device, basis), _steps(after.device, basis)),
         floors_ns=(_rules_floor_ns(before.device, basis), _rules_floor_ns(after.device, basis)),
         span_ns=pair.span_ns,
+        told=not lost & CAUSES,
     )
     return DeviceDiff(
         rank=before.trace.rank if after.trace.rank is None else after.trace.rank,
@@ -147,13 +152,13 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
         left_out_before=len(before.device.steps) - len(steps[0]) if basis == "step" else 0,
         left_out_after=len(after.device.steps) - len(steps[1]) if basis == "step" else 0,
         figures=figures,
-        ranges=_ranges(*devices),
+        ranges=_ranges(*devices, told=pair.told),
         copies=compare_copies(*devices, steps, pair),
         host_stalls=compare_stalls(*devices, steps, pair),
         findings=findings,
         kernels=compare_kernels(*devices, steps, pair),
         ops=compare_ops(*devices, steps, pair),
-        verdict=of_device(basis, figures, findings),
+        verdict=of_device(basis, figures, findings) if pair.told else of_lost(lost & FIGURES),
     )
 
 
@@ -171,7 +176,7 @@ def _rules_floor_ns(device: Device, basis: Basis) -> int:
     return round(FLOOR * (device.span_ns - (device.lead_in_ns or 0)) / _steps(device, basis))
 
 
-def _ranges(before: Device, after: Device) -> tuple[RangeDiff, ...]:
+def _ranges(before: Device, after: Device, *, told: bool) -> tuple[RangeDiff, ...]:
     """Every range by its name, in the order in which they first appear."""
     one, other = occurrences(before), occurrences(after)
     found = []
@@ -179,8 +184,8 @@ def _ranges(before: Device, after: Device) -> tuple[RangeDiff, ...]:
         mine, theirs = one.get(name, ()), other.get(name, ())
         figures = None
         if mine and theirs:
-            sides = [side([period.span_ns for period in periods]) for periods in (mine, theirs)]
-            figures = compare(mine, theirs, Pair(*sides), copies_stay=False)
+            first, second = (side([period.span_ns for period in periods]) for periods in (mine, theirs))
+            figures = compare(mine, theirs, Pair(first, second, told=told), copies_stay=False)
         found.append(
             RangeDiff(
                 name=name,

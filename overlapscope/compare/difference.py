@@ -176,6 +176,9 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
         "few-steps",
         "no-steps",
         "trust",
+        "lost",
+        "predicted",
+        "files",
         "ranks",
     ]
     detail: str
@@ -191,6 +194,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     trust: tuple[Trust, ...]
     """Of each source."""
+    predicted_by: tuple[str, ...] | None = None
+    """The changes with which `overlapscope whatif` predicted it; null for a recording."""
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from overlapscope.analysis.results import TraceResult
+from overlapscope.analysis.results import Check, TraceResult, Trust
 from overlapscope.compare.difference import DeviceDiff, Doubt
-from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain
+from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain, is_predicted
 from overlapscope.compare.resampling import FEWEST
+from overlapscope.lost import FIGURES, Part, listed
 from overlapscope.report import Report, of_program
 from overlapscope.words import clean, plural
 
@@ -31,7 +32,6 @@ _HOLDS: dict[Aspect, str] = {
 
 
 _WITH = {
-    "file-complete": "The steps that are whole; of the others and of what follows nothing is known.",
     "launches": "Copies, kernels and the buckets of the window; steps and causes cannot.",
     "clock-skew": "Copies, kernels and buckets; causes that need the host cannot.",
     "lead-in": "The steps behind it.",
@@ -40,6 +40,16 @@ _WITH = {
 }
 """What can still be compared where a trust check has something to say."""
 _OTHERWISE = "All figures, with that in mind."
+
+
+def lost_in(trust: Trust) -> frozenset[Part]:
+    """The parts of a recording of which some may be lost. One that was made without launches has lost nothing: its
+    window can be compared."""
+    return frozenset().union(*map(_lost_by, trust.checks))
+
+
+def _lost_by(check: Check) -> frozenset[Part]:
+    return frozenset() if (check.id, check.status) == ("launches", "fail") else check.lost_parts
 
 
 def find_doubts(
@@ -53,6 +63,8 @@ def find_doubts(
     """What speaks against comparing the two, the gravest first. `recorded` are the same as they were recorded."""
     return (
         *_trust(before, after),
+        *_predicted(before, after),
+        *_notes(before, after),
         *_environment(before, after),
         *_plain(before, recorded),
         *_ranks(devices, unmatched),
@@ -69,6 +81,13 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
                 yield Doubt(id="trust", detail=f"{where} ({name}): {_failed(trace)}", holds="Nothing of it.")
                 continue
             for check in trace.trust.checks:
+                if gone := _lost_by(check) & FIGURES:
+                    yield Doubt(
+                        id="lost",
+                        detail=f"{where} ({name}), check {check.id}: {check.detail}",
+                        holds=f"No figure: all rest on {listed(gone)}.",
+                    )
+                    continue
                 # A warning that holds for both sides says nothing about their difference.
                 if check.status == "fail" or (check.status == "warn" and check.id not in known):
                     yield Doubt(
@@ -76,6 +95,22 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
                         detail=f"{where} ({name}), check {check.id}: {check.detail}",
                         holds=_WITH.get(check.id, _OTHERWISE),
                     )
+
+
+def _predicted(before: Report, after: Report) -> Iterator[Doubt]:
+    for name, one in (("Before", before), ("After", after)):
+        if is_predicted(fingerprint(one)):
+            yield Doubt(
+                id="predicted",
+                detail=f"{name} was predicted by `overlapscope whatif`, and not recorded.",
+                holds="What the prediction says of its changes; what they do to the program is for a recording to say.",
+            )
+
+
+def _notes(before: Report, after: Report) -> Iterator[Doubt]:
+    for name, one in (("before", before), ("after", after)):
+        for note in one.notes:
+            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="What the traces that were read say.")
 
 
 def _failed(trace: TraceResult) -> str:

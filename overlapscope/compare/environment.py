@@ -11,6 +11,8 @@ from overlapscope.report import PLAIN, Report
 
 T = TypeVar("T")
 
+_PREDICTED = "predicted"
+
 Aspect = Literal["gpu", "torch", "cuda", "driver", "world-size", "profiler"]
 
 
@@ -26,14 +28,16 @@ class Difference:
 def fingerprint(report: Report) -> Environment:
     """The environment of all traces of a report together: None for what they do not say, or not alike."""
     each = [trace.environment for trace in report.traces]
-    flags = {name for one in each for name in one.flags}
+    flags = {name: any(one.flags.get(name, False) for one in each) for one in each for name in one.flags}
+    if any(trace.predicted_by is not None for trace in report.traces):
+        flags[_PREDICTED] = True
     return Environment(
         gpus=tuple(sorted({name for one in each for name in one.gpus})),
         world_size=_common(one.world_size for one in each),
         torch=_common(one.torch for one in each),
         cuda=_common(one.cuda for one in each),
         driver=_common(one.driver for one in each),
-        flags={name: any(one.flags.get(name, False) for one in each) for name in sorted(flags)},
+        flags={name: flags[name] for name in sorted(flags)},
     )
 
 
@@ -59,6 +63,11 @@ def differences(before: Environment, after: Environment) -> tuple[Difference, ..
 def is_plain(environment: Environment) -> bool:
     """Whether figures are of the plain program, not of a recording (`report.of_program`)."""
     return environment.flags.get(PLAIN, False)
+
+
+def is_predicted(environment: Environment) -> bool:
+    """Whether some of what figures are of was predicted, not recorded."""
+    return environment.flags.get(_PREDICTED, False)
 
 
 def _flags(environment: Environment, names: Iterable[str]) -> str:

@@ -19,16 +19,20 @@ def compare_findings(
     divide_by: tuple[int, int],
     floors_ns: tuple[int, int],
     span_ns: float,
+    told: bool,
 ) -> tuple[FindingChange, ...]:
     """Each side's findings matched by rule and place; the largest cost of either side first.
 
     Costs are the bounds, which are measured: what a model says is no change of the program. They are divided by the
     numbers of steps that they are costs of. Of a side that has no such finding it is known only that it would cost
-    less than the rules' floor (`floors_ns`, divided likewise): so much is left open.
+    less than the rules' floor (`floors_ns`, divided likewise): so much is left open. Where a recording has lost what
+    rules rest on, it is not `told` whether a cost changed.
     """
     found = []
     for one, other in _matched(before, after):
         cost = _cost(one, other, divide_by, floors_ns, span_ns)
+        if not told:
+            cost = msgspec.structs.replace(cost, low=None, high=None, beyond_noise=None)
         standing = _standing(one, other, cost)
         found.append(FindingChange(rule=_rule(one, other), standing=standing, before=one, after=other, cost=cost))
     return tuple(sorted(found, key=lambda each: (-max(each.cost.before or 0, each.cost.after or 0), each.rule)))

@@ -47,6 +47,8 @@ class Pair:
 
     before: Side
     after: Side
+    told: bool = True
+    """Whether a change can be told for one: not where a part of a recording is lost that figures rest on."""
 
     @property
     def span_ns(self) -> float:
@@ -59,7 +61,7 @@ class Pair:
             return []
         tables = [_stack([getattr(row, side) for row in rows]) for side in ("before", "after")]
         points = [_ratio(table.mean(axis=1)) for table in tables]
-        ends = self._intervals(*tables)
+        ends = self._intervals(*tables) if self.told else None
         changes = []
         for number, row in enumerate(rows):
             first, second = row.points or (_known(points[0][number]), _known(points[1][number]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from overlapscope.compare.difference import Basis, Change, DeviceDiff, Figures, FindingChange
 from overlapscope.compare.noise import GPU_SHARE
+from overlapscope.lost import FIGURES, Part, listed
 from overlapscope.words import Unit, percent, plural, unit_for
 
 _MOST_REASONS = 2
@@ -18,6 +19,12 @@ def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange])
     unit = unit_for(round(max(span.before or 0, span.after or 0)))
     said = [*_reasons(figures, unit), *_findings(findings)]
     return f"{_span(basis, span, unit)}{': ' if said else ''}{', '.join(said)}."
+
+
+def of_lost(lost: Collection[Part]) -> str:
+    """What is said of a device where figures rest on what is lost."""
+    what = "parts of a recording" if set(lost) >= FIGURES else f"some {listed(lost)}"
+    return f"Whether anything changed cannot be told, as {what} are lost."
 
 
 def of_all(devices: Sequence[DeviceDiff]) -> str:

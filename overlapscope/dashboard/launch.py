@@ -6,22 +6,29 @@ Dash is imported while the first trace is being read, so nothing here imports it
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import webbrowser
 from collections.abc import Sequence
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
+from overlapscope.streams import tell
 
 if TYPE_CHECKING:
+    from werkzeug.wrappers import Request
+
     from overlapscope.dashboard.serve import Listening
 
 UPLOAD_BYTES = 4 << 30
-"""Size of the largest file that may be dropped onto the page, unless the caller says otherwise."""
+"""What the files that are dropped onto the page may take together, unless the caller says otherwise."""
+
+_SMALL_BODY_BYTES = 16 << 20
+"""What any request may bring: more than the page itself ever sends."""
 
 _PACKAGES = ("dash", "dash_ag_grid", "dash_mantine_components", "waitress")
 
@@ -46,12 +53,11 @@ def launch(
     cache: bool = True,
     upload_bytes: int = UPLOAD_BYTES,
 ) -> tuple[Listening, str]:
-    """A server of the traces, to be run, and the address to open, with the token where one is needed.
+    """A server of the traces, to be run, and the address to open, with the token.
 
-    `base` is a path with a slash at both ends. Where `host` is not this machine alone, a token is made up if none is
-    given; an empty one is none.
+    `base` is a path with a slash at both ends. Without a token that of `security.own_token` is taken.
 
-    Raises UnreadableTrace where a source is missing, UsageError where the address cannot be had.
+    Raises UnreadableTrace where a source is missing, UsageError where the address cannot be had or the token is bad.
     """
     from overlapscope.dashboard.library import Library
     from overlapscope.sources import LIMIT_BYTES
@@ -60,33 +66,39 @@ def launch(
     for entry in library.entries()[:1]:
         library.request(entry.id)
 
-    from overlapscope.dashboard import upload
-    from overlapscope.dashboard.security import is_loopback, refusal
+    from overlapscope.dashboard import security
     from overlapscope.dashboard.serve import Listening
     from overlapscope.dashboard.server import create
+    from overlapscope.dashboard.upload import Uploads
 
-    # Nothing must not be let in by an empty token, as of a variable that is not set.
-    token = token or (None if is_loopback(host) else secrets.token_urlsafe(24))
-    app = create(library, base=base, token=token, upload_bytes=upload_bytes)
-    listening = Listening(
-        app.server,
-        host=host,
-        port=port,
-        base=base,
-        body_bytes=upload_bytes,
-        admits=lambda request: upload.is_upload(request) and refusal(request, token) is None,
-    )
+    token = security.own_token() if token is None else token
+    uploads = Uploads(library, upload_bytes)
+    app = create(library, uploads, base=base, token=token)
+
+    def body_bytes(request: Request, coming_bytes: int) -> int:
+        if security.refusal(request, token) is not None:
+            return 0
+        # What is a little too large is refused in a sentence.
+        room = uploads.room_bytes - coming_bytes if uploads.brings(request) else 0
+        return max(room, 0) + _SMALL_BODY_BYTES
+
+    listening = Listening(app.server, host=host, port=port, base=base, body_bytes=body_bytes)
     # Reports alone have one page.
     page = "ranks" if library.ranks_files() and not library.entries() else ""
-    query = f"?{urlencode({'token': token})}" if token else ""
-    return listening, f"{listening.url}{page}{query}"
+    return listening, f"{listening.url}{page}?{urlencode({'token': token})}"
 
 
 def open_browser(url: str) -> None:
-    """Open the address in a window, where there are windows: a text browser would take the terminal."""
+    """Open the address in a window, where there are windows: a text browser would take the terminal.
+
+    The browser is told of a file that leads to the address, as Jupyter does: its arguments are no secret, and the
+    address has the token. The file goes when the process ends.
+    """
     windows = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     if windows:
-        webbrowser.open(url)
+        leads = own_directory() / "open.html"
+        leads.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={escape(url)}">', "utf-8")
+        webbrowser.open(leads.as_uri())
 
 
 def show(sources: Sequence[str], *, height: int) -> None:
@@ -102,6 +114,6 @@ def show(sources: Sequence[str], *, height: int) -> None:
         notebook.display(paths, height=height)
         return
     server, url = launch(paths)
-    print(f"Serving at {url}  (Ctrl-C to end)", file=sys.stderr)
+    tell(f"Serving at {url}  (Ctrl-C to end)")
     open_browser(url)
     server.run()

@@ -54,15 +54,16 @@ def frame(paths: Sequence[Path], *, height: int) -> Frame:
 
 
 def _serve(paths: Sequence[Path], hub: str | None) -> str:
-    if hub is None:
-        server, _ = launch(paths, port=0)
-        server.run_aside()
-        # By the name that notebooks use, so that the browser takes the frame for a part of the same site.
-        return f"http://localhost:{server.port}/"
-    port = _free_port()
-    # The proxy serves each port under a path of its own, and under the hub's name, which a token has to vouch for.
-    base = f"{hub.rstrip('/')}/proxy/{port}/"
     token = secrets.token_urlsafe(24)
+    if hub is None:
+        # The token is the path: the frame may be of another site than the notebook, where browsers keep no cookies.
+        # A frame's address is in no history.
+        server, _ = launch(paths, port=0, base=f"/{token}/", token=token)
+        server.run_aside()
+        return f"http://localhost:{server.port}/{token}/"
+    port = _free_port()
+    # The proxy serves each port under a path of its own.
+    base = f"{hub.rstrip('/')}/proxy/{port}/"
     server, _ = launch(paths, port=port, base=base, token=token)
     server.run_aside()
     return f"{base}?token={token}"

@@ -17,6 +17,7 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import parse
+from overlapscope.dashboard.posts import Click
 from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.views import charts
 from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
@@ -166,16 +167,16 @@ def causes(shown: Shown, subject: Subject, id: str) -> Component:
     )
 
 
-def clicked_number(click: dict[str, Any] | None) -> int | None:
+def clicked_number(click: Click | None) -> int | None:
     """What a chart's point that was clicked has first in its `customdata`."""
-    for point in (click or {}).get("points", []):
-        data = point.get("customdata")
+    for point in click.points if click else ():
+        data = point.customdata
         if isinstance(data, list) and data and isinstance(data[0], int):
             return data[0]
     return None
 
 
-def shown_at(app: dash.Dash, library: Library, pathname: str, search: str) -> Shown | None:
+def shown_at(app: dash.Dash, library: Library, pathname: str | None, search: str | None) -> Shown | None:
     """What the page at an URL shows, for its callbacks; None where it is not loaded."""
     place = settled(library, parse(app.config.requests_pathname_prefix, pathname, search))
     trace = library.opened(place.trace)

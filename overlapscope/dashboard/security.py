@@ -1,79 +1,77 @@
-"""Who may ask: the Host and Origin headers are checked, and a token where one is set, as Jupyter does.
+"""Who may ask: whoever has the server's token, as with Jupyter.
 
-On the loopback address a server is reachable by every page that the browser shows: one of another site could post to
-it, or read from it under a name of its own that resolves to this machine (DNS rebinding). The Host header tells the
-second, Sec-Fetch-Site and Origin the first.
+Every user of a machine can reach the loopback address of it, and so can every page that the browser shows, be it under
+a name of its own that resolves to this machine (DNS rebinding). None of them has the token. A browser that has is known
+by a cookie afterwards; Sec-Fetch-Site and Origin tell what another site's page has it ask for.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
-from urllib.parse import urlencode, urlsplit
+import os
+import platform
+import secrets
+import zlib
+from urllib.parse import urlencode
 
 import flask
+from itsdangerous import BadSignature, TimestampSigner
 from werkzeug.wrappers import Request
+
+from overlapscope.errors import UsageError
+
+VARIABLE = "OVERLAPSCOPE_TOKEN"
+"""The environment variable with the token to use: what is on the command line, every user of a machine can see."""
+SHORTEST_TOKEN = 16
 
 _HEADERS = {
     # Dash and Plotly put styles and small scripts into the page; nothing is ever loaded from elsewhere.
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; "
-    "object-src 'none'; base-uri 'none'; form-action 'self'; "
-    # A notebook shows the page in a frame.
-    "frame-ancestors 'self' http://localhost:* http://127.0.0.1:* vscode-webview:",
+    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+_NOTEBOOKS = " http://localhost:* http://127.0.0.1:* vscode-webview:"
 _WEEK_S = 7 * 24 * 3600
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine alone."""
-    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+def own_token() -> str:
+    """The token that the environment gives, else a new one.
 
-
-def refusal(request: Request, token: str | None) -> tuple[int, str] | None:
-    """Status and sentence where a request is not to be answered.
-
-    Without a token only requests to a loopback name are answered.
+    Raises UsageError where the environment's can be guessed.
     """
-    name = _host_name(request.host)
-    if token is None and not is_loopback(name):
-        return 403, (
-            f"This server answers to localhost, not to {name!r}. Behind a proxy, or under another name, start it "
-            "with --token."
+    given = os.environ.get(VARIABLE, "")
+    if given and len(given) < SHORTEST_TOKEN:
+        raise UsageError(
+            f"{VARIABLE} has {len(given)} characters, which can be guessed; give it {SHORTEST_TOKEN} or more, or "
+            "leave it out: then a token is made up."
         )
+    return given or secrets.token_urlsafe(24)
+
+
+def refusal(request: Request, token: str) -> tuple[int, str] | None:
+    """Status and sentence where a request is not to be answered."""
     # A link may lead here from anywhere, and a notebook's page shows this one in a frame.
     navigates = request.method in _SAFE_METHODS and request.headers.get("Sec-Fetch-Mode") in (None, "navigate")
     if not navigates and not _same_origin(request):
         return 403, "This request comes from another site's page."
-    if token is not None and not _knows(request, token):
+    if not _knows(request, token):
         return 401, "A token is needed: open the address that the server printed when it started."
     return None
 
 
-def _knows(request: Request, token: str) -> bool:
-    scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() in ("token", "bearer") and _equal(sent.strip(), token):
-        return True
-    return _equal(request.cookies.get(_cookie(token), ""), token)
+def guard(server: flask.Flask, *, token: str, base: str) -> None:
+    """Have every request checked (`refusal`), and every answer carry the headers that keep the page to itself.
 
-
-def _cookie(token: str) -> str:
-    """The cookie's name. Browsers send a name's cookies to every port of it: each server has one of its own."""
-    return f"overlapscope-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
-
-
-def guard(server: flask.Flask, *, token: str | None, base: str) -> None:
-    """Have every request checked (`refusal`), and every answer carry the headers that keep the page to itself."""
+    A base path that is the token is that of a frame in a notebook, which may belong to another site than the notebook:
+    there, browsers keep no cookies.
+    """
+    framed = base.strip("/") == token
+    policy = _HEADERS["Content-Security-Policy"] + (_NOTEBOOKS if framed else "")
 
     @server.before_request
     def check() -> flask.typing.ResponseReturnValue | None:
@@ -82,26 +80,53 @@ def guard(server: flask.Flask, *, token: str | None, base: str) -> None:
         if refused is not None and refused[0] != 401:
             return _refused(*refused)
         asked = request.args.get("token")
-        if token is not None and asked is not None and _equal(asked, token):
+        if asked is not None and _equal(asked, token):
+            # The address with the token does not stay in the browser's history.
             rest = urlencode([pair for pair in request.args.items(multi=True) if pair[0] != "token"])
             answer = flask.redirect(f"{base.rstrip('/')}{request.path}{'?' if rest else ''}{rest}")
-            answer.set_cookie(_cookie(token), token, max_age=_WEEK_S, httponly=True, samesite="Strict", path=base)
+            answer.headers["Cache-Control"] = "no-store"
+            # Not "Strict": with that, a link to a page here, such as a colleague's, would find nobody logged in.
+            known = _signer(request, token).sign(b"in").decode()
+            answer.set_cookie(_cookie(request), known, max_age=_WEEK_S, httponly=True, samesite="Lax", path=base)
             return answer
         return None if refused is None else _refused(*refused)
 
     @server.after_request
     def add_headers(response: flask.Response) -> flask.Response:
-        for name, value in _HEADERS.items():
+        for name, value in (_HEADERS | {"Content-Security-Policy": policy}).items():
             response.headers.setdefault(name, value)
         return response
 
 
-def _host_name(host: str) -> str:
-    """A Host header without its port; empty where it makes no sense."""
+def _knows(request: Request, token: str) -> bool:
+    scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() in ("token", "bearer") and _equal(sent.strip(), token):
+        return True
+    if _equal(request.root_path.strip("/"), token):
+        return True
     try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+        _signer(request, token).unsign(request.cookies.get(_cookie(request), ""), max_age=_WEEK_S)
+    except BadSignature:
+        return False
+    return True
+
+
+def _port(request: Request) -> str:
+    """The port that the server listens on."""
+    return str(request.environ.get("SERVER_PORT", ""))
+
+
+def _signer(request: Request, token: str) -> TimestampSigner:
+    """Of what a cookie says. Browsers send a name's cookies to every port of it: so it does not tell the token, and one
+    of another port's server is worth nothing, be its token the same."""
+    salt = f"overlapscope dashboard, port {_port(request)}"
+    return TimestampSigner(token, salt, key_derivation="hmac", digest_method=hashlib.sha256)
+
+
+def _cookie(request: Request) -> str:
+    """The cookie's name. Servers of two machines may be forwarded to one name; the next one on this port takes the
+    place of this one's cookie, or a browser would collect them."""
+    return f"overlapscope-{zlib.crc32(platform.node().encode()):08x}-{_port(request)}"
 
 
 def _same_origin(request: Request) -> bool:

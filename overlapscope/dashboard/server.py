@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import logging
-
 import dash
 import flask
+from dash.exceptions import DependencyException
 
-from overlapscope.dashboard import at_time, exports, security, shell, timeline_routes, upload
+from overlapscope.dashboard import at_time, exports, security, shell, timeline_routes
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
+from overlapscope.dashboard.posts import Dashboard
+from overlapscope.dashboard.upload import Uploads
 
 
-def create(library: Library, *, base: str = "/", token: str | None = None, upload_bytes: int) -> dash.Dash:
+def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash.Dash:
     """The dashboard of a library, below the path `base` (with a slash at both ends)."""
     server = flask.Flask(__name__)
     security.guard(server, token=token, base=base)
     timeline_routes.register(server, library)
     exports.register(server, library)
     at_time.register(server, library, base)
-    upload.register(server, library, upload_bytes)
-    app = dash.Dash(
+    uploads.register(server)
+    app = Dashboard(
         __name__,
-        server=server,  # type: ignore[arg-type]
+        server=server,
         requests_pathname_prefix=base,
         routes_pathname_prefix="/",
         use_pages=False,
         suppress_callback_exceptions=True,
         title="overlapscope",
         update_title="",
-        on_error=_log,
     )
+    server.register_error_handler(DependencyException, lambda error: ("There is no such file.\n", 404))
     app.layout = shell.layout(base)
     shell.register(app, library, base)
     for page in PAGES.values():
@@ -38,8 +39,3 @@ def create(library: Library, *, base: str = "/", token: str | None = None, uploa
         if register is not None:
             register(app, library)
     return app
-
-
-def _log(error: Exception) -> None:
-    logging.getLogger(__name__).error("A callback failed.", exc_info=error)
-    raise error

@@ -6,6 +6,7 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
+import msgspec
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
@@ -112,6 +113,13 @@ def _switch() -> Component:
             **{"aria-label": "recorded or plain"},
         ),
     )
+
+
+class _Chosen(msgspec.Struct, frozen=True):
+    """The address at which the switch was used."""
+
+    pathname: str
+    search: str
 
 
 def register(app: dash.Dash, library: Library, base: str) -> None:
@@ -224,10 +232,10 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         Input("program-chosen", "data"),
         prevent_initial_call=True,
     )
-    def switch(chosen: dict[str, str] | None) -> Any:
+    def switch(chosen: _Chosen | None) -> Any:
         if chosen is None:
             return dash.no_update
-        place = settled(library, parse(base, chosen["pathname"], chosen["search"]))
+        place = settled(library, parse(base, chosen.pathname, chosen.search))
         opened = library.opened(place.trace)
         return dash.no_update if opened is None else _switched(place, opened)
 

@@ -1,4 +1,4 @@
-"""A trace dropped into the page: streamed to disk within a limit, under a name that is safe."""
+"""Traces dropped into the page: stored within a limit, under names that are safe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-import weakref
+import threading
 from pathlib import Path
 from typing import IO
 
@@ -15,8 +15,10 @@ import flask
 from werkzeug.wrappers import Request
 
 from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.scratch import own_directory
 from overlapscope.words import clean, size
 
+MOST_FILES = 1_000
 BLOCK_BYTES = 1 << 20
 
 _PATH = "/api/upload"
@@ -25,53 +27,72 @@ _LONGEST_NAME = 150
 _NAMELESS = "trace.json"
 
 
-class TooLarge(Exception):
-    """More bytes than the limit allows."""
+class Uploads:
+    """What was dropped into the pages of a server. Thread-safe."""
 
+    def __init__(self, library: Library, limit_bytes: int) -> None:
+        """`limit_bytes`: what all files may take together."""
+        self._library = library
+        self._limit_bytes = limit_bytes
+        self._directory = own_directory()
+        self._sizes: list[int] = []
+        self._change = threading.Lock()
 
-def register(server: flask.Flask, library: Library, limit_bytes: int) -> None:
-    """Have `POST /api/upload?name=FILE` take a file of at most `limit_bytes` as its body and answer `{"id": ID}`.
+    @property
+    def room_bytes(self) -> int:
+        """How large another file may be."""
+        return self._limit_bytes - sum(self._sizes) if len(self._sizes) < MOST_FILES else 0
 
-    `GET` says the limit, so that a page need not send what will be refused. The files lie in a directory of their own,
-    which goes when the server ends. Errors are `{"error": SENTENCE}`.
-    """
-    directory = Path(tempfile.mkdtemp(prefix="overlapscope-"))
-    weakref.finalize(server, shutil.rmtree, directory, ignore_errors=True)
+    def brings(self, request: Request) -> bool:
+        """Whether a request brings a file."""
+        return request.method == "POST" and request.path == _PATH
 
-    @server.get(_PATH)
-    def limit() -> flask.typing.ResponseReturnValue:
-        return {"limit_bytes": limit_bytes}
+    def register(self, server: flask.Flask) -> None:
+        """Have `POST /api/upload?name=FILE` take a file as its body and answer `{"id": ID}`.
 
-    @server.post(_PATH)
-    def upload() -> flask.typing.ResponseReturnValue:
-        request = flask.request
-        name = safe_name(request.args.get("name", ""))
-        if (request.content_length or 0) > limit_bytes:
-            return _too_large(name, limit_bytes)
-        # The name says which file it is; where it lies is another matter.
-        handle, place = tempfile.mkstemp(dir=directory, suffix=_ending(name))
-        path = Path(place)
+        `GET` says how large it may be, so that a page need not send what will be refused. Errors are
+        `{"error": SENTENCE}`.
+        """
+        server.add_url_rule(_PATH, "upload-room", lambda: {"room_bytes": self.room_bytes}, methods=["GET"])
+        server.add_url_rule(_PATH, "upload", self._upload, methods=["POST"])
+
+    def _upload(self) -> flask.typing.ResponseReturnValue:
+        name = safe_name(flask.request.args.get("name", ""))
+        # The whole body has come, whether its length was announced or not.
+        length = flask.request.content_length
+        if not length:
+            return _refusal(400, f"{name}: the file is empty; record the trace again.")
+        with self._change:
+            if length > self.room_bytes:
+                return _refusal(413, f"{name}: {self._full()}")
+            self._sizes.append(length)
         try:
-            with os.fdopen(handle, "wb") as file:
-                received = _receive(request.stream, file, limit_bytes)
-        except TooLarge:
-            path.unlink(missing_ok=True)
-            return _too_large(name, limit_bytes)
+            return {"id": self._library.add(self._stored(flask.request.stream, name), name)}
         except OSError as error:
-            path.unlink(missing_ok=True)
+            with self._change:
+                self._sizes.remove(length)
             logging.getLogger(__name__).warning("%s: %s", name, error)
             return _refusal(
                 507, f"{name}: could not be stored ({error.strerror or error}); make room and drop it again."
             )
-        if not received:
+
+    def _stored(self, stream: IO[bytes], name: str) -> Path:
+        """The file with what the stream holds. Its name says nothing of where it lies. Raises OSError."""
+        handle, place = tempfile.mkstemp(dir=self._directory, suffix=_ending(name))
+        path = Path(place)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                shutil.copyfileobj(stream, file, BLOCK_BYTES)
+        except OSError:
             path.unlink(missing_ok=True)
-            return _refusal(400, f"{name}: the file is empty; record the trace again.")
-        return {"id": library.add(path, name)}
+            raise
+        return path
 
-
-def is_upload(request: Request) -> bool:
-    """Whether a request brings a file."""
-    return request.method == "POST" and request.path.endswith(_PATH)
+    def _full(self) -> str:
+        if len(self._sizes) >= MOST_FILES:
+            return f"{MOST_FILES:,} files were dropped already; start the dashboard anew."
+        left = " that is left for dropped files" if self._sizes else ""
+        return f"is larger than the {size(self.room_bytes)}{left}; start the dashboard with a larger --max-upload."
 
 
 def safe_name(name: str) -> str:
@@ -87,21 +108,6 @@ def safe_name(name: str) -> str:
 def _ending(name: str) -> str:
     found = re.search(r"\.json(\.gz|\.zst)?$", name)
     return found[0] if found else ""
-
-
-def _receive(stream: IO[bytes], file: IO[bytes], limit_bytes: int) -> int:
-    """Writes the stream to the file and counts its bytes. Raises TooLarge past the limit, whatever was announced."""
-    count = 0
-    while block := stream.read(BLOCK_BYTES):
-        count += len(block)
-        if count > limit_bytes:
-            raise TooLarge
-        file.write(block)
-    return count
-
-
-def _too_large(name: str, limit_bytes: int) -> flask.typing.ResponseReturnValue:
-    return _refusal(413, f"{name}: is larger than {size(limit_bytes)}; start the dashboard with a larger --max-upload.")
 
 
 def _refusal(status: int, sentence: str) -> flask.typing.ResponseReturnValue:

@@ -13,6 +13,7 @@ import msgspec
 from overlapscope.analysis.results import Buckets, Window
 from overlapscope.report import Tool, published
 from overlapscope.rules.finding import Finding
+from overlapscope.saved import decode
 
 SCHEMA_VERSION = 1
 
@@ -335,7 +336,7 @@ def from_json(data: bytes) -> RanksReport:
 
     Raises msgspec.ValidationError where it is not one, msgspec.DecodeError where it is not JSON.
     """
-    return msgspec.json.decode(data, type=RanksReport)
+    return decode(data, RanksReport)
 
 
 def schema() -> dict[str, Any]:

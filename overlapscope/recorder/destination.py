@@ -29,6 +29,16 @@ def rank_path(path: Path, environ: Mapping[str, str]) -> Path:
     return path.with_name(f"{stem}{_RANKS}") / f"rank{int(rank)}.trace{suffix}"
 
 
+def window_path(path: Path, number: int) -> Path:
+    """The file of one of several windows: `x-2.trace.json.gz`, or of a rank `x-2.traces/rank3.trace.json.gz`."""
+    if path.parent.suffix == _RANKS:
+        return path.parent.with_name(f"{path.parent.stem}-{number}{_RANKS}") / path.name
+    suffix = next(suffix for suffix in SUFFIXES if path.name.endswith(suffix))
+    stem = path.name.removesuffix(suffix)
+    trace = ".trace" if stem.endswith(".trace") else ""
+    return path.with_name(f"{stem.removesuffix('.trace')}-{number}{trace}{suffix}")
+
+
 def suggested_name(path: Path) -> str:
     """A file name that a trace can be written to, for one that it cannot."""
     return f"{path.name.partition('.')[0] or 'x'}.trace.json.gz"
@@ -45,5 +55,7 @@ def prepare(path: Path) -> None:
         raise UsageError(f"{path}: there is no directory {missing}; create it first.")
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; name a file in it.")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UsageError(f"{path}: may not be written to; choose another file.")
     if not os.access(directory, os.W_OK):
         raise UsageError(f"{path}: the directory {directory} may not be written to; choose another.")

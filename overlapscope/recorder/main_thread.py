@@ -1,8 +1,10 @@
-"""Has the main thread do something between two of its instructions, as a signal would, without taking a signal."""
+"""Has the main thread do something between two of its instructions, as a signal would."""
 
 from __future__ import annotations
 
 import ctypes
+import signal
+import threading
 from collections.abc import Callable
 
 from overlapscope.recorder.termination import held, undisturbed
@@ -41,3 +43,32 @@ class Interruption:
             return True
         self._under_way, self._again = True, False
         return bool(_add_pending(self._call, None) == 0)
+
+
+class Wake:
+    """Has the main thread come to an instruction where it waits for a lock, a socket or the time, and then wait on.
+
+    It takes a signal for that: SIGURG, which does nothing by itself, and which others wake threads with, too. Where the
+    program has a handler for it, or the thread computes in C, nothing happens.
+    """
+
+    def start(self) -> None:
+        """Take the signal. On another thread than the main one it does nothing."""
+        main = threading.current_thread() is threading.main_thread()
+        if main and hasattr(signal, "SIGURG") and signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
+            signal.signal(signal.SIGURG, _nothing)
+
+    def wake(self) -> None:
+        """Wake it, from any thread."""
+        if hasattr(signal, "SIGURG") and signal.getsignal(signal.SIGURG) is _nothing:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
+
+    def stop(self) -> None:
+        """Give the signal back, unless the program has taken it meanwhile."""
+        main = threading.current_thread() is threading.main_thread()
+        if main and hasattr(signal, "SIGURG") and signal.getsignal(signal.SIGURG) is _nothing:
+            signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+
+def _nothing(*_: object) -> None:
+    """Between its instructions requests are attended to."""

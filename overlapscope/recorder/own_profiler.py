@@ -21,6 +21,7 @@ from typing import Any
 
 from overlapscope.recorder import session, trace_file
 from overlapscope.recorder.session import profiler_running
+from overlapscope.recorder.wrapping import around
 
 _HOW = "The program's own torch.profiler was used, with its schedule."
 _MARKS = "The program marks its ops for another profiler with {}, and only one can run."
@@ -168,9 +169,9 @@ def _hook() -> None:
     _before(profiler.profile, "_prepare_trace", OwnProfiler._prepares)
     _before(profiler.emit_nvtx, "__enter__", OwnProfiler._marks)
     _before(profiler.emit_itt, "__enter__", OwnProfiler._marks)
-    _around(profiler.profile, "__exit__", _end)
-    _around(profiler.profile, "export_chrome_trace", _export)
-    _around(torch.autograd, "_disable_profiler", _disable)
+    around(profiler.profile, "__exit__", _end)
+    around(profiler.profile, "export_chrome_trace", _export)
+    around(torch.autograd, "_disable_profiler", _disable)
 
 
 def _end(end: Callable[..., Any], profile: Any, *args: Any) -> Any:
@@ -205,18 +206,7 @@ def _before(owner: type, name: str, call: Callable[[OwnProfiler, Any], None]) ->
             call(one, self)
         return method(self, *args, **options)
 
-    _around(owner, name, called)
-
-
-def _around(owner: Any, name: str, call: Callable[..., Any]) -> None:
-    """Replace a function or a method by `call(it, ...)`."""
-    wrapped_one = getattr(owner, name)
-
-    @functools.wraps(wrapped_one)
-    def wrapped(*args: Any, **options: Any) -> Any:
-        return call(wrapped_one, *args, **options)
-
-    setattr(owner, name, wrapped)
+    around(owner, name, called)
 
 
 def unpack(source: Path, target: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,14 @@ from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.termination import held
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
+
+
+class _Marks(enum.IntEnum):
+    """Who can say where a step ends. The last of them that does is believed."""
+
+    OPTIMIZER = 0
+    PROFILER = 1
+    PROGRAM = 2
 
 
 class ProgramRecording(Recording):
@@ -44,8 +53,8 @@ class ProgramRecording(Recording):
         self._in_process = os.getpid()
         self._begin_on_main_thread = Interruption(self._try_to_begin)
         self._optimizer_steps = OptimizerSteps(self._optimizer_stepped)
-        self._optimizer_marked = self._program_marks = False
-        """Whether ends of steps were marked by the optimizer, and by the program."""
+        self._marked_by: _Marks | None = None
+        """Who marks the ends of steps."""
         self._own_recording: tuple[Recording, Path] | None = None
         """The first one of the program's, and its file, absolute as the program may go to another directory."""
         self._copied = False
@@ -60,17 +69,8 @@ class ProgramRecording(Recording):
         self._optimizer_steps.start()
 
     def step(self) -> None:
-        """Mark the end of a step; from now on the optimizer marks none."""
-        if threading.get_ident() != self._thread:
-            return
-        if not self._program_marks:
-            self._program_marks = True
-            self._optimizer_steps.stop()
-            if self._optimizer_marked:
-                # The end of this very step.
-                return
-        super().step()
-        self._stop_program()
+        """Mark the end of a step; from now on neither the optimizer nor an ignored profiler marks any."""
+        self._mark(_Marks.PROGRAM)
 
     def finish(self) -> bool:
         """End, and say whether there is a trace now. In a forked child there never is."""
@@ -84,7 +84,7 @@ class ProgramRecording(Recording):
                 self._copy_own_recording()
         except OverlapscopeError as failure:
             self.failure = str(failure)
-        recorded = bool(self._recorder.paths) and not self._gave_way
+        recorded = bool(self.paths) and not self._gave_way
         return self.failure is None and (recorded or self._own_profiler.taken or self._copied)
 
     # -- the program's doing --------------------------------------------------------------------------
@@ -104,7 +104,21 @@ class ProgramRecording(Recording):
             self.failure = str(failure)
 
     def _optimizer_stepped(self) -> None:
-        self._optimizer_marked = True
+        self._mark(_Marks.OPTIMIZER)
+
+    def _profiler_stepped(self) -> None:
+        self._mark(_Marks.PROFILER)
+
+    def _mark(self, marks: _Marks) -> None:
+        before = self._marked_by
+        if threading.get_ident() != self._thread or (before is not None and before > marks):
+            return
+        self._marked_by = marks
+        if before != marks and marks > _Marks.OPTIMIZER:
+            self._optimizer_steps.stop()
+            if before is not None:
+                # The end of this very step.
+                return
         super().step()
         self._stop_program()
 

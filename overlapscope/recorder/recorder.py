@@ -6,55 +6,26 @@ calls in here, and nothing twice at once.
 
 from __future__ import annotations
 
-import enum
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.errors import RecordingFailed
-from overlapscope.recorder import trace_file
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.open_ranges import open_ranges
 from overlapscope.recorder.plain_steps import StepTimer
 from overlapscope.recorder.schedule import Schedule, Window
 from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
+from overlapscope.recorder.slow_steps import SlowSteps
 from overlapscope.recorder.step_times import StepTimes
-from overlapscope.recorder.trace_file import Written
+from overlapscope.recorder.takes import Stage, StepAnnotation, Take
+from overlapscope.recorder.trace_files import TraceFiles
 
 if TYPE_CHECKING:
     from overlapscope.trace import TimedSteps
-
-_STEP = "ProfilerStep#"
-"""How torch.profiler names a step, and what every reader looks for."""
-
-
-class _Stage(enum.Enum):
-    """Where a recorder is in its schedule. They follow in this order, though some may be left out."""
-
-    PUT_OFF = "put off"
-    REHEARSAL = "rehearsal"
-    BETWEEN = "between"
-    """Nothing is recorded: the program settles, and steps are timed."""
-    RECORDING = "recording"
-    BEHIND = "behind"
-    """The trace is written, and steps are timed."""
-    DONE = "done"
-
-
-@dataclass(slots=True)
-class _Take:
-    """One run of the profiler, the rehearsal or the recording."""
-
-    window: Window
-    session: Session | None
-    """None once it is written, or where it could not be stopped."""
-    judged_ns: list[int] = field(default_factory=list)
-    """The lengths of its judged steps, by the host's clock."""
-    notes: list[str] = field(default_factory=list)
 
 
 class Recorder:
@@ -67,6 +38,9 @@ class Recorder:
     were entered under (`open_ranges`): the program's around its step, torch's around an optimizer's. Where a range
     stays open around several steps there is no such gap, and the rehearsal goes on as the recording, its steps to
     wait for unjudged.
+
+    Windows that do not open by steps, but by `open` and `close`, have no rehearsal. There can be several windows, each
+    with a file of its own, and such as are thrown away because none of their steps was slow.
 
     A failure after the start is kept in `failure`, as a program does not stop because its recording failed.
     """
@@ -81,15 +55,14 @@ class Recorder:
         on_too_much: Callable[[], None],
     ) -> None:
         """`on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one."""
-        self._path = path
         self._schedule = schedule
         self._options = options
         self._max_size_bytes = max_size_bytes
         self._on_too_much = on_too_much
-        self._stage = _Stage.DONE
-        self._rehearsal: _Take | None = None
+        self._stage = Stage.DONE
+        self._rehearsal: Take | None = None
         """None once the recording counts."""
-        self._recording: _Take | None = None
+        self._recording: Take | None = None
         self._guard: MemoryGuard | None = None
         """The running session's."""
         self._ranges: list[weakref.ref[Any]] = []
@@ -97,55 +70,63 @@ class Recorder:
         self._timer = StepTimer(schedule.plain_steps)
         """Of steps before the recording, and then of those behind it."""
         self._before: TimedSteps | None = None
-        self._written: tuple[Written, Metadata] | None = None
+        self._slow = None if schedule.slow_step is None else SlowSteps(schedule.slow_step)
+        self._opens = schedule.wait
+        """The next window opens at the end of that many steps, or later."""
+        self._files = TraceFiles(path, schedule.repeat)
+        self._done: list[Take] = []
+        """What is in the files of earlier windows."""
         self._steps = 0
         """Finished steps."""
-        self._annotation: Any = None
-        """The open `record_function` of the present step."""
+        self._annotation = StepAnnotation()
         self._mark_ns = 0
         """When the last step ended."""
+        self._notes: list[str] = []
         self._failures: list[str] = []
 
     @property
     def running(self) -> bool:
         """Whether anything is being recorded, or will be."""
-        return self._stage not in (_Stage.BEHIND, _Stage.DONE)
+        return self._stage not in (Stage.BEHIND, Stage.DONE)
+
+    @property
+    def recording(self) -> bool:
+        """Whether a window is open."""
+        return self._stage is Stage.RECORDING
 
     @property
     def put_off(self) -> bool:
         """Nothing was started yet; `start_now` or a step does."""
-        return self._stage is _Stage.PUT_OFF
+        return self._stage is Stage.PUT_OFF
 
     @property
     def wants_steps(self) -> bool:
         """Whether ends of steps matter still."""
-        return self._stage is not _Stage.DONE
+        return self._stage is not Stage.DONE
 
     @property
     def complete(self) -> bool:
         """Whether nothing is left for `finish` to do."""
-        return self._stage is _Stage.DONE and not self._timer.timed
+        return self._stage is Stage.DONE and not self._timer.timed and not self._files.pending
 
     @property
     def step_times(self) -> StepTimes:
         """How long a step took while nothing was recorded, and while the one that counts was."""
-        from overlapscope.trace import PlainSteps
-
-        plain = PlainSteps() if self._written is None else self._written[1].plain_steps
-        take = self._counting
-        recorded_ns = () if take is None else tuple(take.judged_ns)
+        plain = self._files.plain_steps
+        recorded_ns = () if self._last is None else tuple(self._last.judged_ns)
         return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._schedule.plain_steps)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files that were written."""
-        return () if self._written is None else (self._written[0].path,)
+        """The traces of windows that are over."""
+        return self._files.paths[: len(self._done)]
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on what is, or will be, in the file."""
-        take = self._counting
-        return [*(() if take is None else take.notes), *self._failures]
+        """Sentences on what is, or will be, in the files."""
+        counting = self._counting
+        takes = self._done if counting is None else [*self._done, counting]
+        return [*(note for take in takes for note in take.notes), *self._notes, *self._failures]
 
     @property
     def failure(self) -> RecordingFailed | None:
@@ -158,7 +139,7 @@ class Recorder:
         Raises RecordingFailed where the profiler does not start.
         """
         if put_off:
-            self._stage = _Stage.PUT_OFF
+            self._stage = Stage.PUT_OFF
         else:
             self._start_first()
             self._open_annotation()
@@ -169,45 +150,63 @@ class Recorder:
             self._or_fail(self._start_first)
             self._open_annotation()
 
+    def open(self) -> bool:
+        """Open a window here, in the middle of a step. False where that cannot be now."""
+        if self._stage not in (Stage.PUT_OFF, Stage.BETWEEN) or not self._undisturbed():
+            return False
+        self._or_fail(self._open_recording)
+        return self.recording
+
+    def close(self) -> None:
+        """Close the window that `open` opened."""
+        if self.recording:
+            self._end_recording()
+
     def step(self) -> None:
         """Mark the end of a step, and do what is due then."""
-        self._close_annotation()
+        self._annotation.close()
         now = time.perf_counter_ns()
         self._steps += 1
         match self._stage:
-            case _Stage.PUT_OFF:
+            case Stage.PUT_OFF:
                 self._or_fail(self._start_first)
-            case _Stage.REHEARSAL:
+            case Stage.REHEARSAL:
                 self._step_of(self._rehearsal, now)
                 self._step_in_rehearsal()
-            case _Stage.BETWEEN:
+            case Stage.BETWEEN:
                 self._timer.step(self._steps)
                 if self._recording_is_due():
                     self._or_fail(self._open_recording)
-            case _Stage.RECORDING:
+            case Stage.RECORDING:
                 self._step_of(self._recording, now)
                 self._step_in_recording()
-            case _Stage.BEHIND:
+            case Stage.BEHIND:
                 if profiler_running():
                     # The program's own, which may leave it slower.
-                    self._stage = _Stage.DONE
+                    self._stage = Stage.DONE
                 else:
                     self._timer.step(self._steps)
                     if self._timer.full:
-                        self._stage = _Stage.DONE
-            case _Stage.DONE:
+                        self._stage = Stage.DONE
+            case Stage.DONE:
                 pass
         self._mark_ns = time.perf_counter_ns()
         self._open_annotation()
 
     def finish(self) -> None:
         """Stop, write what is not written, and add to the trace what was timed behind it."""
-        if self.put_off:
+        if self.put_off and self._schedule.at_once:
             self._fail("The program used no GPU and marked no step: there is no trace.")
         elif self.running:
             self._end()
-        self._stage = _Stage.DONE
-        self._amend()
+            self._notes += self._what_is_missing()
+        self._stage = Stage.DONE
+        if self._timer.timed:
+            self._files.time_behind(self._timer.read())
+            self._timer.restart()
+        if self._done and self._schedule.plain_steps and not (self._schedule.by_steps or self._files.timed):
+            self._notes.append("No step ended before or behind the recording, so none was timed without it.")
+        self._notes += self._files.amend()
 
     def discard(self) -> None:
         """Stop and write nothing."""
@@ -224,7 +223,7 @@ class Recorder:
             self._guard.stop()
         self._rehearsal = self._recording = None
         self._timer.restart()
-        self._stage = _Stage.DONE
+        self._stage = Stage.DONE
 
     def make_room(self) -> None:
         """End what is being recorded where its events take too much memory."""
@@ -238,12 +237,12 @@ class Recorder:
             f"Recording ended early{where}: its events had taken up to {exceeded_bytes / 1e9:.2f} GB of memory "
             f"(--max-size).{least}"
         )
-        if self._stage is _Stage.REHEARSAL:
+        if self._stage is Stage.REHEARSAL:
             with self._timer.pausing(self._steps):
                 self._ranges = open_ranges()
                 self._stop()
                 self._write(take)
-            self._stage = _Stage.BETWEEN
+            self._stage = Stage.BETWEEN
         else:
             self._end_recording()
 
@@ -251,12 +250,17 @@ class Recorder:
 
     def _start_first(self) -> None:
         rehearsal = self._schedule.rehearsal
-        if rehearsal is None:
-            self._recording = self._start_session(self._schedule.whole, _Stage.RECORDING)
+        if not self._schedule.at_once:
+            # Takes upon itself what the first start costs, which would make a window late.
+            self._recording = self._start_session(self._schedule.recording(self._steps), Stage.RECORDING)
+            self._stop()
+            self._recording, self._stage = None, Stage.BETWEEN
+        elif rehearsal is None:
+            self._recording = self._start_session(self._schedule.whole.begun(self._steps), Stage.RECORDING)
         elif rehearsal.over(self._steps):
-            self._stage = _Stage.BETWEEN
+            self._stage = Stage.BETWEEN
         else:
-            self._rehearsal = self._start_session(rehearsal, _Stage.REHEARSAL)
+            self._rehearsal = self._start_session(rehearsal.begun(self._steps), Stage.REHEARSAL)
 
     def _step_in_rehearsal(self) -> None:
         take = self._rehearsal
@@ -268,7 +272,7 @@ class Recorder:
         elif self._ranges_close_with_the_step():
             with self._timer.pausing(self._steps):
                 self._stop()
-            self._stage = _Stage.BETWEEN
+            self._stage = Stage.BETWEEN
         else:
             self._rehearsal, self._recording = None, take
             whole = self._schedule.whole.begun(take.window.first)
@@ -278,40 +282,84 @@ class Recorder:
                 take.notes.append(
                     "A record_function stays open around several steps, so none could be timed before the recording."
                 )
-            self._stage = _Stage.RECORDING
+            self._stage = Stage.RECORDING
             self._step_in_recording()
 
     def _recording_is_due(self) -> bool:
-        return (
-            self._steps >= self._schedule.wait
-            and self._timer.full
-            and all(one() is None for one in self._ranges)
-            and not profiler_running()
-        )
+        due = self._schedule.by_steps and self._steps >= self._opens
+        return due and self._timer.full and self._undisturbed()
+
+    def _undisturbed(self) -> bool:
+        """Whether the profiler can start: no range of the last session is open, and no other profiler runs."""
+        return all(one() is None for one in self._ranges) and not profiler_running()
 
     def _open_recording(self) -> None:
         # The session waits for the devices as well, but only when the profiler looks on.
         self._before = self._timer.read(wait=True)
-        self._recording = self._start_session(self._schedule.recording(self._steps), _Stage.RECORDING)
+        if self._done:
+            self._files.time_behind(self._before)
+        # The step under way, in whose middle another may open the window, is no step of it.
+        first = self._steps if self._schedule.by_steps else self._steps + 1
+        self._recording = self._start_session(self._schedule.recording(first), Stage.RECORDING)
 
     def _step_in_recording(self) -> None:
         take = self._recording
         assert take is not None
         if self._counting is take:
             self._rehearsal = None
+        if self._slow is not None and self._steps > take.window.judged:
+            self._judge(self._slow, take)
         if take.window.over(self._steps):
             self._end_recording()
         else:
             self.make_room()
 
+    def _judge(self, slow: SlowSteps, take: Take) -> None:
+        """Keep a window whose last step was slow; that step is all there is to judge."""
+        step = self._steps - 1
+        sentence = slow.judge(step, take.judged_ns[-1])
+        if sentence is not None:
+            take.wanted = True
+            take.window = Window(take.window.first, step, self._steps)
+            take.notes.append(sentence)
+            del take.judged_ns[:-1]
+
     def _end_recording(self) -> None:
+        take = self._recording
+        assert take is not None
+        again = not take.wanted or len(self._done) + 1 < self._schedule.repeat
         with self._timer.pausing(self._steps):
+            if again:
+                self._ranges = open_ranges()
             self._end()
-        times_more = self._schedule.plain_steps and self._counting is self._recording and self._written is not None
-        self._stage = _Stage.BEHIND if times_more else _Stage.DONE
+        if self._failures:
+            self._stage = Stage.DONE
+        elif again:
+            # A step lies between two windows: see `open_ranges`.
+            self._opens = self._steps + (max(1, self._schedule.wait) if take.wanted else 1)
+            self._stage = Stage.BETWEEN
+        elif self._schedule.plain_steps and self._last is take and self._steps:
+            self._stage = Stage.BEHIND
+        else:
+            self._stage = Stage.DONE
+
+    def _what_is_missing(self) -> Iterator[str]:
+        """Sentences on what a program that has ended leaves to be wished."""
+        done = len(self._done)
+        if not done and self._slow is not None:
+            yield self._slow.none()
+        elif not done and not self._failures:
+            self._fail(self._schedule.why_none())
+        elif done < self._schedule.repeat:
+            yield f"The program ended after {done} of {self._schedule.repeat} windows."
 
     @property
-    def _counting(self) -> _Take | None:
+    def _last(self) -> Take | None:
+        """What counts of the window under way, or else of the last."""
+        return self._counting or (self._done[-1] if self._done else None)
+
+    @property
+    def _counting(self) -> Take | None:
         """What is written if nothing more comes."""
         rehearsal, recording = self._rehearsal, self._recording
         if recording is None or rehearsal is None:
@@ -323,8 +371,8 @@ class Recorder:
         """Stop, and write what counts, unless that is in the file."""
         self._stop()
         take = self._counting
-        if take is None:
-            self._fail("The program ended before anything was to be recorded: there is no trace.")
+        if take is None or not take.wanted or (self._done and self._schedule.by_steps and not take.judged_ns):
+            self._recording = None
             return
         if take is self._rehearsal or not take.judged_ns:
             short = self._schedule.why_short(self._steps, len(take.judged_ns))
@@ -334,13 +382,15 @@ class Recorder:
             # What was timed lies before it, and is in its metadata.
             self._timer.restart()
         self._write(take)
+        self._done.append(take)
         for dropped in (self._rehearsal, self._recording):
             if dropped is not None:
                 dropped.session = None
+        self._rehearsal = self._recording = None
 
     # -- steps ----------------------------------------------------------------------------------------
 
-    def _step_of(self, take: _Take | None, now: int) -> None:
+    def _step_of(self, take: Take | None, now: int) -> None:
         if take is not None and self._steps > take.window.judged:
             take.judged_ns.append(now - self._mark_ns)
 
@@ -353,13 +403,13 @@ class Recorder:
     # -- the session ----------------------------------------------------------------------------------
 
     @property
-    def _running(self) -> _Take | None:
+    def _running(self) -> Take | None:
         """What is being recorded."""
-        if self._stage is _Stage.REHEARSAL:
+        if self._stage is Stage.REHEARSAL:
             return self._rehearsal
-        return self._recording if self._stage is _Stage.RECORDING else None
+        return self._recording if self.recording else None
 
-    def _start_session(self, window: Window, stage: _Stage) -> _Take:
+    def _start_session(self, window: Window, stage: Stage) -> Take:
         try:
             session = Session(self._options)
         except Exception as error:
@@ -367,19 +417,21 @@ class Recorder:
         self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much, stacks=self._options.stacks)
         self._stage = stage
         self._mark_ns = time.perf_counter_ns()
-        return _Take(window.begun(self._steps), session)
+        return Take(window, session, wanted=self._slow is None)
 
     def _or_fail(self, start: Callable[[], None]) -> None:
         """`start`, in the middle of the program. Where that fails, what there is already is written."""
         try:
             start()
         except RecordingFailed as failure:
-            self._stage = _Stage.DONE
+            self._stage = Stage.DONE
             if self._rehearsal is None:
                 self._fail(str(failure))
             else:
                 self._rehearsal.notes.append(f"{failure}; its first steps were recorded instead.")
                 self._write(self._rehearsal)
+                self._done.append(self._rehearsal)
+                self._rehearsal = None
 
     def _stop(self) -> None:
         """Stop the session, if one runs. A step under way stays open in its trace."""
@@ -389,60 +441,31 @@ class Recorder:
         from overlapscope.trace import PlainSteps, TimedSteps
 
         self._guard.stop()
-        unfinished = None if self._annotation is None else f"{_STEP}{self._steps}"
         before = self._before if take is self._recording and self._before is not None else TimedSteps()
         metadata = Metadata(take.window.warm_up_steps(self._steps), PlainSteps(before=before))
         try:
-            take.session.stop(metadata, unfinished=unfinished)
+            take.session.stop(metadata, unfinished=self._annotation.name)
         except Exception as error:
             take.session = None
             self._fail(f"the profiler cannot be stopped, and there is no trace: {_first_line(error)}")
         finally:
-            self._close_annotation()
+            self._annotation.close()
 
-    def _write(self, take: _Take) -> None:
+    def _write(self, take: Take) -> None:
         session, take.session = take.session, None
         if session is None:
             return
         try:
-            self._written = session.write(self._path), session.metadata
+            self._files.write(len(self._done) + 1, session)
         except RecordingFailed as failure:
             self._fail(str(failure))
-
-    def _amend(self) -> None:
-        """Add to the trace the steps that were timed since."""
-        timed = self._timer.timed
-        if self._written is None or not timed:
-            return
-        written, metadata = self._written
-        amended = replace(metadata, plain_steps=replace(metadata.plain_steps, after=self._timer.read()))
-        self._timer.restart()
-        try:
-            written = trace_file.amend(written, metadata.json().encode(), amended.json().encode())
-        except RecordingFailed as failure:
-            take = self._counting
-            assert take is not None
-            take.notes.append(f"{failure} It lacks the steps that were timed after the recording.")
-        else:
-            self._written = written, amended
 
     def _fail(self, sentence: str) -> None:
         self._failures.append(sentence)
 
-    # -- the step's annotation ------------------------------------------------------------------------
-
     def _open_annotation(self) -> None:
-        if self._running is None or self._annotation is not None:
-            return
-        from torch.profiler import record_function
-
-        self._annotation = record_function(f"{_STEP}{self._steps}")
-        self._annotation.__enter__()
-
-    def _close_annotation(self) -> None:
-        annotation, self._annotation = self._annotation, None
-        if annotation is not None:
-            annotation.__exit__(None, None, None)
+        if self._running is not None:
+            self._annotation.open(self._steps)
 
 
 def _first_line(error: Exception) -> str:

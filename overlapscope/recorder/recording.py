@@ -11,7 +11,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
+from overlapscope.recorder.capture_range import CaptureRange
+from overlapscope.recorder.clock import Clock
 from overlapscope.recorder.destination import SUFFIXES, prepare, rank_path, suggested_name
+from overlapscope.recorder.ignored_profilers import IgnoredProfilers
 from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.own_profiler import OwnProfiler
@@ -63,10 +66,18 @@ class Recording:
     (0: none). Before all that the program's first steps are recorded in a rehearsal, which is what there is of a
     program that makes too few (`schedule`). With `check_hazards`, which slows every step, none are timed.
 
+    Instead of by steps a window of `duration_s` seconds (None: until the end) can open `delay_s` after the start; or
+    with a range of the program named `capture_range`, until that is left (`"cudaProfilerApi"`: between the two calls
+    of the CUDA runtime). With `slow_step` steps are recorded all the time and thrown away, until one takes over so many
+    times the median. There are `repeat` windows, with a file for each.
+
     `stacks`, `shapes` and `memory` record the Python stack, the shapes of inputs and every allocation too; `light`
     leaves out PyTorch's ops, and slows the program less.
     `max_size_bytes` bounds the memory that events may take while they are recorded (see `memory_guard`); past it
     the recording ends early. `check_hazards` looks for data races as well, until `end`.
+
+    A torch.profiler that the program starts meanwhile takes precedence, and its trace is the recording
+    (`own_profiler`); with `ignore_own_profiler` it records nothing.
     """
 
     _whole_program = False
@@ -82,12 +93,18 @@ class Recording:
         warmup: int = 1,
         active: int | None = None,
         plain_steps: int = DEFAULT_PLAIN_STEPS,
+        delay_s: float | None = None,
+        duration_s: float | None = None,
+        capture_range: str | None = None,
+        slow_step: float | None = None,
+        repeat: int = 1,
         stacks: bool = False,
         shapes: bool = False,
         memory: bool = False,
         light: bool = False,
         max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
         check_hazards: bool = False,
+        ignore_own_profiler: bool = False,
     ) -> None:
         """Raises UsageError for numbers, file names and options that make no sense."""
         self._asked_path = Path(path)
@@ -98,11 +115,27 @@ class Recording:
         if max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
         self._schedule = Schedule(
-            wait=wait, warmup=warmup, active=active, plain_steps=0 if check_hazards else plain_steps
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            # Steps around a slow one say nothing of it.
+            plain_steps=0 if check_hazards or slow_step is not None else plain_steps,
+            delay_s=delay_s,
+            duration_s=duration_s,
+            capture_range=capture_range,
+            slow_step=slow_step,
+            repeat=repeat,
         )
+        self._trigger: Clock | CaptureRange | None = None
+        """What opens and closes windows, where steps do not."""
+        if capture_range is not None:
+            self._trigger = CaptureRange(capture_range, self._between_instructions)
+        elif self._schedule.by_clock:
+            self._trigger = Clock(delay_s or 0, duration_s, self._between_instructions)
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
+        self._ignored_profilers = IgnoredProfilers(self._profiler_stepped) if ignore_own_profiler else None
         self._path: Path | None = None
         self._recorder: Recorder | None = None
         self._process = self._thread = -1
@@ -127,8 +160,15 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        """The trace file, this rank's own where there are several."""
+        """The trace file, this rank's own where there are several; of several windows the last that was written."""
+        if self._schedule.repeat > 1 and self.paths:
+            return self.paths[-1]
         return rank_path(self._asked_path, os.environ) if self._path is None else self._path
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that were written so far: of several windows one each, numbered from 1."""
+        return () if self._recorder is None else self._recorder.paths
 
     @property
     def finished(self) -> bool:
@@ -147,7 +187,10 @@ class Recording:
     def notes(self) -> tuple[str, ...]:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
-        return () if self._recorder is None else (*self._recorder.notes, *self._remarks, *self._gave_way, *checked)
+        late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
+        ignored = self._ignored_profilers.note if self._ignored_profilers is not None else None
+        told = (*late, *self._remarks, *self._gave_way, *((ignored,) if ignored else ()), *checked)
+        return () if self._recorder is None else (*self._recorder.notes, *told)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -185,8 +228,13 @@ class Recording:
                 self._checker.start()
                 undo.callback(self._checker.stop)
             recorder.start(put_off=self._whole_program and devices.cuda_may_come_up())
+            if self._trigger is not None:
+                self._trigger.start()
             undo.pop_all()
-            self._own_profiler.watch(self._path.absolute())
+            if self._ignored_profilers is None:
+                self._own_profiler.watch(self._path.absolute())
+            else:
+                self._ignored_profilers.start()
             self._process, self._thread = os.getpid(), threading.get_ident()
             self._recorder = recorder
             current.set_current(self)
@@ -204,6 +252,8 @@ class Recording:
         if recorder is not None and not devices.capturing():
             with self._working():
                 recorder.step()
+                if self._trigger is not None:
+                    self._trigger.advance(recorder)
 
     def end(self) -> None:
         """Stop recording and write the trace, unless that is done, and add the steps that were timed since.
@@ -221,6 +271,8 @@ class Recording:
             self._own_profiler.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
+        if self._trigger is not None:
+            self._trigger.stop()
         self._tell_ending()
         if self._own_profiler.failure is not None:
             self._gave_way = ()
@@ -236,7 +288,7 @@ class Recording:
     def _tell_written(self) -> None:
         """Say at once that there is a trace: the program may never come to its end."""
         recorder = self._recorder
-        if recorder is None or recorder.running:
+        if recorder is None:
             return
         written = (*recorder.paths, *((self._own_profiler.path,) if self._own_profiler.taken else ()))
         for path in written[self._told :]:
@@ -302,6 +354,9 @@ class Recording:
         else:
             self._interrupt()
 
+    def _profiler_stepped(self) -> None:
+        """The program told its own profiler, which is ignored, that a step ended."""
+
     def _interrupt(self) -> None:
         """On any thread. Where the recording is not the main thread's, its next step will see to what is to do."""
         if self._thread == threading.main_thread().ident:
@@ -315,6 +370,8 @@ class Recording:
                 if self._cuda_is_up:
                     recorder.start_now()
                 recorder.make_room()
+                if self._trigger is not None:
+                    self._trigger.advance(recorder)
 
     def _at_exit(self) -> None:
         try:
@@ -382,7 +439,10 @@ class Recording:
         self._ended = True
         if self._checker is not None:
             self._checker.stop()
-        self._own_profiler.unwatch()
+        if self._ignored_profilers is None:
+            self._own_profiler.unwatch()
+        else:
+            self._ignored_profilers.stop()
         self._termination.unwatch()
         current.set_current(None)
         atexit.unregister(self._at_exit)
@@ -391,14 +451,9 @@ class Recording:
         """The same, not yet begun."""
         return Recording(
             self._asked_path,
-            wait=self._schedule.wait,
-            warmup=self._schedule.warmup,
-            active=self._schedule.active,
-            plain_steps=self._schedule.plain_steps,
-            stacks=self._options.stacks,
-            shapes=self._options.shapes,
-            memory=self._options.memory,
-            light=self._options.light,
+            **asdict(self._schedule),
+            **asdict(self._options),
             max_size_bytes=self._max_size_bytes,
             check_hazards=self._check_hazards,
+            ignore_own_profiler=self._ignored_profilers is not None,
         )

@@ -7,6 +7,9 @@ the program runs as it does when nobody records, and has steps timed right befor
 
 The rehearsal takes upon itself what is slow for the first time, and is what there is of a program that ends early.
 Without plain steps it is what was recorded of the steps to wait for.
+
+A window opens and closes by steps, as above; when a clock or a range of the program says so (`triggers`); or it is
+opened again and again, and thrown away unless it has a slow step (`slow_steps`). There is no rehearsal for the latter.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from typing import Self
 
 from overlapscope.errors import UsageError
 
+CUDA_PROFILER_API = "cudaProfilerApi"
+"""The capture range from cudaProfilerStart to cudaProfilerStop, called as nsys does."""
 _REHEARSED_WAIT = 3
 _REHEARSED_ACTIVE = 5
 """Where the recording has no end."""
@@ -24,6 +29,11 @@ _LEAST_REHEARSED = 2
 SETTLING_STEPS = 2
 """At least so many pass after a session before steps are timed."""
 _MOST_SETTLING_STEPS = 100
+_MOST_WINDOWS = 1000
+"""Each has a file of its own."""
+_WATCHED_STEPS = 20
+"""In a window that waits for a slow step. To throw away a window takes about as long as it lasted, however long it is;
+twenty steps make what else it costs, some 100 ms, small, and take less memory than there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +71,63 @@ class Window:
 class Schedule:
     """`wait` steps, then `warmup`, then `active` (None: all that follow), and `plain_steps` timed on either side.
 
-    Steps are counted from 0.
+    Steps are counted from 0. Instead of steps to wait for and active ones a window can be `duration_s` long and open
+    `delay_s` after the start, or be the time between entering and leaving `capture_range`; with `slow_step` it is one
+    that has a step of so many times the median. There are `repeat` windows.
     """
 
     wait: int
     warmup: int
     active: int | None
     plain_steps: int = 0
+    delay_s: float | None = None
+    duration_s: float | None = None
+    capture_range: str | None = None
+    slow_step: float | None = None
+    repeat: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("plain_steps", 0)):
+        least = {"wait": 0, "warmup": 0, "active": 1, "plain_steps": 0, "delay_s": 0, "repeat": 1}
+        for name, limit in least.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value}; it must be {least} or more.")
+            if value is not None and not value >= limit:
+                raise UsageError(f"{name} is {value}; it must be {limit} or more.")
+        for name, limit in {"duration_s": 0, "slow_step": 1}.items():
+            value = getattr(self, name)
+            if value is not None and not value > limit:
+                raise UsageError(f"{name} is {value}; it must be more than {limit}.")
+        ways = {
+            "slow_step": self.slow_step is not None,
+            "capture_range": self.capture_range is not None,
+            "delay_s or duration_s": self.by_clock,
+            "wait": self.wait > 0 and self.slow_step is None,
+            "active": self.active is not None and self.slow_step is None,
+        }
+        chosen = [way for way, taken in ways.items() if taken]
+        if len(chosen) > 1 and chosen != ["wait", "active"]:
+            raise UsageError(f"{chosen[0]} and {chosen[1]} both say what is recorded; choose one of them.")
+        if self.slow_step is not None and not self.warmup:
+            raise UsageError("slow_step needs a warmup of 1 or more: the first step of a window is never judged.")
+        if self.repeat > _MOST_WINDOWS:
+            raise UsageError(f"repeat is {self.repeat:,}; it must be {_MOST_WINDOWS:,} or less.")
+        endless = self.active is None and self.duration_s is None and self.capture_range is None
+        if self.repeat > 1 and endless and self.slow_step is None:
+            raise UsageError("repeat needs windows that end; say how long one is with active or duration_s.")
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether a clock opens the window."""
+        return self.delay_s is not None or self.duration_s is not None
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether steps open and close windows."""
+        return not self.by_clock and self.capture_range is None
+
+    @property
+    def at_once(self) -> bool:
+        """Whether something is recorded from the start on."""
+        return self.by_steps and self.slow_step is None
 
     @property
     def rehearsal(self) -> Window | None:
@@ -93,13 +147,16 @@ class Schedule:
     def recording(self, opens: int) -> Window:
         """The recording where it opens with that step, which is `wait` or a later one."""
         judged = opens + self.warmup
-        return Window(opens, judged, None if self.active is None else judged + self.active)
+        active = _WATCHED_STEPS if self.active is None and self.slow_step is not None else self.active
+        return Window(opens, judged, None if active is None else judged + active)
 
     def why_short(self, finished: int, judged_steps: int) -> str | None:
         """A sentence for a program that ended before its recording counted; None where that is as it should be.
 
         `judged_steps` are those of what was recorded instead.
         """
+        if not self.at_once:
+            return None
         if finished == 0:
             return None if self.wait == 0 else "The program marked no step, so all of it was recorded."
         instead = "its first steps were recorded instead" if judged_steps else "what was recorded counts as it is"
@@ -113,6 +170,16 @@ class Schedule:
             f"{judged} to judge); {instead}."
         )
         return f"{sentence} --plain-steps 0 needs {self.whole.judged + 1}." if self.plain_steps else sentence
+
+    def why_none(self) -> str:
+        """A sentence for a program that ended before its first window opened."""
+        if self.capture_range == CUDA_PROFILER_API:
+            return "The program never called cudaProfilerStart on its main thread: there is no trace."
+        if self.capture_range is not None:
+            return f"The program never entered a range {self.capture_range} on its main thread: there is no trace."
+        if self.by_clock:
+            return f"The program ended within the delay of {self.delay_s or 0:g} s: there is no trace."
+        return "The program ended before anything was to be recorded: there is no trace."
 
     @property
     def _needed(self) -> tuple[int, int]:

@@ -76,7 +76,8 @@ def undisturbed() -> None:
     if _hold.depth and not _hold.handlers and _on_main_thread():
         for number in signal.valid_signals():
             handler = signal.getsignal(number)
-            if callable(handler):  # Neither the system's default nor ignored; enum members are not callable.
+            # Neither the system's default nor ignored. SIGURG wakes the thread (`main_thread.Wake`).
+            if callable(handler) and number != signal.SIGURG:
                 _hold.handlers[number] = handler
                 signal.signal(number, _hold.take)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Self
 
+from overlapscope import disk
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.termination import undisturbed
 
@@ -61,7 +62,8 @@ def write(export: Callable[[str], object], path: Path, *, unfinished: str | None
                 _blank_out(written, unfinished)
             if path.name.endswith(".gz"):
                 written = _packed(written)
-            os.replace(written, path)
+            with disk.replacing(path) as whole:
+                os.replace(written, whole)
             return Written.now(path)
     except OSError as error:
         raise RecordingFailed(
@@ -99,7 +101,8 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
                 with _packing(raw) if path.name.endswith(".gz") else raw as target:
                     target.write(head.replace(old, new))
                     shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
-            os.replace(amended, path)
+            with disk.replacing(path) as whole:
+                os.replace(amended, whole)
             return Written.now(path)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from overlapscope.lost import CAUSES, FIGURES
 from overlapscope.rules import all_rules
 from overlapscope.rules.rule import Rule
 
@@ -23,15 +24,25 @@ What a finding costs is what its fix saves by itself. Where a [replay](whatif.md
 is replayed with the fix, and findings say "saves about"; elsewhere they say "saves at most", and the cost is the bound.
 Two fixes may save the same time, and one may do away with what several findings answer for, so costs do not add up.
 
+A rule rests on parts of the recording. Where some of one may be lost, nobody knows what it would find: `check` calls it
+unknown, and a report says how many rules cannot tell. [Trust](trust.md#what-may-be-lost) says how a loss is noticed,
+and what *figures* and *causes* rest on.
+
 `overlapscope explain RULE` prints any of these sections.
 """
+
+
+_RESTS_ON = {FIGURES: "figures", CAUSES: "causes"}
 
 
 def page() -> str:
     """All rules as Markdown."""
     rules = all_rules()
-    table = ["| rule | severity | what it finds |", "|---|---|---|"]
-    table += [f"| [`{rule.id}`](#{rule.id}) | {rule.severity} | {rule.summary} |" for rule in rules]
+    table = ["| rule | severity | what it finds | rests on |", "|---|---|---|---|"]
+    table += [
+        f"| [`{rule.id}`](#{rule.id}) | {rule.severity} | {rule.summary} | {_RESTS_ON[rule.rests_on]} |"
+        for rule in rules
+    ]
     return "\n".join([_HEAD, *table, "", *(_section(rule) for rule in rules)])
 
 

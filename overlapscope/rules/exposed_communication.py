@@ -11,6 +11,7 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.intervals import covered, cut
+from overlapscope.lost import FIGURES
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, name, share
 from overlapscope.rules.finding import Draft
@@ -82,4 +83,5 @@ for work in pending:
     work.wait()
 """,
     check=_check,
+    rests_on=FIGURES,
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.lost import FIGURES
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, share
 from overlapscope.rules.finding import Draft
@@ -18,6 +19,8 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     overlap, engines = found.overlap, found.engines
     efficiency = overlap.efficiency_pct
     if efficiency is None or efficiency < GOOD_PCT or not found.matters(overlap.copy_ns):
+        return
+    if analysis.result.trust.lost & FIGURES:
         return
     longest = max(
         ("compute", engines.sm_ns),
@@ -87,4 +90,5 @@ for _ in range(10):
 torch.cuda.synchronize()
 """,
     check=_check,
+    rests_on=FIGURES,
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.lost import CAUSES, Part
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.finding import Draft, Fixes, Severity
 
@@ -31,6 +32,9 @@ class Rule:
     right: str
     """The same program without it."""
     check: Check
+    rests_on: frozenset[Part] = CAUSES
+    """The parts of the recording that it is computed from: where some of one may be lost, nobody knows what it would
+    find. By default all that causes are found by."""
     fixes: Fixes = ()
     """What stands for the advice in a replay, `{call}` being the call at the finding's place, or the op that makes it;
     without any, a finding costs its bound."""

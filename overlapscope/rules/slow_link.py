@@ -13,6 +13,7 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool, covered, cut
+from overlapscope.lost import FIGURES
 from overlapscope.rules._claims import Claims, copies_in
 from overlapscope.rules._text import counted, duration, share, size
 from overlapscope.rules.finding import Draft
@@ -156,4 +157,5 @@ for _ in range(10):
 torch.cuda.synchronize()
 """,
     check=_check,
+    rests_on=FIGURES,
 )

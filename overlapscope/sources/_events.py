@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Literal, TypeVar, Union
 
 import msgspec
 from msgspec import Raw, Struct, field
 
 from overlapscope.sources._categories import Table, table_of
+from overlapscope.sources._numbers import decimal, to_number
 
 NOTHING = Raw(b"null")
 NAN = math.nan
@@ -159,7 +160,7 @@ _EXACT: Any = Union[(ExactComplete, Instant, *_IGNORED)]
 usual_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[(*_KNOWN, *_UNREAD)]])  # type: ignore[valid-type]
 fast_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_FAST])
 exact_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_EXACT])
-any_events = msgspec.json.Decoder(float_hook=Decimal)
+any_events = msgspec.json.Decoder(float_hook=decimal)
 _op_args = msgspec.json.Decoder(list[OpArgs | None])
 _call_args = msgspec.json.Decoder(list[CallArgs | None])
 
@@ -198,7 +199,7 @@ def _loose(raw: Raw) -> Any:
         pass
     # What is passed over in decoding is not checked, so bad UTF-8 shows only here.
     try:
-        return json.loads(bytes(raw).decode("utf-8", "replace"), strict=False, parse_float=Decimal)
+        return json.loads(bytes(raw).decode("utf-8", "replace"), strict=False, parse_float=decimal)
     except (ValueError, RecursionError):
         return "unreadable"
 
@@ -243,25 +244,6 @@ def decoded_text(raw: Raw) -> str:
 
 _TEXTS = ("sync_kind", "sync_type", "collective", "dtype")
 _RAWS = ("bandwidth", "group", "ranks")
-
-
-def to_number(value: Any) -> Decimal | None:
-    """The finite number in a JSON value or in its text, hexadecimal included; None where there is none."""
-    if isinstance(value, Decimal):
-        return value if value.is_finite() else None
-    if isinstance(value, int):
-        return Decimal(value)
-    if isinstance(value, float):
-        return Decimal(repr(value)) if math.isfinite(value) else None
-    if isinstance(value, str) and len(value) < 64:
-        try:
-            if value[:2].lower() == "0x":
-                return Decimal(int(value, 16))
-            number = Decimal(value.strip())
-        except (InvalidOperation, ValueError):
-            return None
-        return number if number.is_finite() else None
-    return None
 
 
 def convert(event: Any) -> tuple[ExactComplete | Instant | None, bool] | None:

@@ -13,10 +13,12 @@ _MOST_STEPS = 1 << 31
 _MOST_TIMED = 10_000
 """So many steps are read of each side."""
 _LONGEST_STEP_NS = 1 << 53
+_LONGEST_VERSION = 64
+_INTEGER = re.compile(r"\s*-?\d{1,19}\s*")
 
 _LOOSE = re.compile(
     rb'"(baseTimeNanoseconds|schemaVersion|cuda_runtime_version|cuda_driver_version|cupti_version|rank|world_size)"'
-    rb'\s*:\s*"?(\d{1,19})'
+    rb'\s*:\s*"?(\d{1,19})(?![\d.eE])'
 )
 
 
@@ -36,13 +38,13 @@ def device_names(properties: Any) -> dict[int, str]:
     for device in properties if isinstance(properties, list) else []:
         if isinstance(device, dict) and isinstance(device.get("name"), str):
             ordinal = integer(device.get("id"))
-            if ordinal is not None:
+            if ordinal is not None and 0 <= ordinal < 1 << 31:
                 names[ordinal] = device["name"]
     return names
 
 
 def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str, str]:
-    """Every key that ends in "version": `cuda_runtime_version` becomes `cuda_runtime`, `schemaVersion`
+    """Every key that ends in "version" and states one: `cuda_runtime_version` becomes `cuda_runtime`, `schemaVersion`
     `schema`.
     """
     versions: dict[str, str] = {}
@@ -53,7 +55,7 @@ def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str,
         short = re.sub(r"[_ ]?version$", "", key, flags=re.IGNORECASE)
         if short and short != key and isinstance(value, int | str | float) and not isinstance(value, bool):
             versions[short] = str(value)
-    return versions
+    return {name: version for name, version in versions.items() if len(version) <= _LONGEST_VERSION}
 
 
 def flags(metadata: dict[str, Any]) -> dict[str, bool]:
@@ -94,9 +96,11 @@ def _lengths(value: Any) -> tuple[int, ...]:
 def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:
     """The changes by which the file is a prediction; None for a recording."""
     own = metadata.get(METADATA)
-    prediction = own.get(PREDICTION) if isinstance(own, dict) else None
+    if not isinstance(own, dict) or PREDICTION not in own:
+        return None
+    prediction = own[PREDICTION]
     changes = prediction.get("interventions") if isinstance(prediction, dict) else None
-    return tuple(one for one in changes if isinstance(one, str)) if isinstance(changes, list) else None
+    return tuple(one for one in changes if isinstance(one, str)) if isinstance(changes, list) else ()
 
 
 def integer(value: Any) -> int | None:
@@ -104,6 +108,6 @@ def integer(value: Any) -> int | None:
         return None
     if isinstance(value, float):
         return int(value) if math.isfinite(value) else None
-    if isinstance(value, str) and value.strip().lstrip("-").isdigit() and len(value) < 20:
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
         return int(value)
     return value if isinstance(value, int) else None

@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
 from itertools import islice
 from typing import Any, NoReturn
 
 from overlapscope.sources._events import ExactComplete, Instant, convert
+from overlapscope.sources._numbers import decimal
 
 BOUNDARY = re.compile(r"\}(?=[\s,]*\{)|\}(?=\s*\](?:\s*\}|\s*,\s*\"|\s*$))")
 """Where an event may end: before the next event or the array's end."""
@@ -68,8 +68,8 @@ def _reject(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-_strict = json.JSONDecoder(parse_float=Decimal, parse_constant=_reject)
-_lenient = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None, strict=False)
+_strict = json.JSONDecoder(parse_float=decimal, parse_constant=_reject)
+_lenient = json.JSONDecoder(parse_float=decimal, parse_constant=lambda _: None, strict=False)
 
 
 def recover(text: str, *, final: bool) -> Recovered:

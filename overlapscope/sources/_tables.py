@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
-from overlapscope import op_names
+from overlapscope import lost, op_names
 from overlapscope.sources._categories import Table
 from overlapscope.sources._columns import Columns, Part, Values, joined
 from overlapscope.trace import (
@@ -15,6 +17,7 @@ from overlapscope.trace import (
     GpuOps,
     HostEvents,
     Index,
+    Kind,
     RuntimeCalls,
     Syncs,
 )
@@ -28,6 +31,16 @@ _NO_ROWS: Part = (
     np.empty(0, dtype=np.int32),
 )
 _ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
+
+
+_PARTS: dict[Table, lost.Part] = {
+    Table.RUNTIME: "calls",
+    Table.CPU: "ops",
+    Table.ANNOTATION: "ranges",
+    Table.SYNC: "syncs",
+    Table.OVERHEAD: "overheads",
+    Table.PYTHON: "frames",
+}
 
 
 class Finished:
@@ -76,6 +89,18 @@ class Finished:
     def spans(self) -> Index:
         """Rows of category `Trace`, which say when recording was on."""
         return np.flatnonzero(self._table == Table.SPAN)
+
+    def parts(self, rows: Index) -> dict[str, int]:
+        """How many of some rows belong to each part of the recording (`overlapscope.lost`)."""
+        tables = self._table[rows]
+        kinds = self._judged(rows[tables == Table.GPU])[:, 0]
+        found: Counter[str] = Counter()
+        for kind, count in enumerate(np.bincount(kinds, minlength=len(Kind)).tolist()):
+            found[lost.OF_KIND[Kind(kind)]] += count
+        for table, count in enumerate(np.bincount(tables, minlength=len(Table)).tolist()):
+            if table in _PARTS:
+                found[_PARTS[Table(table)]] += count
+        return {part: count for part, count in found.items() if count}
 
     def drop(self, rows: Index) -> None:
         """Leaves rows out of every table."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN
 
 import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
+from overlapscope.sources._numbers import decimal
 from overlapscope.trace import I64, Bool
 
 UNREADABLE = np.iinfo(np.int64).min
@@ -53,13 +54,10 @@ def text_to_ns(raw: Raw) -> int:
     whole, point, fraction = text.partition(b".")
     if whole.isdigit() and len(whole) < 16 and len(fraction) <= 3 and (fraction.isdigit() or not point):
         return int(whole + fraction.ljust(3, b"0"))
-    try:
-        number = Decimal(text.decode("ascii", "replace"))
-        if not abs(number) <= Decimal(_LARGEST_US):
-            return int(UNREADABLE)
-        return int((number * 1000).to_integral_value(ROUND_HALF_EVEN))
-    except InvalidOperation:
+    number = decimal(text.decode("ascii", "replace"))
+    if not number.is_finite() or abs(number) > _LARGEST_US:
         return int(UNREADABLE)
+    return int((number * 1000).to_integral_value(ROUND_HALF_EVEN))
 
 
 def recording(start_ns: I64, span: tuple[int, int] | None) -> tuple[int, int]:

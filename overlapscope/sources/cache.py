@@ -22,6 +22,8 @@ from pathlib import Path
 import msgspec
 
 from overlapscope import __version__
+from overlapscope.disk import read_regular
+from overlapscope.saved import decode
 from overlapscope.sources import cache_file, cache_folder, kineto
 from overlapscope.sources._crew import Crew
 from overlapscope.sources._progress import Progress, ReadingBar
@@ -35,7 +37,7 @@ SETTLED_NS = 2_000_000_000
 """How long ago a file must have changed for its state to tell its content. File systems count in ticks, some of them
 whole seconds, so a change within the tick of the one before leaves no mark."""
 _BLOCK_BYTES = 1 << 20
-_BESIDES = ("intervals.py", "marks.py", "op_names.py", "trace.py")
+_BESIDES = ("intervals.py", "lost.py", "marks.py", "op_names.py", "trace.py")
 """What the modules of this package build on (those of `overlapscope` that have a say in what a Trace holds)."""
 
 _log = logging.getLogger(__name__)
@@ -193,7 +195,7 @@ class Opening:
     def _noted(self) -> str | None:
         path = self._folder.path / self._note_name
         try:
-            note = msgspec.json.decode(path.read_bytes(), type=_Note)
+            note = decode(read_regular(path), _Note)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
         if note.state != self._state:

@@ -82,6 +82,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     start_ns = finished.start_ns[work]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
     ok = possible(start_ns, finished.dur_ns[work], begin_ns, end_ns)
+    impossible = finished.parts(work[~ok])
     finished.drop(work[~ok])
     copied = finished.annotations_of_devices()
     # No loss: what they are copies of is judged on the host.
@@ -117,7 +118,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         end_ns=end_ns + base_ns if stated else -1,
         versions=versions(metadata, distributed),
         flags=flags(metadata),
-        damage=_damage(stream.losses, columns.repaired, int((~ok).sum()), _first_impossible(finished, work[~ok])),
+        damage=_damage(stream.losses, columns.repaired, impossible, _first_impossible(finished, work[~ok])),
         warm_up_steps=warm_up_steps(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
@@ -145,13 +146,14 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[in
     return (begin, end) if end > begin else None
 
 
-def _damage(losses: Losses, repaired_args: int, impossible: int, example: list[str]) -> Damage:
+def _damage(losses: Losses, repaired_args: int, impossible: dict[str, int], example: list[str]) -> Damage:
     return Damage(
         truncated=losses.truncated,
         lost_bytes=losses.lost_bytes,
         lost_events=losses.lost_events,
         repaired_events=losses.repaired_events + repaired_args,
-        impossible_times=impossible,
+        impossible_times=sum(impossible.values()),
+        impossible_by=impossible,
         examples=tuple(valid_text(one) for one in [*losses.examples, *example][:3]),
     )
 

@@ -19,6 +19,7 @@ from overlapscope.analysis.results import (
     missing_ns,
     partition,
 )
+from overlapscope.lost import CAUSES
 from overlapscope.rules.finding import Finding
 from overlapscope.views.page import Page, Section
 from overlapscope.views.plain import unit as plain_unit
@@ -326,6 +327,11 @@ def cost(section: Section | None, finding: Finding) -> str:
 def evidence(finding: Finding) -> list[str]:
     """What a finding rests on, and what has to be said of its saving."""
     return [finding.detail, *([finding.doubt] if finding.doubt else [])]
+
+
+def where_none_found(traces: Iterable[TraceResult]) -> str:
+    """What is to be added to "no findings": where a part of the recordings is lost, nobody knows."""
+    return " in what is left of the recording" if any(trace.trust.lost & CAUSES for trace in traces) else ""
 
 
 def costs_note(findings: Iterable[Finding]) -> str:

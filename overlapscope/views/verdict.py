@@ -7,8 +7,9 @@ from typing import Literal
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, copies_matter, missing_ns
-from overlapscope.rules import costliest_first
-from overlapscope.views import plain
+from overlapscope.lost import CAUSES, Part, listed
+from overlapscope.rules import all_rules, costliest_first
+from overlapscope.views import host, plain
 from overlapscope.views.page import Section
 from overlapscope.views.tables import HARDLY
 from overlapscope.words import percent, plural, share
@@ -56,17 +57,21 @@ def judge(section: Section) -> Verdict:
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
         reasons = [check.detail for check in trust.checks if check.status == "fail"]
+        reasons += [host.sentence(section.trace.host)] if section.trace.host is not None else []
         return Verdict("unusable", f"{section.title}: {' '.join(reasons) or 'nothing ran on a GPU.'}")
     lost = max(_lost_ns(device), max((finding.spoken_bound_ns for finding in section.findings), default=0))
     part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
     level: Level = "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
-    if level == "good" and max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns:
+    gone = trust.lost & CAUSES
+    if level == "good" and (gone or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns):
         level = "fair"
     # What matters comes first.
     sentences = [sentence for _, sentence in sorted(_losses(section, device), key=lambda one: -one[0])]
     if level == "good":
         sentences.append(f"That is good: {_rest(part)}.")
     sentences += _fix(section, device)
+    if gone:
+        sentences.append(_untold(gone))
     if trust.verdict == "degraded":
         sentences.append(_doubt(section))
     return Verdict(level, f"{section.title}: {' '.join(sentences)}", plain.sentence(device))
@@ -101,6 +106,8 @@ def _unoverlapped_ns(device: Device) -> int:
 
 def _overlap(section: Section, device: Device) -> str:
     overlap, unit = device.overlap, section.unit
+    if overlap.copy_ns == 0 and "copies" in section.trace.trust.lost:
+        return "No copy between host and device is left in the recording."
     if overlap.copy_ns == 0:
         return "Nothing is copied between host and device."
     if not copies_matter(device):
@@ -159,6 +166,15 @@ def _fix(section: Section, device: Device) -> list[str]:
     if copy_ns > idle_ns:
         return [f"{fix_copy} would hide at most {unit.text(copy_ns)} of copies under compute."]
     return [f"{fix_idle} would save at most {unit.text(idle_ns)} ({share(idle_ns, judged)})."]
+
+
+def _untold(gone: frozenset[Part]) -> str:
+    """What the other sentences do not say, since it cannot be known."""
+    what = "Parts of the recording" if gone == CAUSES else f"Some {listed(gone)}"
+    rules = all_rules()
+    untold = sum(bool(rule.rests_on & gone) for rule in rules)
+    which = "no rule can" if untold == len(rules) else f"{untold} of {len(rules)} rules cannot"
+    return f"{what} are lost or wrong, so {which} tell whether there is more to find."
 
 
 def _doubt(section: Section) -> str:

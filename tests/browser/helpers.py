@@ -14,8 +14,8 @@ PAGES = ("overview", "timeline", "copies", "idle", "steps", "whatif", "compare",
 
 
 def url(served: Served, name: str = "overview", **query: str | int) -> str:
-    """The URL of a page; `query` as in `trace=`, `from=`, `to=`, `with=`."""
-    return f"{served.base}{name}{'?' if query else ''}{urlencode(query)}"
+    """The URL of a page; `query` as in `trace=`, `from=`, `to=`, `with=`; it lets a browser in."""
+    return f"{served.base}{name}?{urlencode(query | {'token': served.token})}"
 
 
 def visit(page: Page, served: Served, name: str = "overview", **query: str | int) -> None:

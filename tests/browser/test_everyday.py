@@ -51,6 +51,7 @@ def test_a_link_takes_someone_else_to_the_same_place(page: Page, dashboard: Serv
     address, text = page.url, page.locator("#content").inner_text()
     with browser.new_context(viewport=page.viewport_size) as context:
         other = context.new_page()
+        visit(other, dashboard)
         other.goto(address)
         settle(other)
         assert other.locator("#content").inner_text() == text
@@ -166,7 +167,7 @@ def test_a_file_over_the_limit_is_refused_before_it_is_sent(page: Page, serve_ow
     before = page.url
     drop(page, large)
     message = page.locator("#upload-message")
-    expect(message).to_contain_text("this server takes 200 kB at most")
+    expect(message).to_contain_text("this server has room for 200 kB")
     page.keyboard.press("Escape")
     expect(message).to_be_hidden()
     assert page.url == before
@@ -258,8 +259,9 @@ def test_everything_works_behind_a_prefix(page: Page, serve_traces: Serve, keeps
     served = serve_traces(TRACES / "known_causes", "--base-path=/user/me/proxy")
     assert served.base.endswith("/user/me/proxy/")
     with Proxy(served.port, "/user/me/proxy/", keeps_prefix=keeps_prefix) as address:
-        page.goto(address)
+        page.goto(f"{address}?token={served.token}")
         settle(page)
+        assert page.url == address
         expect(page.locator("#verdict-text")).to_be_visible()
         # What has routes of its own: the timeline, grids and charts, two timelines at once.
         for name in ("timeline", "compare"):

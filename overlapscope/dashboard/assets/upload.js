@@ -93,10 +93,10 @@
         if (!answer.ok) {
             return refuse(notTaken(file, answer.status));
         }
-        const limit = (await answer.json()).limit_bytes;
-        if (file.size > limit) {
+        const room = (await answer.json()).room_bytes;
+        if (file.size > room) {
             return refuse(
-                `${file.name}: has ${sized(file.size)}, but this server takes ${sized(limit)} at most; ` +
+                `${file.name}: has ${sized(file.size)}, but this server has room for ${sized(room)}; ` +
                     "start the dashboard with a larger --max-upload."
             );
         }

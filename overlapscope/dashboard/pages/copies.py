@@ -13,6 +13,7 @@ from overlapscope.analysis.each_copy import EachCopy, issuers, list_copies, peak
 from overlapscope.analysis.results import Device, Window
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.posts import Click
 from overlapscope.dashboard.shown import Shown
 from overlapscope.trace import Kind
 from overlapscope.views import charts, grids
@@ -122,7 +123,7 @@ def register(app: dash.Dash, library: Library) -> None:
         State("url", "search"),
         prevent_initial_call=True,
     )
-    def show_copy(click: dict[str, Any] | None, pathname: str, search: str) -> Any:
+    def show_copy(click: Click | None, pathname: str | None, search: str | None) -> Any:
         clicked = parts.clicked_number(click)
         shown = parts.shown_at(app, library, pathname, search)
         device = parts.device_of(shown) if shown else None

@@ -103,7 +103,7 @@ def register(app: dash.Dash, library: Library) -> None:
     def ask_for_operator(name: str) -> dict[str, str]:
         return {} if name == "sequences" else {"display": "none"}
 
-    def result_of(place: Place, name: str, operator: str, ranks: bool, nanoseconds: bool) -> HtaResult:
+    def result_of(place: Place, name: str, operator: str | None, ranks: bool, nanoseconds: bool) -> HtaResult:
         """Raises OverlapscopeError where there is none."""
         return _result(library, (_traces(library, place.trace or "", ranks), name, nanoseconds, operator or ""))
 
@@ -115,9 +115,9 @@ def register(app: dash.Dash, library: Library) -> None:
         prevent_initial_call=True,
     )
     def show(
-        clicks: int,
+        clicks: int | None,
         name: str,
-        operator: str,
+        operator: str | None,
         ranks: bool,
         nanoseconds: bool,
         pathname: str | None,
@@ -138,9 +138,9 @@ def register(app: dash.Dash, library: Library) -> None:
         prevent_initial_call=True,
     )
     def save(
-        clicks: int,
+        clicks: int | None,
         name: str,
-        operator: str,
+        operator: str | None,
         ranks: bool,
         nanoseconds: bool,
         pathname: str | None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
+import msgspec
 from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
@@ -180,6 +181,12 @@ def _links(place: Place, id: str | None, first: str | None) -> list[tuple[str, s
 # -- its figures and claims -----------------------------------------------------------------------
 
 
+class _Id(msgspec.Struct, frozen=True):
+    """Of the button of an experiment."""
+
+    index: str
+
+
 def register(app: dash.Dash, library: Library) -> None:
     """The variants are drawn by the page's own script, an experiment's figures when they are asked for."""
     app.clientside_callback(
@@ -196,12 +203,15 @@ def register(app: dash.Dash, library: Library) -> None:
         State("scheme-shown", "data"),
         prevent_initial_call=True,
     )
-    def more(clicks: int | None, id: dict[str, str], scheme: str | None) -> Any:
-        if not clicks or clicks % 2 == 0:
+    def more(clicks: int | None, id: _Id, scheme: str | None) -> Any:
+        known = {
+            f"{number}-{place}": one
+            for number, (_, results) in enumerate(library.results())
+            for place, one in enumerate(compare(results))
+        }
+        if not clicks or clicks % 2 == 0 or id.index not in known:
             return None, "Figures and claims"
-        number, place = map(int, id["index"].split("-"))
-        _, results = library.results()[number]
-        return _detail(compare(results)[place], id["index"], dark=scheme == "dark"), "Hide figures and claims"
+        return _detail(known[id.index], id.index, dark=scheme == "dark"), "Hide figures and claims"
 
 
 def _detail(one: Comparison, index: str, *, dark: bool) -> Component:

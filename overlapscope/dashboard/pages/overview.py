@@ -8,6 +8,7 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
+import msgspec
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
@@ -23,7 +24,7 @@ from overlapscope.views import charts
 from overlapscope.views.check_words import AFFECTS
 from overlapscope.views.colors import palette
 from overlapscope.views.headline import Reason, headlines, reasons
-from overlapscope.views.tables import cost, costs_note, evidence, places, prose
+from overlapscope.views.tables import cost, costs_note, evidence, places, prose, where_none_found
 from overlapscope.words import clean, plural
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
@@ -56,6 +57,12 @@ def _of_recording(shown: Shown) -> list[Component]:
     return [dmc.Text("The figures below are those of the recording.", c="dimmed", size="sm", id="overview-recorded")]
 
 
+class _Begun(msgspec.Struct, frozen=True):
+    """What is known once the page's first part is shown."""
+
+    dark: bool
+
+
 def register(app: dash.Dash, library: Library) -> None:
     """The part of the page that needs a chart: Plotly is the largest thing that a browser has to load for it."""
 
@@ -65,10 +72,10 @@ def register(app: dash.Dash, library: Library) -> None:
         State("url", "pathname"),
         State("url", "search"),
     )
-    def show_more(begun: dict[str, bool], pathname: str, search: str) -> Any:
+    def show_more(begun: _Begun, pathname: str | None, search: str | None) -> Any:
         shown = parts.shown_at(app, library, pathname, search)
         device = shown.section.device if shown else None
-        return dash.no_update if shown is None or device is None else _more(replace(shown, dark=begun["dark"]), device)
+        return dash.no_update if shown is None or device is None else _more(replace(shown, dark=begun.dark), device)
 
 
 def _more(shown: Shown, device: Device) -> Component:
@@ -110,7 +117,8 @@ def _findings(shown: Shown) -> Component:
         return parts.panel(
             "Findings",
             parts.empty(
-                "None: no rule found anything that costs 1 % of the span or more.",
+                f"None: no rule found anything{where_none_found([shown.section.trace])} that costs 1 % of the span or "
+                "more.",
                 "What remains exposed or idle is told by cause on the pages Copies and Idle & stalls.",
             ),
         )

@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from overlapscope.dashboard import notices, parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place, parse
+from overlapscope.dashboard.posts import Click
 from overlapscope.dashboard.rank_panels import BUCKETS, MAP, MEANING, METRIC, STEPS, TABLE, content
 from overlapscope.dashboard.rank_reports import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.shown import Shown, settled
@@ -152,9 +153,7 @@ def register(app: dash.Dash, library: Library) -> None:
             return dash.no_update, dash.no_update
         return rank_map(found.report, METRICS[metric], scheme == "dark"), METRICS[metric].meaning
 
-    def open_rank(
-        click: dict[str, Any] | None, chart: str, everything: bool, pathname: str | None, search: str | None
-    ) -> Any:
+    def open_rank(click: Click | None, chart: str, everything: bool, pathname: str | None, search: str | None) -> Any:
         place = settled(library, parse(base, pathname, search))
         found = ranks_of(place, everything)
         slot = _clicked(found.report, click, lines=chart == MAP) if found is not None else None
@@ -188,10 +187,10 @@ def register(app: dash.Dash, library: Library) -> None:
     parts.register_csv(app, TABLE)
 
 
-def _clicked(report: RanksReport, click: dict[str, Any] | None, *, lines: bool) -> Slot | None:
+def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot | None:
     """The place of a chart that was clicked. Of a map Dash tells line and column alone."""
-    for point in (click or {}).get("points", []):
-        x, y = point.get("x"), point.get("y") if lines else 0
+    for point in click.points if click else ():
+        x, y = point.x, point.y if lines else 0
         if isinstance(x, int) and isinstance(y, int):
             return slot_at(report, x, y)
     return None

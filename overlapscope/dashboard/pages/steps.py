@@ -13,6 +13,7 @@ from overlapscope.analysis.outliers import DEVIATIONS, FEWEST, LEAST_SHARE, find
 from overlapscope.analysis.results import Device
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.posts import Click
 from overlapscope.dashboard.shown import Shown
 from overlapscope.views import charts, grids
 from overlapscope.views.charts.steps import chosen
@@ -108,7 +109,7 @@ def register(app: dash.Dash, library: Library) -> None:
         State("url", "search"),
         prevent_initial_call=True,
     )
-    def show_step(click: dict[str, Any] | None, pathname: str, search: str) -> Any:
+    def show_step(click: Click | None, pathname: str | None, search: str | None) -> Any:
         clicked = parts.clicked_number(click)
         shown = parts.shown_at(app, library, pathname, search)
         device = shown.section.device if shown else None

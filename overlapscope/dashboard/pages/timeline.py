@@ -9,6 +9,7 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
+import msgspec
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
@@ -16,6 +17,7 @@ from overlapscope import lanes
 from overlapscope.analysis.results import Period, efficiency_shown, hidden_copy_shown, partition
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.posts import Number, Whole
 from overlapscope.dashboard.shown import Shown
 from overlapscope.errors import OverlapscopeError
 from overlapscope.lanes import Lanes
@@ -64,6 +66,23 @@ def layout(shown: Shown) -> Component:
     )
 
 
+class _Config(msgspec.Struct, frozen=True):
+    """What a browser knows of the timeline that it shows, as far as it is asked for."""
+
+    trace: str
+    of: str | None = None
+    device: Whole | None = None
+
+
+class _Selection(msgspec.Struct, frozen=True):
+    """The span that is chosen in it, in nanoseconds since `Lanes.origin_ns`."""
+
+    trace: str
+    start: Number
+    end: Number
+    device: Whole | None = None
+
+
 def register(app: dash.Dash, library: Library) -> None:
     """The page's callbacks."""
     app.clientside_callback(_MOUNT, Output("timeline-mounted", "children"), Input("timeline-config", "data"))
@@ -75,17 +94,17 @@ def register(app: dash.Dash, library: Library) -> None:
         State("scheme-shown", "data"),
         prevent_initial_call=True,
     )
-    def show_span(selection: dict[str, Any] | None, config: dict[str, Any], scheme: str | None) -> Component:
-        if not selection or selection["trace"] != config["trace"]:
+    def show_span(selection: _Selection | None, config: _Config | None, scheme: str | None) -> Component:
+        if selection is None or config is None or selection.trace != config.trace:
             return _hint()
         try:
-            drawn = library.wait(config["trace"]).of(config["of"]).lanes
+            drawn = library.wait(config.trace).of(config.of).lanes
         except OverlapscopeError as error:
             return parts.empty(clean(str(error), 500))
-        device = config["device"] if selection.get("device") is None else selection["device"]
-        start_ns, end_ns = int(selection["start"]), int(selection["end"])
+        device = config.device if selection.device is None else selection.device
+        start_ns, end_ns = int(selection.start), int(selection.end)
         try:
-            return _span(drawn, device, start_ns, end_ns, palette(scheme == "dark"))
+            return _span(drawn, -1 if device is None else device, start_ns, end_ns, palette(scheme == "dark"))
         except KeyError:
             return parts.empty("Nothing ran on a GPU in this trace, so a span has no figures.")
 

@@ -14,6 +14,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.dashboard import parts, whatif_panels
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place
+from overlapscope.dashboard.posts import Whole
 from overlapscope.dashboard.predictions import Asked, Predicted
 from overlapscope.dashboard.shown import Shown
 from overlapscope.dashboard.whatif_panels import RUNG
@@ -39,7 +40,7 @@ class _Question(msgspec.Struct, frozen=True):
     """What a browser asks for."""
 
     trace: str
-    device: int
+    device: Whole
     changes: tuple[str, ...] | None = None
     """None: whichever gain most."""
 
@@ -265,10 +266,10 @@ def register(app: dash.Dash, library: Library) -> None:
         State("scheme-shown", "data"),
         prevent_initial_call=True,
     )
-    def find_best(clicks: int | None, ticks: int | None, page: dict[str, Any], scheme: str | None) -> Any:
-        question = _Question(page["trace"], page["device"])
-        if not clicks:
+    def find_best(clicks: int | None, ticks: int | None, page: _Question | None, scheme: str | None) -> Any:
+        if not clicks or page is None:
             return (*(dash.no_update,) * 3, False, True)
+        question = _Question(page.trace, page.device)
         try:
             found = _find(library, question)
         except OverlapscopeError as error:

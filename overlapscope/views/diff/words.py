@@ -22,7 +22,7 @@ Good = Literal["less", "more"]
 BETTER, WORSE, MORE, LESS, SAME, NOISE, UNTOLD = "better", "worse", "more", "less", "same", "~", "?"
 """What a change is worth: the last column of every table."""
 
-MARKS = f"{NOISE} no more than noise, {UNTOLD} too few steps to tell"
+MARKS = f"{NOISE} no more than noise, {UNTOLD} cannot be told"
 
 MOST_PCT = 1000
 """A change by more than this percentage is not told exactly."""
@@ -157,6 +157,8 @@ def standing(diff: Diff) -> Standing:
     """How it stands over all devices."""
     if not diff.devices:
         return Standing("not comparable", "muted")
+    if any(doubt.id == "lost" for doubt in diff.doubts):
+        return Standing("unclear", "muted")
     each = {mark(device.figures.span, "less") for device in diff.devices}
     if UNTOLD in each:
         return Standing("unclear", "muted")
@@ -191,7 +193,10 @@ def basis(device: DeviceDiff) -> str:
 def side_name(side: Side, other: Side) -> str:
     """The file, or the directory of several; with its path where both sides have the same name."""
     name, theirs = (_short(one, full=False) for one in (side, other))
-    return clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
+    said = clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
+    if side.predicted_by is None:
+        return said
+    return f"{said}, predicted ({clean(', '.join(side.predicted_by) or 'nothing changed', _NAME_LIMIT)})"
 
 
 def _short(side: Side, *, full: bool) -> str:

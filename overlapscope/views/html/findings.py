@@ -35,7 +35,8 @@ class Target:
 def findings(page: Page, found: Sequence[Finding], target: Target | None) -> Iterator[str]:
     """Each finding, costliest first, with a button that shows its example in the timeline."""
     if not found:
-        yield '<p class="muted">No rule found anything.</p>'
+        where = tables.where_none_found(page.report.traces)
+        yield f'<p class="muted">No rule found anything{where}.</p>'
     if note := tables.costs_note(found):
         yield f'<p class="muted">{escape(note)}</p>'
     rules = {rule.id: rule for rule in all_rules()}

@@ -1,0 +1,38 @@
+"""Why a trace's figures cannot be believed, or are not those of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from overlapscope.analysis.results import TraceResult
+from overlapscope.errors import UsageError
+from overlapscope.lost import Part, listed
+from overlapscope.report import Report
+from overlapscope.words import clean
+
+_GRAVEST = {"gpu-activity": "the trace is unusable", "file-complete": "the file is cut"}
+"""Trust checks that have a word of their own."""
+
+
+def doubt(trace: TraceResult, rests_on: Collection[Part]) -> str | None:
+    """Why nothing can be said of a trace's figures that are computed from these parts of the recording; None where they
+    can be believed."""
+    for check in sorted(trace.trust.checks, key=lambda check: (check.id not in _GRAVEST, check.status != "fail")):
+        gone = check.lost_parts.intersection(rests_on)
+        if gone:
+            what = _GRAVEST.get(check.id) or f"by the trust check {check.id} some {listed(gone)} are lost or wrong"
+            if check.status == "fail" and check.id not in _GRAVEST:
+                what = f"the trust check {check.id} failed"
+            return f"{what} ({clean(check.detail, 300).rstrip('.')})"
+    return None
+
+
+def refuse_predicted(report: Report) -> None:
+    """Raises UsageError where a trace is no recording."""
+    for trace in report.traces:
+        if trace.predicted_by is not None:
+            changes = ", ".join(trace.predicted_by) or "with nothing changed"
+            raise UsageError(
+                f"{trace.source}: was predicted by `overlapscope whatif` ({clean(changes, 120)}), and is no recording; "
+                "name a recording of the changed program, or say --allow-predicted."
+            )

@@ -1,0 +1,62 @@
+"""The directory for what a server keeps on the disk while it runs: dropped traces, and the file that a browser opens.
+
+Nobody else can look into it, and it goes when the process ends. A process that is killed leaves its directory behind,
+which nobody locks any more: the next one removes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "overlapscope-dashboard-"
+
+
+@functools.cache
+def _own() -> tempfile.TemporaryDirectory[str]:
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if _is_mine(left) and _locked(left):
+            shutil.rmtree(left, ignore_errors=True)
+    while True:
+        made = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+        # Another process that starts now may have taken it for one that was left.
+        if _locked(Path(made.name)) and os.path.isdir(made.name):
+            return made
+
+
+def own_directory() -> Path:
+    """This process's directory, made when first asked for. Raises OSError."""
+    return Path(_own().name)
+
+
+def _is_mine(path: Path) -> bool:
+    # On Windows, what is left behind goes with the user's other temporary files.
+    if sys.platform == "win32":
+        return False
+    with suppress(OSError):
+        found = path.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return False
+
+
+def _locked(directory: Path) -> bool:
+    """Locks a directory until the process ends, however it does; False where another process has."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    with suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return False
+        return True
+    return False

@@ -1,0 +1,89 @@
+"""How a browser comes to have the token, and who keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import webbrowser
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from overlapscope.dashboard import launch, notebook
+from tests.browser.conftest import TRACES, Serve, Watch
+from tests.browser.helpers import settle, visit
+
+SAMPLE = TRACES / "streamed0_pinned0.json.gz"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def other_site(directory: Path, html: str) -> Iterator[str]:
+    """A page at 127.0.0.1, which is another site than localhost."""
+    (directory / "index.html").write_text(html)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(directory)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_browser_that_is_opened_gets_in_and_its_history_has_no_token(
+    page: Page, serve_traces: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve_traces(SAMPLE)
+    monkeypatch.setattr(launch, "own_directory", lambda: tmp_path)
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(webbrowser, "open", page.goto)
+    launch.open_browser(served.address)
+    page.wait_for_url(served.base)
+    settle(page)
+    expect(page.locator("#verdict-text")).to_be_visible()
+    history = page.context.new_cdp_session(page).send("Page.getNavigationHistory")["entries"]
+    assert history and all(served.token not in entry["url"] for entry in history)
+    (cookie,) = page.context.cookies()
+    assert served.token not in cookie["value"] and cookie["httpOnly"] and cookie["sameSite"] == "Lax"
+
+
+def test_a_link_from_another_site_finds_one_logged_in(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
+    served = serve_traces(SAMPLE)
+    visit(page, served)
+    there = f"{served.base.replace('127.0.0.1', 'localhost')}steps"
+    page.goto(f"{there}?token={served.token}")
+    with other_site(tmp_path, f'<link rel="icon" href="data:,"><a href="{there}">look at this</a>') as address:
+        page.goto(address)
+        page.get_by_text("look at this").click()
+        page.wait_for_url(there)
+        settle(page)
+
+
+def test_a_notebook_of_another_name_shows_its_frame(page: Page, watch: Watch, tmp_path: Path) -> None:
+    """Though the browser keeps nothing for it, cookies least of all."""
+    watch.expect("localStorage")
+    frame = notebook.frame([SAMPLE], height=700)
+    with other_site(tmp_path, f'<link rel="icon" href="data:,">{frame._repr_html_()}') as address:
+        page.goto(address)
+        inside = page.frame_locator("iframe")
+        expect(inside.locator("#verdict-text")).to_be_visible()
+        inside.locator("#go-timeline").click()
+        expect(inside.locator("#timeline[data-exact=true]")).to_be_visible()
+
+
+def test_another_sites_page_cannot_frame_a_dashboard(
+    page: Page, serve_traces: Serve, watch: Watch, tmp_path: Path
+) -> None:
+    served = serve_traces(SAMPLE)
+    visit(page, served)
+    watch.expect("frame-ancestors|Framing")
+    framing = f'<link rel="icon" href="data:,"><iframe src="{served.base}"></iframe>'
+    refused = page.expect_console_message(lambda message: "frame-ancestors" in message.text)
+    with other_site(tmp_path, framing) as address, refused:
+        page.goto(address)

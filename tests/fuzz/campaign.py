@@ -1,0 +1,250 @@
+"""Many files, judged by several processes. What dies or hangs is found too, and another process goes on behind it."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import re
+import resource
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.fuzz.corpus import origins
+from tests.fuzz.mutators import BOMB, LIMIT_BYTES, Case, make
+from tests.fuzz.oracle import Found, examine
+
+HANG_S = 60.0
+"""Wall time after which a file hangs; the process ends then with a traceback, whatever it is doing."""
+MOST_S, MOST_S_PER_BYTE = 5.0, 5e-6
+"""CPU time that a file may take, and for each of its bytes, unpacked: some ten times what it usually takes."""
+MOST_BYTES, MOST_BYTES_PER_BYTE = 96 << 20, 60
+"""Likewise memory, beyond what the process has taken before."""
+GROWTH_BYTES, SETTLED = 48 << 20, 5000
+"""How much a process may grow after so many files."""
+KEPT = 3
+"""Files written of each kind that is found."""
+_REPORT_S = 10.0
+_UNPACKED = 50
+"""Packed bytes stand for so many at most (but bombs)."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came out of a campaign so far."""
+
+    files: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+    rss_bytes: int = 0
+    """The most that any process took."""
+    growth_bytes: int = 0
+    """The most that any process grew after `SETTLED` files."""
+
+
+@contextmanager
+def judging() -> Iterator[Path]:
+    """A folder for files, with warnings of the package as errors, as its tests have them."""
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.filterwarnings("error", module="overlapscope")
+        yield Path(folder)
+
+
+def judge(case: Case, folder: Path) -> list[Found]:
+    """What is found with a case, its time and memory included."""
+    path = folder / case.name
+    path.write_bytes(case.data)
+    before_s, before_bytes = time.process_time(), _most_bytes()
+    try:
+        found = list(examine(case, path))
+    finally:
+        path.unlink()
+    took_s, took_bytes = time.process_time() - before_s, _most_bytes() - before_bytes
+    size = len(case.data) if case.data[:1] in b"{[ " else min(_UNPACKED * len(case.data), LIMIT_BYTES)
+    if BOMB in case.how:
+        size = LIMIT_BYTES
+    if took_s > MOST_S + MOST_S_PER_BYTE * size:
+        found.append(Found("too slow", f"{took_s:.1f} s for {size} bytes"))
+    if took_bytes > MOST_BYTES + MOST_BYTES_PER_BYTE * size:
+        found.append(Found("too much memory", f"{took_bytes >> 20} MiB for {size} bytes"))
+    return found
+
+
+def _most_bytes() -> int:
+    """The most memory that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
+
+
+def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out: Path) -> Tally:
+    """Judge files from the seed `first` on, as many or as long as asked; what is found is written to `out`.
+
+    Each job takes a range of seeds of its own: `files` divided by `jobs`, or without end.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    origins()
+    each = -(-files // jobs) if files is not None else 1 << 40
+    last = first + files if files is not None else None
+    workers = [
+        _Worker(number, first + number * each, min(first + (number + 1) * each, last or 1 << 62), out)
+        for number in range(jobs)
+    ]
+    tally, began, told = Tally(), time.monotonic(), 0.0
+    for worker in workers:
+        worker.start()
+    try:
+        while any(worker.running for worker in workers):
+            by_end = {worker.end: worker for worker in workers if worker.running}
+            for end in wait(list(by_end), timeout=1.0):
+                by_end[end].heard(tally)  # type: ignore[index]
+            elapsed = time.monotonic() - began
+            if elapsed - told > _REPORT_S:
+                told = elapsed
+                print(_progress(tally, workers, elapsed), flush=True)
+            if seconds is not None and elapsed > seconds:
+                break
+    finally:
+        for worker in workers:
+            worker.stop(tally)
+    print(_summary(tally, first, jobs, time.monotonic() - began), flush=True)
+    return tally
+
+
+class _Worker:
+    """One process after the other on one range of seeds."""
+
+    def __init__(self, number: int, first: int, last: int, out: Path) -> None:
+        self._log = out / f"job{number}.log"
+        self._next, self._last, self._out = first, last, out
+        self._context = multiprocessing.get_context("fork")
+        self._at = self._context.RawValue("q", first)
+        self._kept: Counter[str] = Counter()
+        self._process: Any = None
+        self.end: Connection
+        self.running = first < last
+        self.done = 0
+
+    def start(self) -> None:
+        """The next process, from the seed after the last one that was judged."""
+        if not self.running:
+            return
+        self.end, other = self._context.Pipe(duplex=False)
+        arguments = (self._at, self._next, self._last, other, self._log, os.getpid())
+        self._process = self._context.Process(target=_work, args=arguments, daemon=True)
+        self._process.start()
+        other.close()
+
+    def heard(self, tally: Tally) -> None:
+        """Take in what the process says, or that it is no more."""
+        try:
+            seed, found, rss, growth = self.end.recv()
+        except EOFError:
+            self._ended(tally)
+            return
+        tally.files += seed + 1 - self._next
+        self.done += seed + 1 - self._next
+        self._next = seed + 1
+        tally.rss_bytes, tally.growth_bytes = max(tally.rss_bytes, rss), max(tally.growth_bytes, growth)
+        for one in found:
+            self._keep(tally, seed, one)
+
+    def _ended(self, tally: Tally) -> None:
+        self._process.join()
+        if self._process.exitcode == 0 or self._next >= self._last:
+            self.running = False
+            return
+        seed = self._at.value
+        tally.files += seed + 1 - self._next
+        said = self._log.read_text(errors="replace")
+        what = "hangs" if "Timeout" in said else f"process died ({self._process.exitcode})"
+        self._keep(tally, seed, Found(f"{what}: {_innermost(said)}", said[-3000:]))
+        self._next = seed + 1
+        self.running = self._next < self._last
+        self.start()
+
+    def stop(self, tally: Tally) -> None:
+        """End it; whatever it has said until then counts."""
+        if self._process is None:
+            return
+        while self.running and self.end.poll():
+            self.heard(tally)
+        self._process.kill()
+        self._process.join()
+
+    def _keep(self, tally: Tally, seed: int, found: Found) -> None:
+        tally.found[found.kind] += 1
+        if tally.found[found.kind] > KEPT:
+            return
+        case = make(seed)
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", found.kind).strip("-")[:80]
+        (self._out / f"{slug}-{case.name}").write_bytes(case.data)
+        line = f"seed {seed}: {found.kind}\n  {case.origin.name}, {', '.join(case.how) or 'unchanged'}\n"
+        detail = "".join(f"  {one}\n" for one in found.detail.splitlines())
+        with (self._out / "found.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(line + detail)
+        print(line, end="", flush=True)
+
+
+def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: int) -> None:
+    """Judge a range of seeds in this process; say what was found, and once in a while how far it is."""
+    settled, said, begun = 0, time.monotonic(), first
+    with judging() as folder, log.open("w") as file:
+        faulthandler.enable(file)
+        for seed in range(first, last):
+            at.value = seed
+            faulthandler.dump_traceback_later(HANG_S, exit=True, file=file)
+            case = make(seed)
+            found = judge(case, folder)
+            faulthandler.cancel_dump_traceback_later()
+            if seed - begun == SETTLED:
+                settled = _resident_bytes()
+            if found or time.monotonic() - said > 1.0 or seed == last - 1:
+                said, rss = time.monotonic(), _resident_bytes()
+                growth = rss - settled if settled else 0
+                if growth > GROWTH_BYTES:
+                    found.append(Found("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
+                    settled = rss
+                if os.getppid() != parent:
+                    return
+                end.send((seed, found, rss, growth))
+
+
+def _resident_bytes() -> int:
+    """The memory that this process has now; where the system does not say, the most that it has had."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return _most_bytes()
+    return pages * resource.getpagesize()
+
+
+def _innermost(said: str) -> str:
+    """The innermost line of the package in a traceback of faulthandler's."""
+    found = re.search(r'File "[^"]*/(overlapscope/[^"]+)", line \d+ in (\w+)', said)
+    return f"{found[1]} {found[2]}" if found else "outside the package"
+
+
+def _progress(tally: Tally, workers: list[_Worker], elapsed: float) -> str:
+    slowest = min((worker.done for worker in workers), default=0)
+    return (
+        f"{elapsed:6.0f} s: {tally.files:,} files, {tally.files / elapsed:.0f} a second (the slowest job has done "
+        f"{slowest:,}), {len(tally.found)} kinds of findings, {tally.rss_bytes >> 20} MiB at most"
+    )
+
+
+def _summary(tally: Tally, first: int, jobs: int, elapsed: float) -> str:
+    found = "nothing found" if not tally.found else f"{tally.found.total()} findings of {len(tally.found)} kinds"
+    kinds = "".join(f"\n  {count:,} x {kind}" for kind, count in tally.found.most_common())
+    return (
+        f"{tally.files:,} files from seed {first} in {elapsed:.0f} s by {jobs} jobs ({tally.files / elapsed:.0f} a "
+        f"second): {found}. A process takes {tally.rss_bytes >> 20} MiB at most, and grew by "
+        f"{tally.growth_bytes >> 20} MiB at most after its first {SETTLED:,} files.{kinds}"
+    )

@@ -1,0 +1,140 @@
+"""What is mutated: pieces of the bundled recordings, made-up programs, and predictions of them. All small."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from overlapscope.marks import METADATA, PLAIN_STEPS
+from overlapscope.prediction import predict
+from overlapscope.trace import Trace
+from overlapscope.views import chrome_trace
+from tests.helpers import MS, TRACES, recordings
+from tests.made_up_programs import Do, record, repeated
+
+Event = dict[str, Any]
+
+STEPS, OPS_OF_A_LANE, OPS_OF_A_STEP, HOST_EVENTS = 3, 3, 8, 40
+_LARGEST_PACKED_BYTES = 60_000
+_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_CALLS = ("cuda_runtime", "cuda_driver")
+_ORDERING = ("Synchronize", "WaitEvent", "EventRecord", "Malloc", "Free", "HostAlloc")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A trace before it is mutated, as JSON."""
+
+    name: str
+    text: bytes
+    predicted: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """It, to be changed."""
+        document: dict[str, Any] = json.loads(self.text)
+        return document
+
+
+@cache
+def origins() -> tuple[Origin, ...]:
+    """All of them, in the same order every time."""
+    return (*_pieces(), *_made_up())
+
+
+def _pieces() -> Iterator[Origin]:
+    for path in recordings():
+        if path.stat().st_size <= _LARGEST_PACKED_BYTES or path.parent.name == "ddp":
+            piece = cut(json.loads(gzip.decompress(path.read_bytes())))
+            yield Origin(str(path.relative_to(TRACES)), json.dumps(piece).encode())
+
+
+def _made_up() -> Iterator[Origin]:
+    step = [
+        Do("h2d", MS // 5, stream=13),
+        Do("kernel", MS // 2),
+        Do("pageable", MS // 9),
+        Do("d2h", MS // 7),
+        Do("sync"),
+    ]
+    program = record(repeated(step, 4))
+    written = json.loads(_written(program))
+    yield Origin("made up", json.dumps(written).encode())
+    timed = {"host_ns": [MS + 1000 * number for number in range(12)], "device_ns": []}
+    plain = written | {METADATA: {PLAIN_STEPS: {"before": timed, "after": timed}}}
+    yield Origin("made up, with plain steps", json.dumps(plain).encode())
+    for change in ("pin", "side-stream"):
+        after = predict(program, [change]).after
+        assert after is not None
+        yield Origin(f"predicted with {change}", _written(after), predicted=True)
+
+
+def _written(trace: Trace) -> bytes:
+    return b"".join(chrome_trace.blocks(trace, packed=False))
+
+
+def cut(document: dict[str, Any]) -> dict[str, Any]:
+    """A few ops of a few steps, with the calls that launched them and what is around those."""
+    events: list[Event] = document["traceEvents"]
+    spans = [event for event in events if event.get("ph") == "X" and "cat" in event]
+    marked = [one for one in spans if one["cat"] == "user_annotation" and one["name"].startswith("ProfilerStep#")]
+    marked = sorted(marked, key=lambda one: float(one["ts"]))[1 : STEPS + 1] if len(marked) > STEPS else marked
+    launch = {_correlation(one): one for one in spans if one["cat"] in _CALLS}
+    kept = {id(one) for one in marked}
+    moments: list[tuple[Any, float]] = []
+    lanes: Counter[tuple[Any, ...]] = Counter()
+    for one in sorted(spans, key=lambda one: float(one["ts"])):
+        if one["cat"] not in _GPU:
+            continue
+        call = launch.get(_correlation(one))
+        step = _around(marked, one if call is None else call)
+        if marked and step is None:
+            continue
+        lane = (step, one["cat"], one["tid"], one["name"][:14])
+        if lanes[lane] >= OPS_OF_A_LANE or lanes[step,] >= OPS_OF_A_STEP * (1 if marked else STEPS):
+            continue
+        lanes[lane] += 1
+        lanes[step,] += 1
+        kept.add(id(one))
+        if call is not None:
+            kept.add(id(call))
+            moments.append((call["tid"], float(call["ts"])))
+    correlations = {_correlation(one) for one in spans if id(one) in kept}
+    others: Counter[str] = Counter()
+    for one in spans:
+        cat = one["cat"]
+        ordering = cat in _CALLS and any(word in one["name"] for word in _ORDERING) and _in(marked, one)
+        host = cat in ("cpu_op", "user_annotation", "python_function") and any(
+            one["tid"] == tid and 0 <= at - float(one["ts"]) < float(one["dur"]) for tid, at in moments
+        )
+        sync = cat == "cuda_sync" and (_in(marked, one) or _correlation(one) in correlations)
+        few = cat not in (*_GPU, *_CALLS, "cpu_op", "user_annotation", "python_function", "cuda_sync")
+        if ordering or host or sync or few:
+            others[cat] += 1
+            if others[cat] <= (2 if few else HOST_EVENTS // 2):
+                kept.add(id(one))
+    named = 0
+    chosen = []
+    for event in events:
+        named += event.get("ph") == "M"
+        if id(event) in kept or event.get("ph") == "i" or (event.get("ph") == "M" and named <= 4):
+            chosen.append(event)
+    return document | {"traceEvents": chosen}
+
+
+def _correlation(event: Event) -> Any:
+    return event.get("args", {}).get("correlation")
+
+
+def _around(marked: list[Event], event: Event) -> int | None:
+    at = float(event["ts"])
+    inside = (n for n, step in enumerate(marked) if 0 <= at - float(step["ts"]) < float(step["dur"]))
+    return next(inside, None)
+
+
+def _in(marked: list[Event], event: Event) -> bool:
+    return not marked or _around(marked, event) is not None

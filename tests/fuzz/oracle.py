@@ -1,0 +1,449 @@
+"""What must hold of any file: errors of our own only, figures that are possible, exact sums, no pass without ground."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import random
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from rich.cells import cell_len
+
+from overlapscope import lanes
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.results import Device, Period
+from overlapscope.budgets import config
+from overlapscope.budgets.check import check
+from overlapscope.budgets.settings import Settings
+from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.compare.diff import diff
+from overlapscope.compare.diff import to_json as diff_json
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.prediction import predict
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.reduced import Unreadable, reduce
+from overlapscope.ranks.result import to_json as ranks_json
+from overlapscope.report import Report, build, from_json, to_json
+from overlapscope.sources import kineto
+from overlapscope.trace import Trace
+from overlapscope.views import chrome_trace, markdown, terminal
+from overlapscope.views.check import json as check_json
+from overlapscope.views.check import text as check_text
+from overlapscope.views.diff import text as diff_text
+from overlapscope.views.page import Page
+from overlapscope.views.ranks import text as ranks_text
+from overlapscope.views.whatif import text as whatif_text
+from tests.fuzz import sweep
+from tests.fuzz.corpus import Origin
+from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, PREDICTED, Case
+
+PACKAGE = str(Path(lanes.__file__).parents[1])
+WIDTH = 100
+WINDOWS = 6
+"""So many steps and ranges of a device are swept; all are added up."""
+ABOUT_COPIES = frozenset(
+    {
+        *("blocking-copy", "copy-on-compute-stream", "late-prefetch", "one-way-copies", "pageable-copy", "pin-in-loop"),
+        *("slow-link", "tiny-copies", "hidden_copy_pct", "exposed_copy_pct", "exposed_copy_time", "copy_time"),
+        *("copy_bandwidth", "efficiency_pct"),
+    }
+)
+"""Budgets and rules whose subject is copies."""
+INTERVENTIONS: tuple[list[str], ...] = (
+    *(["pin"], ["side-stream"], ["non-blocking"], ["batch-copies"], ["two-way"], ["prefetch"], ["graph"], []),
+    *(["faster-loader"], ["no-sync cudaDeviceSynchronize"], ["no-sync cudaStreamSynchronize"], ["pin", "side-stream"]),
+)
+_SIGNED = frozenset({"start_ns", "end_ns", "gain_ns", "clock_offset_ns", "value", "low", "high"})
+"""Times that may be negative: moments, and what is gained."""
+_ANY_PERCENTAGE = frozenset({"gain_pct", "step_error_pct"})
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+class Wrong(Exception):
+    """Something does not hold; the first argument names what, for all files alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one file showed."""
+
+    kind: str
+    """The same for everything that has the same cause, as far as can be told."""
+    detail: str
+
+
+def examine(case: Case, path: Path) -> Iterator[Found]:
+    """Everything that is found with the case's file, which lies at the path."""
+    rng = random.Random(case.seed)
+    found: list[Found] = []
+
+    def tried(what: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except OverlapscopeError as error:
+            if not str(error).strip():
+                found.append(Found(f"{what}: an error that says nothing", repr(error)))
+        except Wrong as error:
+            found.append(Found(f"{what}: {error.args[0]}", " ".join(map(str, error.args))))
+        except (Exception, SystemExit) as error:
+            found.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
+        return None
+
+    trace = tried("load", lambda: kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False))
+    if trace is not None:
+        for what, work in _stages(case, rng, trace, tried):
+            tried(what, work)
+    yield from found
+
+
+Tried = Callable[[str, Callable[[], Any]], Any]
+
+
+def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What is asked of a trace that can be read: cheap things always, others now and then."""
+    analysis = tried("analyze", lambda: analyze_trace(trace))
+    if analysis is None:
+        return
+    yield "figures", lambda: _figures(trace, analysis)
+    measured = tried("report", lambda: build([analysis], replayed=False))
+    if measured is None:
+        return
+    yield "report", lambda: _report(measured)
+    judged = tried("check", lambda: _check(case, trace, measured))
+    if judged is not None and rng.random() < 0.05:
+        yield "check text", lambda: _shown(check_text.render(judged, width=WIDTH))
+    if rng.random() < 0.08:
+        yield "analyze command", lambda: _drawn(rng, analysis)
+    if rng.random() < 0.04:
+        yield "part", lambda: _narrowed(rng, trace, analysis)
+    if rng.random() < 0.08:
+        yield "diff", lambda: _diff(rng, case.origin, measured)
+    if rng.random() < 0.08:
+        yield "whatif", lambda: _whatif(rng, trace)
+    if rng.random() < 0.03:
+        yield "ranks", lambda: _ranks(case.origin, trace)
+    if rng.random() < 0.03:
+        yield "timeline", lambda: lanes.build(analysis)
+    if rng.random() < 0.003 and _has_plotly():
+        yield "html", lambda: _html(analysis)
+
+
+def _place(error: BaseException) -> str:
+    """The error's type and where in the package it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if frame.filename.startswith(PACKAGE)]
+    if not ours:
+        return type(error).__name__
+    return f"{type(error).__name__} in {ours[-1].filename.removeprefix(PACKAGE)[1:]} {ours[-1].name}"
+
+
+def _must(holds: object, what: str, *details: object) -> None:
+    if not holds:
+        raise Wrong(what, *details)
+
+
+# -- figures
+
+
+def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
+    for device in analysis.result.devices:
+        edges = sweep.edges(trace.gpu_ops, device.device)
+        swept: list[Device | Period] = [device, *(device.steps[:WINDOWS]), *(device.ranges[:WINDOWS])]
+        if device.judged is not None:
+            swept.append(device.judged)
+        windows = [(one.window.start_ns, one.window.end_ns) for one in swept]
+        for one, expected in zip(swept, sweep.lengths(edges, windows), strict=True):
+            _must(one.span_ns == one.window.end_ns - one.window.start_ns, "span is not the window's length")
+            _as_swept(one, expected)
+        _must(windows[0] == _extent(trace, device.device), "window is not first start to last end", windows[0])
+        for period in (*device.steps, *device.ranges):
+            _adds_up(period)
+        _device(device)
+
+
+def _extent(trace: Trace, device: int) -> tuple[int, int]:
+    ops = trace.gpu_ops
+    mine = [row for row, one in enumerate(ops.device.tolist()) if one == device]
+    return min(int(ops.start_ns[row]) for row in mine), max(int(ops.end_ns[row]) for row in mine)
+
+
+def _as_swept(figures: Device | Period, expected: dict[str, int]) -> None:
+    for group in (figures.buckets, figures.engines, figures.overlap):
+        for name, value in msgspec.structs.asdict(group).items():
+            if name in expected:
+                _must(value == expected[name], f"{name} is not what a sweep says", value, expected[name])
+    overlap, serial = figures.overlap, sum(expected[name] for name in ("sm_ns", "h2d_ns", "d2h_ns"))
+    ideal = max(expected[name] for name in ("sm_ns", "h2d_ns", "d2h_ns"))
+    hidden = expected["copy_ns"] - expected["exposed_copy_ns"]
+    _must(overlap.serial_ns == serial and overlap.ideal_ns == ideal, "serial or ideal is not what a sweep says")
+    _must(overlap.hidden_copy_ns == hidden, "hidden_copy_ns is not what a sweep says", overlap.hidden_copy_ns, hidden)
+    for percentage, part, whole in (
+        (overlap.efficiency_pct, serial - expected["busy_ns"], serial - ideal),
+        (overlap.hidden_copy_pct, hidden, expected["copy_ns"]),
+        (overlap.comm_compute_pct, expected["both_comm"], expected["comm_ns"]),
+    ):
+        _must(percentage == (100 * part / whole if whole else None), "percentage is not what a sweep says", percentage)
+    _adds_up(figures)
+
+
+def _adds_up(figures: Device | Period) -> None:
+    buckets = figures.buckets
+    _must(sum(msgspec.structs.asdict(buckets).values()) == figures.span_ns, "buckets do not add up to the span")
+    _must(
+        sum(figures.exposed_copy_by_cause.values()) == buckets.exposed_copy_ns, "causes of exposed copy do not add up"
+    )
+    _must(sum(figures.idle_by_cause.values()) == buckets.idle_ns, "causes of idle do not add up")
+
+
+def _narrowed(rng: random.Random, trace: Trace, analysis: TraceAnalysis) -> None:
+    """One step or range alone, whose figures are sums over its occurrences."""
+    found = [
+        *(("step", one.name) for device in analysis.result.devices for one in device.steps),
+        *(("range", one.name) for device in analysis.result.devices for one in device.ranges),
+    ]
+    if not found:
+        return
+    kind, name = rng.choice(found)
+    part = analyze_trace(trace, step=name) if kind == "step" else analyze_trace(trace, range=name)
+    for device in part.devices:
+        windows = list(zip(device.windows.starts.tolist(), device.windows.ends.tolist(), strict=True))
+        swept = sweep.lengths(sweep.edges(trace.gpu_ops, device.result.device), windows)
+        _must(device.result.span_ns == sum(end - start for start, end in windows), "a part's span is not its windows'")
+        _as_swept(device.result, {key: sum(one[key] for one in swept) for key in swept[0]})
+    report = build([part], scope=name)
+    _report(report)
+    _shown(terminal.render(Page(report, scope=name), width=WIDTH))
+
+
+def _device(device: Device) -> None:
+    for group in device.copies:
+        _must(0 <= group.exposed_ns <= group.time_ns <= device.span_ns, "copies longer than the window", group)
+        _must(len(group.by_step.count) == len(device.steps), "copies by step are not one per step")
+    for stream in device.streams:
+        _must(stream.compute_ns <= device.engines.compute_ns, "a stream computes more than the device", stream)
+    _must(device.main_stream in {stream.stream for stream in device.streams}, "the main stream is no stream")
+    judged = device.judged
+    if device.lead_in_ns is not None:
+        rest = judged.span_ns if judged is not None else 0
+        _must(device.lead_in_ns + rest == device.span_ns, "lead-in and judged time do not add up")
+    for stall in device.host_stalls:
+        _must(stall.idle_caused_ns <= device.buckets.idle_ns, "a stall causes more idle time than there is", stall)
+
+
+def _possible(value: Any, name: str = "") -> None:
+    """Of everything that is written for programs: no figure is negative, none beyond 100 %, none no number."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            inner = key if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED) else _name_inside(name)
+            _possible(one, inner)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _possible(one, name)
+    elif isinstance(value, float | int) and not isinstance(value, bool):
+        _must(math.isfinite(value), "a figure that is no number", name, value)
+        if name in _SIGNED or name in _ANY_PERCENTAGE:
+            return
+        if name.endswith("_pct"):
+            _must(0 <= value <= 100, f"{name} outside 0 to 100 %", value)
+        elif name.endswith(_UNITS) or name in ("count", "ops"):
+            _must(value >= 0, f"{name} is negative", value)
+    elif isinstance(value, str):
+        # What is written must be text.
+        value.encode("utf-8")
+
+
+_UNITS = ("_ns", "_pct", "bytes", "gb_per_s", "count", "_by_cause", "ops")
+
+
+def _name_inside(name: str) -> str:
+    return "of_cause_ns" if name.endswith("_by_cause") else name if name.endswith("_pct") else ""
+
+
+def _report(report: Report) -> None:
+    _possible(msgspec.to_builtins(report))
+    data = to_json(report)
+    _must(from_json(data) == report, "the JSON report reads back as another")
+    json.loads(data, parse_constant=_no_constant)
+    spans = {(trace.source, device.device): device.span_ns for trace in report.traces for device in trace.devices}
+    for finding in report.findings:
+        span = spans[finding.source, finding.device]
+        _must(finding.bound_ns <= span, f"a bound of {finding.rule} is above the span", finding.bound_ns, span)
+    for device in report.devices:
+        plain = device.plain
+        if plain is None:
+            continue
+        _must(plain.low_ns <= plain.step_ns <= plain.high_ns, "the plain step is outside its interval", plain.step_ns)
+        if plain.buckets is not None:
+            whole = sum(msgspec.structs.asdict(plain.buckets).values())
+            _must(whole == plain.step_ns, "plain buckets do not add up to the step", whole, plain.step_ns)
+            causes = sum(plain.idle_by_cause.values()), sum(plain.exposed_copy_by_cause.values())
+            stated = plain.buckets.idle_ns, plain.buckets.exposed_copy_ns
+            _must(causes == stated, "plain causes do not add up", causes, stated)
+        if plain.program is not None:
+            _adds_up(plain.program)
+
+
+def _no_constant(constant: str) -> None:
+    raise Wrong("JSON with a constant that it does not have", constant)
+
+
+# -- budgets
+
+
+@cache
+def _settings() -> tuple[Settings, ...]:
+    """Budgets that almost nothing can miss: whatever they pass, they pass for what was not there."""
+    asked = {
+        "efficiency_pct": {"min": 0},
+        "hidden_copy_pct": {"min": 0},
+        "exposed_copy_pct": {"max": 100},
+        "exposed_copy_time": {"max": "1000 s"},
+        "copy_bandwidth": {"min": "0 GB/s"},
+        "step_time": {"max": "1000 s", "scope": "window"},
+        "idle_pct": {"max": 100, "scope": "window"},
+    }
+    rules = sorted(one for one in ABOUT_COPIES if "-" in one)
+    return (Settings(), config.from_mapping({"budgets": asked, "forbid": rules}, "settings"))
+
+
+def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
+    result = report.traces[0]
+    _must(
+        PREDICTED not in case.tells or trace.predicted_by is not None, "a predicted timeline is taken for a recording"
+    )
+    if trace.predicted_by is not None:
+        _refused(report)
+    for settings in _settings():
+        judged = check(report, replace(settings, allow_predicted=True))
+        passed = judged.outcome == "pass"
+        _must(
+            not passed or all(one.status in ("pass", "skipped") for one in judged.verdicts), "passes though one fails"
+        )
+        _must(not (passed and result.trust.verdict == "unusable"), "an unusable trace passes")
+        _must(not (passed and trace.damage.truncated), "a trace that was cut passes")
+        if COPIES_LOST in case.tells:
+            for one in judged.verdicts:
+                about = one.metric in ABOUT_COPIES and one.status == "pass"
+                _must(not about, f"{one.budget} passes though copies were lost", one.message, case.how)
+        for verdict in judged.verdicts:
+            _must(verdict.value is None or math.isfinite(verdict.value), "a verdict's value is no number", verdict)
+        json.loads(check_json.render(judged), parse_constant=_no_constant)
+    return judged
+
+
+def _refused(report: Report) -> None:
+    try:
+        check(report)
+    except UsageError:
+        return
+    raise Wrong("a predicted timeline is judged")
+
+
+# -- views
+
+
+def _shown(text: str, width: int = WIDTH) -> None:
+    """Nothing in it controls a terminal, and it is as wide as was asked."""
+    found = _CONTROL.search(text)
+    _must(
+        found is None, "text that controls the terminal", text[found.start() - 40 : found.end() + 20] if found else ""
+    )
+    widest = max(text.splitlines(), key=len, default="")
+    _must(cell_len(widest) <= width, "text wider than the terminal", widest)
+
+
+def _drawn(rng: random.Random, analysis: TraceAnalysis) -> None:
+    told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62))
+    report = build([analysis], plain_step_ns=told_ns)
+    _report(report)
+    page = Page(report, verbose=True)
+    _shown(terminal.render(page, width=WIDTH))
+    markdown.render(page).encode("utf-8", "strict")
+
+
+def _html(analysis: TraceAnalysis) -> None:
+    from overlapscope.views.html import report as html_report
+
+    drawn = html_report.render(Page(build([analysis])), [lanes.build(analysis)])
+    _must("<script>alert" not in drawn and "<img src=x" not in drawn, "a name that is taken for HTML")
+
+
+@cache
+def _has_plotly() -> bool:
+    return importlib.util.find_spec("plotly") is not None
+
+
+def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
+    sides = (_origin_report(origin), report)
+    found = diff(*(sides if rng.random() < 0.5 else sides[::-1]))
+    json.loads(diff_json(found), parse_constant=_no_constant)
+    for device in found.devices:
+        figures = device.figures
+        for whole, parts in (
+            (figures.span, figures.buckets),
+            (_named(figures.buckets, "exposed copy"), figures.exposed_copy_by_cause),
+            (_named(figures.buckets, "idle"), figures.idle_by_cause),
+        ):
+            for side in ("before", "after"):
+                added, stated = sum(getattr(one, side) for one in parts), getattr(whole, side)
+                _must(
+                    math.isclose(added, stated, rel_tol=1e-9, abs_tol=1), "a diff's parts do not add up", added, stated
+                )
+    _shown(diff_text.render(found, width=WIDTH))
+
+
+def _named(changes: Any, name: str) -> Any:
+    return next(one for one in changes if one.name == name)
+
+
+@cache
+def _origin_trace(origin: Origin) -> Trace:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "origin.json"
+        path.write_bytes(origin.text)
+        return kineto.read(path, progress=False)
+
+
+@cache
+def _origin_report(origin: Origin) -> Report:
+    return build([analyze_trace(_origin_trace(origin))], replayed=False)
+
+
+def _whatif(rng: random.Random, trace: Trace) -> None:
+    asked = rng.choice(INTERVENTIONS)
+    predicted = predict(trace, asked)
+    result = predicted.result
+    _possible(msgspec.to_builtins(result))
+    step = result.predicted_step_ns
+    if step is not None:
+        _must(0 <= step.low <= step.value <= step.high, "a predicted step outside its interval", step)
+    for name, figure in result.buckets.items():
+        one = figure.predicted
+        _must(0 <= one.low <= one.value <= one.high, f"{name} outside its interval", one)
+    _shown(whatif_text.render(result, width=WIDTH))
+    if predicted.after is not None:
+        _figures(predicted.after, analysis := analyze_trace(predicted.after))
+        _report(report := build([analysis], replayed=False))
+        _refused(report)
+        json.loads(b"".join(chrome_trace.blocks(predicted.after, packed=False)), parse_constant=_no_constant)
+
+
+def _ranks(origin: Origin, trace: Trace) -> None:
+    joined = Joined()
+    for number, one in enumerate((trace, _origin_trace(origin))):
+        outcome = reduce(replace(one, rank=number if trace.rank is None else one.rank))
+        for rank in (outcome,) if isinstance(outcome, Unreadable) else outcome:
+            joined.add(rank)
+    report = joined.report()
+    _possible(msgspec.to_builtins(report))
+    json.loads(ranks_json(report), parse_constant=_no_constant)
+    _shown(ranks_text.render(report, width=WIDTH))

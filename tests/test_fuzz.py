@@ -1,0 +1,86 @@
+"""The fuzzer: a seed is a file, what is wrong is found, and nothing stops it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.trace import Trace
+from tests.fuzz import campaign, once, oracle
+from tests.fuzz.mutators import Case, make
+from tests.fuzz.oracle import Found
+
+
+def test_a_seed_makes_the_same_file_in_every_process() -> None:
+    script = "from tests.fuzz.mutators import make; import zlib; print(*(zlib.crc32(make(n).data) for n in range(60)))"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", script], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(printed) == 1
+
+
+def test_nothing_is_found_in_the_first_files(tmp_path: Path) -> None:
+    tally = campaign.run(0, 120, jobs=2, seconds=None, out=tmp_path)
+    assert tally.files == 120
+    assert not tally.found
+
+
+def test_what_hangs_and_what_dies_is_found_and_the_others_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(case: Case, folder: Path) -> list[Found]:
+        if case.seed == 3:
+            time.sleep(600)
+        if case.seed == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [Found("seven", "is not liked")] if case.seed == 7 else []
+
+    monkeypatch.setattr(campaign, "judge", judge)
+    monkeypatch.setattr(campaign, "HANG_S", 1.0)
+    tally = campaign.run(0, 10, jobs=1, seconds=None, out=tmp_path)
+    assert tally.files == 10
+    assert dict(tally.found) == {
+        "hangs: outside the package": 1,
+        "process died (-9): outside the package": 1,
+        "seven": 1,
+    }
+    assert (tmp_path / f"seven-{make(7).name}").read_bytes() == make(7).data
+    assert "seed 7: seven" in (tmp_path / "found.txt").read_text()
+
+
+def test_a_sum_that_is_off_by_one_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def analyze(trace: Trace) -> TraceAnalysis:
+        analysis = analyze_trace(trace)
+        for device in analysis.result.devices:
+            buckets = msgspec.structs.replace(device.buckets, idle_ns=device.buckets.idle_ns + 1)
+            msgspec.structs.force_setattr(device, "buckets", buckets)
+        return analysis
+
+    monkeypatch.setattr(oracle, "analyze_trace", analyze)
+    seed = next(seed for seed in range(100) if not make(seed).how)
+    kinds = [one.kind for one in once.judged(make(seed))]
+    assert "figures: idle_ns is not what a sweep says" in kinds
+
+
+def test_a_finding_is_shown_again_on_a_smaller_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def judge(case: Case, folder: Path) -> list[Found]:
+        return [Found("a copy", "is in it")] if b"gpu_memcpy" in case.data else []
+
+    monkeypatch.setattr(campaign, "judge", judge)
+    seed = next(seed for seed in range(100) if b"gpu_memcpy" in make(seed).data and not make(seed).how)
+    assert once.again(seed, tmp_path) == 1
+    assert "a copy\nis in it" in capsys.readouterr().out
+    assert (tmp_path / f"{seed}.small.json").read_bytes().count(b'"cat"') == 1

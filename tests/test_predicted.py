@@ -1,0 +1,93 @@
+"""A timeline that `overlapscope whatif` predicted is never taken for a recording unasked, in whatever form it comes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import overlapscope as ov
+from overlapscope.commands import main
+from overlapscope.errors import UsageError
+from overlapscope.pytest_plugin import assert_overlap
+
+RECORDING = "traces/known_causes/pageable_memory.json.gz"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("predicted") / "pred.json"
+    assert main(["whatif", RECORDING, "--pin", "-o", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(params=["trace", "report", "annotated", "unchanged"])
+def taken(request: pytest.FixtureRequest, predicted: Path, tmp_path: Path) -> str:
+    """The prediction, its JSON report, its annotated copy, and a replay with nothing changed."""
+    path = tmp_path / "taken.json"
+    if request.param == "trace":
+        return str(predicted)
+    if request.param == "report":
+        assert main(["analyze", str(predicted), "--format", "json", "-o", str(path)]) == 0
+    elif request.param == "annotated":
+        from overlapscope.analysis import analyze_trace
+        from overlapscope.views import annotated
+
+        path.write_bytes(b"".join(annotated.write(analyze_trace(ov.load(predicted)), predicted)))
+    else:
+        content = json.loads(predicted.read_text())
+        content["overlapscope"]["prediction"] = {"of": "x.json", "interventions": []}
+        path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_check_refuses_it_unless_asked_by_name(taken: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", taken]) == 2
+    assert "was predicted by `overlapscope whatif`" in capsys.readouterr().err
+    assert main(["check", taken, "--allow-predicted", "--budget", "window idle_pct <= 100 %"]) == 0
+    assert "What is judged was predicted by `overlapscope whatif`" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="--allow-predicted"):
+        assert_overlap(taken)
+
+
+def test_a_baseline_of_it_is_refused_or_says_so(taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    baseline = str(tmp_path / "baseline.json")
+    assert main(["baseline", "write", taken, "-o", baseline]) == 2
+    assert main(["check", RECORDING, "--baseline", taken]) == 2
+    assert main(["baseline", "write", taken, "-o", baseline, "--allow-predicted"]) == 0
+    capsys.readouterr()
+    assert main(["baseline", "show", baseline]) == 0
+    assert "predicted" in capsys.readouterr().out
+    main(["check", RECORDING, "--baseline", baseline, "--budget", "window idle_pct <= 100 %"])
+    assert "The baseline is of a predicted timeline, not of a recording." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "json", "html"])
+def test_a_diff_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", RECORDING, str(predicted), "--format", form]) == 0
+    said = capsys.readouterr().out
+    if form == "json":
+        found = json.loads(said)
+        assert (found["before"]["predicted_by"], found["after"]["predicted_by"]) == (None, ["pin"])
+        assert found["doubts"][0]["id"] == "predicted"
+    else:
+        assert "After was predicted by" in said and "predicted (pin)" in said.replace("\\", "")
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "json", "html"])
+def test_an_analysis_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(predicted), "--format", form]) == 0
+    said = capsys.readouterr().out
+    told = '"predicted_by": [' if form == "json" else "predicted by overlapscope whatif (pin)"
+    assert told in said[: said.index('"findings"') if form == "json" else None]
+
+
+def test_a_recording_is_taken_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", RECORDING, "--allow-predicted", "--budget", "window idle_pct <= 100 %"]) == 0
+    assert "predicted" not in capsys.readouterr().out
