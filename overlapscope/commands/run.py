@@ -144,10 +144,14 @@ class Command:
                 f"{launcher} [options] -m overlapscope run SCRIPT."
             )
         run = _Run(args)
-        ending = (script.run_module if args.module else script.run_script)(args.script, args.arguments)
+        try:
+            ending = (script.run_module if args.module else script.run_script)(args.script, args.arguments)
+        except UsageError:
+            run.put_back()
+            raise
         interrupted = ending.interrupted
         try:
-            run.report()
+            run.report(died=ending.died)
         except KeyboardInterrupt:
             interrupted = True
         except Exception as error:
@@ -206,6 +210,13 @@ class _Run:
         inputs = () if args.module else (args.script,)
         for number in range(args.repeat):
             check_output(self._trace(number), force=args.force or again, inputs=inputs)
+        self._former: list[tuple[Path, Path]] = []
+        """Traces that were there, and where they are now: nobody is to take one for this program's."""
+        for path in map(self._trace, range(args.repeat)):
+            if path.exists():
+                kept = path.absolute().with_name(f"{path.name}.old")
+                os.replace(path, kept)
+                self._former.append((path.absolute(), kept))
         self._process = os.getpid()
         self._recording.begin_with_torch()
 
@@ -214,13 +225,18 @@ class _Run:
         """Whether this is a child of the program that has come to the program's end, too."""
         return os.getpid() != self._process
 
-    def report(self) -> None:
+    def put_back(self) -> None:
+        """Nothing was run: former traces stay where they were."""
+        for path, kept in self._former:
+            os.replace(kept, path)
+
+    def report(self, *, died: bool) -> None:
         """End the recording, and say what became of it."""
         if self.in_forked_child:
             return
         with suppress(Exception):
             sys.stdout.flush()
-        if self._finish() and not self._rank:
+        if self._finish(died=died) and not self._rank:
             self._analyze()
             if self._rank is not None:
                 self._tell(f"this is rank 0; `overlapscope analyze {self._traces[-1].parent}` shows all ranks.")
@@ -236,10 +252,15 @@ class _Run:
     def _last_words(self) -> None:
         self._finish()
 
-    def _finish(self) -> bool:
+    def _finish(self, *, died: bool = False) -> bool:
         """Whether there is a trace."""
         recording = self._recording
-        written = recording.finish()
+        written = recording.finish(died=died)
+        for path, kept in self._former:
+            if path.exists():
+                kept.unlink(missing_ok=True)
+            else:
+                self._tell(f"the trace that was there before is now {kept.name}.")
         self._tell_hazards()
         if recording.failure is not None:
             self._tell(recording.failure)

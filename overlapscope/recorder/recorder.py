@@ -83,6 +83,8 @@ class Recorder:
         """When the last step ended."""
         self._notes: list[str] = []
         self._failures: list[str] = []
+        self.why_worthless: Callable[[Session], str | None] | None = None
+        """Says why a recording without steps is not to be written, where that is so."""
 
     @property
     def running(self) -> bool:
@@ -371,6 +373,12 @@ class Recorder:
         """Stop, and write what counts, unless that is in the file."""
         self._stop()
         take = self._counting
+        if not (self._steps or self._done) and take is not None and take.session is not None and self.why_worthless:
+            reason = self.why_worthless(take.session)
+            if reason is not None:
+                self._rehearsal = self._recording = None
+                self._fail(f"The program marked no step, used no GPU and {reason}: there is no trace.")
+                return
         if take is None or not take.wanted or (self._done and self._schedule.by_steps and not take.judged_ns):
             self._recording = None
             return

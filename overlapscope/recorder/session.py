@@ -125,6 +125,12 @@ class Session:
         with detached():
             self._profiler.stop_trace()
 
+    @property
+    def empty(self) -> bool:
+        """Whether no op was recorded, once stopped. Takes a microsecond for each event."""
+        results = getattr(self._profiler.profiler, "kineto_results", None)
+        return results is None or not any("::" in event.name() for event in results.events())
+
     def write(self, path: Path) -> Written:
         """Write the trace, once stopped; see `trace_file.write`. Raises RecordingFailed."""
         return trace_file.write(self._profiler.export_chrome_trace, path, unfinished=self._unfinished)
