@@ -43,7 +43,7 @@ def replacing(target: Path, *, over: bool = True) -> Iterator[Path]:
         yield unfinished
         if before is not None:
             _make_alike(unfinished, before)
-        _flush(unfinished)
+        flush(unfinished)
         if not over and os.path.lexists(place):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), place)
 
@@ -112,7 +112,8 @@ def _make_alike(path: Path, before: os.stat_result) -> None:
     os.chmod(path, stat.S_IMODE(before.st_mode))
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """See to it that what was written survives a power failure. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

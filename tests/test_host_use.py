@@ -130,11 +130,12 @@ def test_analyze_says_where_the_time_goes(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("budget", "code"),
     [
-        ("step_time <= 11 ms", 0),
-        ("p90 step_time <= 9 ms", 1),
-        ("data_loading_pct <= 25 %", 0),
-        ("data_loading_pct <= 15 %", 1),
-        ("window step_time <= 11 ms", 3),
+        ("host_step_time <= 11 ms", 0),
+        ("p90 host_step_time <= 9 ms", 1),
+        ("host_loading_pct <= 25 %", 0),
+        ("host_loading_pct <= 15 %", 1),
+        ("window host_step_time <= 11 ms", 3),
+        ("step_time <= 11 ms", 3),
         ("idle_pct <= 100 %", 3),
         ("efficiency_pct >= 0 %", 3),
     ],
@@ -146,7 +147,18 @@ def test_check_holds_steps_and_loading_to_budgets(budget: str, code: int, tmp_pa
 @pytest.mark.parametrize("lost", ["ProfilerStep#3", NEXT, "aten::linear"])
 def test_what_was_lost_does_not_pass(lost: str, tmp_path: Path) -> None:
     path = write(tmp_path / "cpu.json", loading_ms=2, lose=lost)
-    assert main(["check", path, "--budget", "step_time <= 1 s", "--budget", "data_loading_pct <= 99 %"]) == 3
+    assert main(["check", path, "--budget", "host_step_time <= 1 s", "--budget", "host_loading_pct <= 99 %"]) == 3
+
+
+def test_a_program_that_used_a_gpu_is_held_to_none_of_them(tmp_path: Path) -> None:
+    for path in ("traces/streamed1_pinned1.json.gz", "traces/laboratory/pin_cost/pinned_to.trace.json.gz"):
+        assert main(["check", path, "--budget", "host_step_time <= 100 s"]) == 3
+    content = json.loads(Path(write(tmp_path / "cpu.json", loading_ms=2)).read_text())
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 20.5, "dur": -3.0, "pid": 0, "tid": 7}
+    launch = kernel | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 3.0}
+    for left in (kernel, launch):
+        (tmp_path / "lost.json").write_text(json.dumps(content | {"traceEvents": [*content["traceEvents"], left]}))
+        assert main(["check", str(tmp_path / "lost.json"), "--budget", "host_step_time <= 100 s"]) == 3
 
 
 def test_without_a_budget_nothing_can_be_judged(tmp_path: Path) -> None:

@@ -102,10 +102,9 @@ class TestByTheTime:
         assert set(names(tmp_path / "x.json")) == {"w"}
 
     def test_a_program_that_ends_before_is_told(self, tmp_path: Path) -> None:
-        assert run("--delay 30", "work('w')", tmp_path) == [
-            "The program ended within the delay of 30 s: there is no trace.",
-            "nothing was recorded.",
-        ]
+        said = run("--delay 30", "work('w')", tmp_path)
+        assert said[0].startswith("The program ended before a window opened, 30 s after the start ")
+        assert said[1:] == ["nothing was recorded."]
 
     def test_where_there_are_steps_whole_ones_are_recorded_and_those_around_are_timed(self, tmp_path: Path) -> None:
         program = "for number in range(150):\n    work('w')\n    time.sleep(0.01)\n    ov.step()"
@@ -118,7 +117,8 @@ class TestByTheTime:
     def test_in_code(self, tmp_path: Path) -> None:
         program = (
             "with ov.record('y.json', duration_s=0.3) as rec:\n    until(1, lambda: work('w'))\n"
-            "    assert rec.finished\n    work('late')\nassert [path.name for path in rec.paths] == ['y.json']"
+            "    assert rec.finished\n    work('late')\nassert [path.name for path in rec.paths] == ['y.json']\n"
+            "import signal\nassert signal.getsignal(signal.SIGURG) is signal.SIG_DFL and threading.active_count() == 1"
         )
         done = execute([sys.executable, "-c", HEAD + program], tmp_path)
         assert done.returncode == 0, done.stderr
@@ -165,6 +165,16 @@ class TestARange:
         done = execute([sys.executable, "-c", HEAD + program], tmp_path)
         assert done.returncode == 0, done.stderr
         assert names(tmp_path / "y.json") == ["in"]
+
+    def test_nothing_is_left_of_it_behind_the_window(self, tmp_path: Path) -> None:
+        program = (
+            "enter = record_function.__enter__\n"
+            "with ov.record('y.json', capture_range='chosen', plain_steps=0):\n"
+            "    with record_function('chosen'): assert record_function.__enter__ is not enter\n"
+            "    assert record_function.__enter__ is enter\n"
+        )
+        done = execute([sys.executable, "-c", HEAD + program], tmp_path)
+        assert done.returncode == 0, done.stderr
 
     def test_scripted_ranges_still_compile(self, tmp_path: Path) -> None:
         program = (

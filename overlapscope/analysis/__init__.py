@@ -56,6 +56,6 @@ def analyze_trace(
         devices=tuple(analysis.result for analysis in devices),
         environment=describe(trace),
         predicted_by=trace.predicted_by,
-        host=None if len(trace.gpu_ops) else describe_host(trace),
+        host=describe_host(trace),
     )
     return TraceAnalysis(result, tuple(devices), trace)

@@ -8,9 +8,11 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.late_launch import loading
+from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.results import HostStep, HostUse, OpTime, ThreadUse, Window
 from overlapscope.intervals import I64, Intervals, covered, cut, intersect, subtract, union
+from overlapscope.lost import GPU_OPS
 from overlapscope.trace import HostEvents, Trace
 
 MOST_OPS = 20
@@ -19,7 +21,10 @@ _ALONE = "_SingleProcessDataLoaderIter"
 
 def describe_host(trace: Trace) -> HostUse | None:
     """What the thread did that marks the steps, in each step and without those of the recorder's warm-up; without steps
-    what the thread with the most ops did while the host recorded anything. None where it recorded nothing."""
+    what the thread with the most ops did while the host recorded anything. None where it recorded nothing, and where
+    something was done on a GPU, if only by what is lost."""
+    if len(trace.gpu_ops) or GPU_OPS & {*trace.damage.impossible_by} or len(recorded_launches(trace)[0]):
+        return None
     notes = trace.annotations.take(judged_steps(trace))
     if not len(notes) and is_step(trace.annotations).any():
         return None

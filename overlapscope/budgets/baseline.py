@@ -235,6 +235,8 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
 
 def _values(samples: list[Sample]) -> Iterator[tuple[Metric, Direction | None, str | None, list[float | None]]]:
     for metric in METRICS.values():
+        if metric.of_host:
+            continue
         directions: tuple[Direction | None, ...] = (None, "h2d", "d2h") if metric.directional else (None,)
         for direction in directions:
             yield metric, direction, None, [_rounded(metric.read(sample, direction)) for sample in samples]

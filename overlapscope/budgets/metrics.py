@@ -10,7 +10,7 @@ from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.results import Period, missing_ns
 from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.lost import CAUSES, FIGURES, Part
+from overlapscope.lost import CAUSES, FIGURES, HOST, Part
 
 Direction = Literal["h2d", "d2h"]
 Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
@@ -55,7 +55,8 @@ class Metric:
     """Whether it can be asked of one direction of copies alone."""
     by_range: bool = True
     of_host: bool = False
-    """Whether it means something without GPU activity, of the host's steps."""
+    """Whether it is of the host's steps of a program without GPU activity, and of no other. What GPU programs are held
+    to must not be met by a recording that lacks the GPU."""
     rests_on: frozenset[Part] = FIGURES
     """The parts of the recording that it is computed from: where some of one may be lost, it is unknown."""
 
@@ -188,23 +189,9 @@ METRICS: Final[dict[str, Metric]] = {
             id="step_time",
             unit="ns",
             more_is_better=False,
-            formula="length of the step on the device, from its first op on the main stream to the next step's; "
-            "without GPU activity on the host, from mark to mark",
+            formula="length of the step on the device, from its first op on the main stream to the next step's",
             read=lambda s, _: float(s.figures.span_ns),
             blames=("idle", "exposed-copy", "exposed-comm", "kernels"),
-            of_host=True,
-        ),
-        Metric(
-            id="data_loading_pct",
-            unit="pct",
-            more_is_better=False,
-            formula="idle time of the GPU caused by the DataLoader (cause data-loading), as a share of the step; "
-            "without GPU activity the time that the thread of the steps was inside the DataLoader's next",
-            read=lambda s, _: _pct(s.figures.idle_by_cause.get(IdleCause.DATA_LOADING, 0), s.figures.span_ns),
-            whole=lambda s, _: s.figures.span_ns,
-            blames=("idle",),
-            of_host=True,
-            rests_on=CAUSES,
         ),
         Metric(
             id="compute_time",
@@ -235,6 +222,30 @@ METRICS: Final[dict[str, Metric]] = {
             needs="copies",
             directional=True,
             by_range=False,
+        ),
+        Metric(
+            id="host_step_time",
+            unit="ns",
+            more_is_better=False,
+            formula="length of the step on the host, from mark to mark, of a program that does nothing on a GPU",
+            read=lambda s, _: float(s.figures.span_ns),
+            blames=(),
+            of_host=True,
+            by_range=False,
+            rests_on=HOST,
+        ),
+        Metric(
+            id="host_loading_pct",
+            unit="pct",
+            more_is_better=False,
+            formula="time that the thread of the steps was inside the DataLoader's next, as a share of the step, of a "
+            "program that does nothing on a GPU",
+            read=lambda s, _: _pct(s.figures.idle_by_cause.get(IdleCause.DATA_LOADING, 0), s.figures.span_ns),
+            whole=lambda s, _: s.figures.span_ns,
+            blames=(),
+            of_host=True,
+            by_range=False,
+            rests_on=HOST,
         ),
     )
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from overlapscope.analysis.results import Device, HostUse, TraceResult
+from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.budgets.doubt import doubt
 from overlapscope.budgets.metrics import Sample
 from overlapscope.budgets.missing import Absent
@@ -86,8 +86,8 @@ class _Finder:
     def at(self, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[Piece]:
         """The pieces of one device."""
         budget = self.overridden(subject)
-        if device is None and trace.host is not None and budget.what.of_host:
-            yield from self._host(subject, trace, trace.host)
+        if budget.what.of_host:
+            yield from self._host(subject, trace)
             return
         missing = doubt(trace, budget.what.rests_on)
         if device is None or missing is not None:
@@ -101,14 +101,17 @@ class _Finder:
         else:
             yield from self._steps(subject, trace, device)
 
-    def _host(self, subject: Subject, trace: TraceResult, host: HostUse) -> Iterator[Piece]:
-        base, missing = self.overridden(subject), doubt(trace, HOST)
-        if missing is None and (base.where.range is not None or base.scope == "window"):
-            missing = "without GPU activity there are figures of whole steps alone"
-        if missing is not None:
+    def _host(self, subject: Subject, trace: TraceResult) -> Iterator[Piece]:
+        base, host = self.overridden(subject), trace.host
+        missing = doubt(trace, HOST)
+        if missing is None and host is None:
+            missing = "it is of programs that do nothing on a GPU"
+        if missing is None and base.scope == "window":
+            missing = "it is of steps alone"
+        if missing is not None or host is None:
             yield Piece(base, subject, trace, missing=missing)
         else:
-            yield from self._grouped(subject, trace, None, of_host(host, skip=base.skip_steps), bool(host.by_steps))
+            yield from self._grouped(subject, trace, None, of_host(host, skip=base.skip_steps), host.by_steps)
 
     def _ranges(self, subject: Subject, trace: TraceResult, device: Device) -> Iterator[Piece]:
         anywhere = False

@@ -178,7 +178,8 @@ class Schedule:
         if self.capture_range is not None:
             return f"The program never entered a range {self.capture_range} on its main thread: there is no trace."
         if self.by_clock:
-            return f"The program ended within the delay of {self.delay_s or 0:g} s: there is no trace."
+            when = f"{self.delay_s or 0:g} s after the start (not on the main thread: with the next step)"
+            return f"The program ended before a window opened, {when}: there is no trace."
         return "The program ended before anything was to be recorded: there is no trace."
 
     @property

@@ -15,6 +15,7 @@ from overlapscope.sources import kineto
 from overlapscope.sources._crew import Crew
 from overlapscope.sources._progress import Progress
 from overlapscope.sources.files import LIMIT_BYTES
+from overlapscope.sources.pipes import is_pipe, named
 from overlapscope.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
@@ -36,7 +37,7 @@ def load(
     cache: bool = True,
     meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
-    """The Trace in one file.
+    """The Trace in one file; `-` is standard input.
 
     `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
@@ -46,7 +47,7 @@ def load(
 
     Raises UnreadableTrace with a sentence for the user.
     """
-    path = Path(source)
+    source = path = named(source)
     if path.is_dir():
         raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
     crew = Crew(meanwhile=meanwhile)
@@ -117,8 +118,10 @@ def is_trace_name(name: str) -> bool:
 
 def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
     """The files, and what is left out, in sentences."""
-    path = Path(source)
+    path = named(source)
     try:
+        if is_pipe(path):
+            return [path], []
         if path.is_dir():
             inside = sorted(path.iterdir(), key=natural)
             files = [one for one in inside if is_trace_name(one.name) and _may_be_read(one)]
