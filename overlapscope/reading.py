@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.sources import LIMIT_BYTES, load, look
+from overlapscope.sources.pipes import named, place
 
 if TYPE_CHECKING:
     from overlapscope.budgets.baseline import Baseline
@@ -48,13 +49,13 @@ def read_report(
     from overlapscope.report import Report, build
     from overlapscope.rules import costliest_first
 
+    limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     found = look(paths)
     files = found.files
-    written = {path: _begins_like(_BEGINS_LIKE_A_REPORT, path) for path in files}
+    written = {path: _begins_like(_BEGINS_LIKE_A_REPORT, path, limit) for path in files}
     reports = [_from_json(path) for path in files if written[path]]
     if reports and plain_step_ns is not None:
         raise UsageError(TOLD_OF_A_REPORT)
-    limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if not written[path]]
     if analyses:
         reports.append(build(analyses, replayed=False, plain_step_ns=plain_step_ns))
@@ -82,8 +83,8 @@ def read_baseline(
     """
     from overlapscope.budgets import baseline, baseline_file
 
-    if _begins_like(_BEGINS_LIKE_A_BASELINE, Path(path)):
-        return baseline_file.from_json(_bytes(Path(path)), str(path))
+    if _begins_like(_BEGINS_LIKE_A_BASELINE, named(path)):
+        return baseline_file.from_json(_bytes(named(path)), str(path))
     report = read_report([path], limit_bytes=limit_bytes, cache=cache)
     return baseline.of(report, ranges=ranges, allow_predicted=allow_predicted)
 
@@ -137,9 +138,9 @@ def read_ranks_report(path: Path) -> RanksReport:
     return report
 
 
-def _begins_like(pattern: re.Pattern[bytes], path: Path) -> bool:
+def _begins_like(pattern: re.Pattern[bytes], path: Path, limit_bytes: int = LIMIT_BYTES) -> bool:
     try:
-        with path.open("rb") as file:
+        with place(path, limit_bytes).open("rb") as file:
             return pattern.match(file.read(_HEAD_BYTES)) is not None
     except OSError:
         # Whoever reads it as a trace says what is wrong.
@@ -148,7 +149,7 @@ def _begins_like(pattern: re.Pattern[bytes], path: Path) -> bool:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return place(path, LIMIT_BYTES).read_bytes()
     except OSError as error:
         raise UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check its permissions.") from None
 

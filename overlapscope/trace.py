@@ -246,6 +246,8 @@ class Damage:
     """Events of any table left out because their time is negative, absurd or missing."""
     impossible_by: dict[str, int] = field(default_factory=dict)
     """The same by the part of the recording that they belong to (`overlapscope.lost`)."""
+    impossible_sizes: dict[str, int] = field(default_factory=dict)
+    """GPU ops whose size is taken as unknown, as no copy moves so much in its time, likewise by part."""
     examples: tuple[str, ...] = ()
     """Up to three short descriptions, for the person who looks into it."""
 

@@ -11,6 +11,7 @@ import random
 import re
 import tracemalloc
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,83 @@ def test_damage_in_every_event_is_still_read_at_speed(tmp_path: Path) -> None:
     assert len(trace.gpu_ops) == 20_002
     assert trace.damage.repaired_events == 20_000
     assert len(trace.damage.examples) == 3
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "1,",
+        '"a",',
+        "null,",
+        "[{}],",
+        '""',
+        "0",
+        '{"ph":"X"}]',
+        '{"ph":"X"},1,',
+        '{"ph":"X"},"',
+        "]}",
+        '],"',
+        '{"a":[' + "{}," * 300,
+    ]
+    + ['"traceEvents":[', '{"a":"\\q"},', '{"a":{},', '{"ph":"M"},],'],
+)
+def test_however_much_noise_is_read_in_a_time_that_grows_with_it(tmp_path: Path, noise: str) -> None:
+    # A million characters, over which searching anew at each would take half an hour.
+    many = noise * (1_000_000 // len(noise))
+    with suppress(UnreadableTrace):
+        assert "last" in names(read(tmp_path, f"[{kernel_text('1.0')},{many},{kernel_text('9.0', name='last')}]"))
+    if noise == '"traceEvents":[':
+        with suppress(UnreadableTrace):
+            read(tmp_path, f'{{"a": {{{many}')
+
+
+# -- figures beyond belief
+
+
+def copy_text(ts: float, dur: float, size: int, way: str = "HtoD (Pinned -> Device)") -> str:
+    args = f'{{"device": 0, "stream": 9, "bytes": {size}}}'
+    return kernel_text(str(ts), str(dur), f"Memcpy {way}", args).replace('"kernel"', '"gpu_memcpy"')
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[(1 << 63) - 1] * 2, [1 << 62] * 3, [(1 << 50) + 1] * 3, [1 << 50] * 10_000],
+    ids=["2", "3", "each", "sum"],
+)
+def test_sizes_never_add_up_to_less_than_nothing(tmp_path: Path, sizes: list[int]) -> None:
+    # Half of them on the device, where any bandwidth is possible.
+    ways = ("HtoD (Pinned -> Device)", "DtoD (Device -> Device)")
+    copies = [copy_text(10 + number, 8e6, size, ways[number % 2]) for number, size in enumerate(sizes)]
+    trace = read(tmp_path, around(*copies, copy_text(2, 1, 1000)))
+    assert sum(trace.damage.impossible_sizes.values()) >= len(sizes)
+    [device] = analyze(trace).devices
+    assert all(group.bytes is None or 0 <= group.bytes <= 1000 for group in device.copies)
+
+
+def test_a_copy_at_an_impossible_bandwidth_is_no_measure_of_others(tmp_path: Path) -> None:
+    honest = [copy_text(1000.5 * number, 2.0, 50_000) for number in range(1, 5)]
+    large = [copy_text(1000.0 * number, 900.0, 512 << 20) for number in range(5, 15)]
+    trace = read(tmp_path, around(*honest, *large, copy_text(20_000, 0.001, 512 << 20)))
+    assert trace.gpu_ops.bytes[-1] == -1
+    assert (trace.gpu_ops.bytes[trace.gpu_ops.stream == 9] >= 0).sum() == 14
+    report = analyze(trace)
+    assert not [finding for finding in report.findings if finding.rule == "slow-link"]
+    [check] = [check for check in report.traces[0].trust.checks if check.id == "copy-sizes"]
+    assert check.status == "warn"
+    assert check.detail.startswith("1 GPU op has an impossible size")
+
+
+def test_a_copy_of_a_time_rounded_to_nothing_keeps_its_size(tmp_path: Path) -> None:
+    trace = read(tmp_path, around(copy_text(5, 0, 4096)))
+    assert trace.damage == CLEAN
+    assert 4096 in trace.gpu_ops.bytes
+
+
+def test_durations_that_add_up_to_years_are_no_recording(tmp_path: Path) -> None:
+    # Events all along ten days, each as long as that: their sum exceeds 64 bits.
+    days = [kernel_text(str(500_000_000 * number), "8.6e11") for number in range(1, 1800)]
+    with pytest.raises(UnreadableTrace, match="over two years"):
+        read(tmp_path, around(*days * 6))
 
 
 # -- values of a wrong type

@@ -327,7 +327,7 @@ def test_an_error_that_nobody_foresaw_is_no_failed_budget(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    for place in ("overlapscope.reading.expand", "overlapscope.ranks.files.expand", "overlapscope.sources.expand"):
+    for place in ("overlapscope.reading.look", "overlapscope.ranks.files.expand", "overlapscope.sources.look"):
         monkeypatch.setattr(place, fail)
     monkeypatch.setattr("overlapscope.sources.load", fail)
     trace = str(GOOD)
@@ -345,7 +345,7 @@ def test_what_the_system_refuses_is_told_in_a_sentence(
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error", "disk.json")
 
-    monkeypatch.setattr("overlapscope.reading.expand", fail)
+    monkeypatch.setattr("overlapscope.reading.look", fail)
     assert main(["check", str(GOOD)]) == 2
     assert capfd.readouterr().err == "overlapscope: error: disk.json: Input/output error.\n"
 

@@ -7,6 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 from urllib.parse import quote, urlsplit
@@ -241,6 +242,29 @@ def test_a_body_is_stored_only_for_who_has_the_token_and_where_one_is_due(local:
         head = {"Host": "localhost", "Content-Length": "1000000000", **more}
         lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
         assert raw(local, f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize("more", ["", "Connection: keep-alive\r\n"])
+@pytest.mark.parametrize(
+    ("version", "coding"),
+    [("1.0", "Content-Length: {}\r\n"), ("1.1", "Content-Length: {}\r\n"), ("1.1", "Transfer-Encoding: chunked\r\n")],
+)
+def test_a_body_that_is_refused_is_not_taken_for_the_next_request(
+    local: Served, more: str, version: str, coding: str
+) -> None:
+    inner = f"GET /_dash-layout HTTP/1.1\r\n{head_of(local)}\r\n"
+    head = f"POST /api/upload?name=x HTTP/{version}\r\nHost: localhost\r\n{more}{coding.format(len(inner))}\r\n"
+    for sent in (head + inner, head):
+        with socket.create_connection(("127.0.0.1", local.port), timeout=30) as connection:
+            connection.sendall(sent.encode())
+            answer = b""
+            with suppress(ConnectionError):
+                while part := connection.recv(1 << 16):
+                    answer += part
+                    if sent == head:
+                        connection.sendall(inner.encode())
+        assert answer.count(b"HTTP/1.") <= 1 and b"props" not in answer
+        assert answer[9:12] in (b"", b"401")
 
 
 # -- only the traces given

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.rules import _page, all_rules, find_all
 from overlapscope.rules._claims import claims, judged_windows
 from overlapscope.rules._text import counted, duration, listed, name, size
-from overlapscope.rules.finding import Finding
+from overlapscope.rules.finding import Draft, Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.sources import load
 from overlapscope.trace import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, make_trace, recordings
 from tests.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
+from tests.test_sums import gpu_ops, host_events
 
 DATA = Path(__file__).parents[1] / "traces"
 RECORDINGS = [path.relative_to(DATA).as_posix().removesuffix(".json.gz") for path in recordings()]
@@ -388,3 +392,34 @@ def test_sizes_counts_lists_and_names() -> None:
     assert [listed(words) for words in ([1], [1, 2], [1, 2, 3])] == ["1", "1 and 2", "1, 2 and 3"]
     assert name("a\nb  c\x1b") == "a b c"
     assert len(name("x" * 1000)) == 90
+
+
+# -- costs are of time that there is
+
+
+@settings(max_examples=150)
+@given(
+    ops=gpu_ops(),
+    size=st.sampled_from((1, 1 << 10, 1 << 30)),
+    calls=host_events("cudaDeviceSynchronize", "cudaMalloc", "cudaHostAlloc"),
+    cpu_ops=host_events("aten::copy_", "aten::pin_memory", "enumerate(DataLoader)#_next"),
+)
+def test_no_finding_costs_more_than_all_the_time_there_is(
+    ops: list[Op], size: int, calls: list[Host], cpu_ops: list[Host]
+) -> None:
+    # Sizes without measure too: what a rule adds up must hold for any.
+    ops = [op._replace(size=op.size * size) for op in ops]
+    analysis = analyze_trace(make_trace(ops, calls=calls, cpu_ops=cpu_ops))
+    spans = {device.result.device: device.result.span_ns for device in analysis.devices}
+    for finding in find_all([analysis]):
+        assert 0 <= finding.cost_ns <= spans[finding.device], finding
+        assert 0 <= finding.bound_ns <= spans[finding.device], finding
+
+
+def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis = analyze_trace(make_trace([Op(Kind.COMPUTE, 0, 100, launch=(0, 1))]))
+    claim = Draft(title="t", detail="d", advice="a", bound_ns=10**6)
+    rule = replace(all_rules()[0], check=lambda *_: iter([claim]), fixes=())
+    monkeypatch.setattr("overlapscope.rules.all_rules", lambda: (rule,))
+    [finding] = find_all([analysis])
+    assert finding.cost_ns == finding.bound_ns == 100

@@ -36,8 +36,6 @@ MUCH_MISSING = 0.1
 """Of the window; beyond this nobody knows what the program did."""
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
-FASTEST_BYTES_PER_NS = 1_000
-"""No link between host and device is so fast."""
 _US_NS = 1_000
 _NAMED = 4
 """Calls that are told of by name."""
@@ -45,7 +43,15 @@ _NAMED = 4
 
 def judge_file(trace: Trace) -> list[Check]:
     """Checks of the source and of the recording as a whole."""
-    return [_complete(trace), _readable(trace), _times(trace), _activity(trace), _clock(trace), _dropped(trace)]
+    return [
+        _complete(trace),
+        _readable(trace),
+        _times(trace),
+        _sizes(trace),
+        _activity(trace),
+        _clock(trace),
+        _dropped(trace),
+    ]
 
 
 def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> list[Check]:
@@ -141,11 +147,26 @@ def _times(trace: Trace) -> Check:
     )
 
 
+def _sizes(trace: Trace) -> Check:
+    wrong = Counter({part: count for part, count in trace.damage.impossible_sizes.items() if part in WORDS})
+    if not wrong:
+        return Check(id="copy-sizes", status="ok", detail="All sizes are possible.")
+    count = wrong.total()
+    return Check(
+        id="copy-sizes",
+        status="warn",
+        detail=f"{plural(count, 'GPU op')} {'has' if count == 1 else 'have'} an impossible size (a copy at over 1 "
+        f"TB/s, or more than 64 bits hold): {_counted(wrong)}. Bytes and bandwidths leave that out; the times may be "
+        "wrong too.",
+        lost=_listed(wrong),
+    )
+
+
 def _timeless(trace: Trace) -> Counter[Part]:
-    """Events without a duration, and copies that no link is fast enough for, by what they are of.
+    """Events without a duration, by what they are of.
 
     Where a file has whole microseconds only, what is shorter has none, so GPU ops are told of where all of a kind have
-    none, and copies where a microsecond would not do.
+    none.
     """
     ops = trace.gpu_ops
     length = ops.end_ns - ops.start_ns
@@ -154,11 +175,10 @@ def _timeless(trace: Trace) -> Counter[Part]:
         for table in (ops, trace.cpu_ops)
     )
     none = length == 0
-    fast = ops.is_copy & (ops.bytes > FASTEST_BYTES_PER_NS * (length + (_US_NS if coarse else 1)))
     found: Counter[Part] = Counter()
     for kind, part in OF_KIND.items():
         mine = ops.kind == kind
-        found[part] += int((mine & (fast | none if not coarse or none[mine].all() else fast)).sum())
+        found[part] += int((mine & none).sum()) if not coarse or none[mine].all() else 0
     hosts: tuple[tuple[Part, Table], ...] = (
         ("calls", trace.runtime_calls),
         ("ops", trace.cpu_ops),

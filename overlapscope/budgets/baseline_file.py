@@ -91,12 +91,12 @@ def from_json(data: bytes, source: str) -> Baseline:
         for one in baseline.series
         if one.metric == "step_time" and one.cause is None
     }
-    for one in baseline.devices:
-        if one.steps and (one.rank, one.device, STEPS) not in timed:
-            raise UnreadableTrace(f"{source}: device {one.device} has steps without a step_time; {_ANEW}.")
     for line in baseline.series:
         samples = timed.get((line.rank, line.device, line.scope), 0)
         _check_line(line, known.get((line.rank, line.device)), samples, source)
+    for one in baseline.devices:
+        if one.steps and (one.rank, one.device, STEPS) not in timed:
+            raise UnreadableTrace(f"{source}: device {one.device} has steps without a step_time; {_ANEW}.")
     return baseline
 
 

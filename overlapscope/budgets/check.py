@@ -24,7 +24,7 @@ from overlapscope.jobs import mixture
 from overlapscope.report import Report, of_program
 from overlapscope.words import clean, plural
 
-_DATA_LOST = ("events-readable", "durations", "dropped-ops")
+_DATA_LOST = ("events-readable", "durations", "copy-sizes", "dropped-ops")
 """Trust checks whose warning means that figures may be off."""
 _NAMED = 3
 

@@ -157,10 +157,14 @@ class Command:
                 f"{launcher} [options] -m overlapscope run SCRIPT."
             )
         run = _Run(args)
-        ending = (script.run_module if args.module else script.run_script)(args.script, args.arguments)
+        try:
+            ending = (script.run_module if args.module else script.run_script)(args.script, args.arguments)
+        except UsageError:
+            run.put_back()
+            raise
         interrupted = ending.interrupted
         try:
-            run.report()
+            run.report(died=ending.died)
         except KeyboardInterrupt:
             interrupted = True
         except Exception as error:
@@ -220,10 +224,18 @@ class _Run:
         if args.open:
             require_packages()
         self._recording.prepare()
-        path = self._recording.shown(self._recording.path)
+        one = self._recording.shown(self._recording.path)
+        paths = [one] if args.repeat == 1 else [window_path(one, number + 1) for number in range(args.repeat)]
         inputs = () if args.module else (args.script,)
-        for number in range(args.repeat):
-            check_output(path if args.repeat == 1 else window_path(path, number + 1), force=force, inputs=inputs)
+        for path in paths:
+            check_output(path, force=force, inputs=inputs)
+        self._former: list[tuple[Path, Path]] = []
+        """Traces that were there, and where they are now: nobody is to take one for this program's."""
+        for path in paths:
+            if path.exists():
+                kept = path.absolute().with_name(f"{path.name}.old")
+                os.replace(path, kept)
+                self._former.append((path.absolute(), kept))
         if self._children is not None:
             if self._recording.rank is None:
                 children.make_room(self._children, force=force)
@@ -238,14 +250,19 @@ class _Run:
         """Whether this is a child of the program that has come to the program's end, too."""
         return os.getpid() != self._process
 
-    def report(self) -> None:
+    def put_back(self) -> None:
+        """Nothing was run: former traces stay where they were."""
+        for path, kept in self._former:
+            os.replace(kept, path)
+
+    def report(self, *, died: bool) -> None:
         """End the recording, and say what became of it."""
         if self.in_forked_child:
             return
         with suppress(Exception):
             sys.stdout.flush()
         recording = self._recording
-        written = self._finish()
+        written = self._finish(died=died)
         self._tell_children()
         if written and not recording.rank:
             self._analyze()
@@ -256,10 +273,15 @@ class _Run:
     def _last_words(self) -> None:
         self._finish()
 
-    def _finish(self) -> bool:
+    def _finish(self, *, died: bool = False) -> bool:
         """Whether there is a trace."""
         recording = self._recording
-        written = recording.finish()
+        written = recording.finish(died=died)
+        for path, kept in self._former:
+            if path.exists():
+                kept.unlink(missing_ok=True)
+            else:
+                self._tell(f"the trace that was there before is now {kept.name}.")
         self._tell_hazards()
         if recording.failure is not None:
             self._tell(recording.failure)

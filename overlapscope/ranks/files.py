@@ -20,6 +20,7 @@ from urllib.parse import unquote
 from overlapscope.errors import MissingPackage, UnreadableTrace, UsageError
 from overlapscope.reading import is_ranks_report
 from overlapscope.sources import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, natural
+from overlapscope.sources.pipes import place
 from overlapscope.words import shorten, size
 
 _WEB = ("http", "https")
@@ -127,7 +128,7 @@ def _of_path(source: str | Path) -> list[Location]:
         paths = [path for path in paths if path.suffix.lower() != ".json" or not is_ranks_report(path)]
         if not paths:
             raise UnreadableTrace(f"{source}: no trace in this directory, but for a report of ranks; name another.")
-    return [Location(str(path), str(path.absolute())) for path in paths]
+    return [Location(str(path), str(place(path, LIMIT_BYTES).absolute())) for path in paths]
 
 
 def _of_url(url: str) -> list[Location]:

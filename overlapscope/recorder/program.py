@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.errors import OverlapscopeError
-from overlapscope.recorder import trace_file
+from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder._torch_import import when_torch_is_imported
 from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.own_profiler import unpack
 from overlapscope.recorder.recording import Recording
+from overlapscope.recorder.session import Session
 from overlapscope.recorder.termination import held
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
@@ -82,10 +83,21 @@ class ProgramRecording(Recording):
         """Mark the end of a step; from now on neither the optimizer nor an ignored profiler marks any."""
         self._mark(_Marks.PROGRAM)
 
-    def finish(self) -> bool:
-        """End, and say whether there is a trace now. In a forked child there never is."""
+    def finish(self, *, died: bool = False) -> bool:
+        """End, and say whether there is a trace now. In a forked child there never is.
+
+        `died` is whether an exception ended the program: what it did before it marked a step or used a GPU is no
+        recording of it then, and would be in the way of the next.
+        """
         if self._recorder is None or os.getpid() != self._in_process:
             return False
+
+        def why_worthless(session: Session) -> str | None:
+            if len(devices.activities(cuda=devices.cuda_is_up())) > 1:
+                return None
+            return "died of an exception" if died else "ran no op" if session.empty else None
+
+        self._recorder.why_worthless = why_worthless
         try:
             with held():
                 if self._own_recording is not None:

@@ -87,6 +87,8 @@ class Recorder:
         """When the last step ended."""
         self._notes: list[str] = []
         self._failures: list[str] = []
+        self.why_worthless: Callable[[Session], str | None] | None = None
+        """Says why a recording without steps is not to be written, where that is so."""
 
     @property
     def running(self) -> bool:
@@ -236,12 +238,14 @@ class Recorder:
     def make_room(self) -> None:
         """End what is being recorded where its events take too much memory."""
         take = self._running
-        if take is None or self._guard is None or self._guard.exceeded_bytes is None:
+        exceeded_bytes = None if take is None or self._guard is None else self._guard.exceeded_bytes
+        if take is None or exceeded_bytes is None:
             return
         where = f", in step {self._steps}" if self._steps else ""
+        least = " With stacks an eighth of that is the limit." if self._options.stacks else ""
         take.notes.append(
-            f"Recording ended early{where}: the program and the profiler together had taken "
-            f"{self._guard.exceeded_bytes / 1e9:.2f} GB more memory (--max-size)."
+            f"Recording ended early{where}: its events had taken up to {exceeded_bytes / 1e9:.2f} GB of memory "
+            f"(--max-size).{least}"
         )
         if self._stage is Stage.REHEARSAL:
             with self._timer.pausing(self._steps):
@@ -377,6 +381,12 @@ class Recorder:
         """Stop, and write what counts, unless that is in the file."""
         self._stop()
         take = self._counting
+        if not (self._steps or self._done) and take is not None and take.session is not None and self.why_worthless:
+            reason = self.why_worthless(take.session)
+            if reason is not None:
+                self._rehearsal = self._recording = None
+                self._fail(f"The program marked no step, used no GPU and {reason}: there is no trace.")
+                return
         if take is None or not take.wanted or (self._done and self._schedule.by_steps and not take.judged_ns):
             self._recording = None
             return
@@ -420,7 +430,7 @@ class Recorder:
             session = Session(self._options)
         except Exception as error:
             raise RecordingFailed(f"torch.profiler does not start: {_first_line(error)}") from error
-        self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much)
+        self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much, stacks=self._options.stacks)
         self._stage = stage
         self._mark_ns = time.perf_counter_ns()
         return Take(window, session, wanted=self._slow is None)

@@ -32,6 +32,7 @@ from overlapscope.recorder.destination import (
 )
 from overlapscope.recorder.ignored_profilers import IgnoredProfilers
 from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
@@ -57,6 +58,7 @@ _UNTIMED = (
     "No plain steps were timed: with CUDA 12 and older, or TEARDOWN_CUPTI=0, CUPTI stays attached after a recording "
     "and slows the program. Pass what a step takes without a profiler as --plain-step."
 )
+_UNGUARDED = "This system does not say how much memory events take, so --max-size has no effect (it needs glibc 2.33)."
 
 
 class Recording:
@@ -161,8 +163,8 @@ class Recording:
         self._cuda_is_up = False
         """CUDA was initialised after a start that was put off."""
         self._checker: HazardChecker | None = None
-        self._untimed: tuple[str, ...] = ()
-        """Why no plain steps are timed, where that is so."""
+        self._remarks: tuple[str, ...] = ()
+        """What this system cannot do."""
         self._shown_from = None if self._asked_path.is_absolute() else Path.cwd()
         """Where the person is, to whom paths are shown as they were asked for."""
         self._told = 0
@@ -225,7 +227,7 @@ class Recording:
         late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
         elsewhere = (_ELSEWHERE,) if self._stepped_elsewhere and not self._stepped else ()
         ignored = self._ignored_profilers.note if self._ignored_profilers is not None else None
-        told = (*late, *elsewhere, *self._untimed, *self._gave_way, *((ignored,) if ignored else ()), *checked)
+        told = (*late, *elsewhere, *self._remarks, *self._gave_way, *((ignored,) if ignored else ()), *checked)
         return () if self._recorder is None else (*self._recorder.notes, *told)
 
     @property
@@ -250,7 +252,9 @@ class Recording:
         schedule = self._schedule
         if schedule.plain_steps and cupti.stays_attached():
             schedule = replace(schedule, plain_steps=0)
-            self._untimed = (_UNTIMED,)
+            self._remarks += (_UNTIMED,)
+        if self._max_size_bytes != DEFAULT_MAX_SIZE_BYTES and taken_bytes() is None:
+            self._remarks += (_UNGUARDED,)
         recorder = Recorder(
             self._file_to_write,
             schedule,

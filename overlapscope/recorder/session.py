@@ -135,6 +135,12 @@ class Session:
             self._profiler.stop_trace()
         _running.discard(self)
 
+    @property
+    def empty(self) -> bool:
+        """Whether no op was recorded, once stopped. Takes a microsecond for each event."""
+        results = getattr(self._profiler.profiler, "kineto_results", None)
+        return results is None or not any("::" in event.name() for event in results.events())
+
     def write(self, path: Path, *, since_ns: int) -> Written:
         """Write the trace, once stopped; see `trace_file.write`. Raises RecordingFailed."""
         export = self._profiler.export_chrome_trace

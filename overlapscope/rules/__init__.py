@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -94,8 +95,10 @@ class _Drafts:
         self.analysis, self.device = analysis, device
         self.claims = claims(analysis, device)
         floor = floor_ns(device.result)
+        # Whatever a rule adds up, nothing costs more than all the time there is.
+        most = self.claims.judged_ns
         self.found = tuple(
-            (rule, draft)
+            (rule, draft if draft.bound_ns <= most else replace(draft, bound_ns=most))
             for rule in all_rules()
             for draft in rule.check(analysis, device, self.claims)
             if "info" in (draft.severity, rule.severity) or draft.bound_ns >= floor

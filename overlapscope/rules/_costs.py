@@ -82,7 +82,8 @@ class Costs:
             return None
         # The lead-in is replayed too, but not judged. Warm-up steps gain as the others do, and a share of the whole
         # does not depend on where the first judged step happens to begin after the fix.
-        return round(saved * self._judged_ns / max(1, self._device.result.span_ns))
+        span_ns = max(1, self._device.result.span_ns)
+        return round(min(saved, span_ns) * self._judged_ns / span_ns)
 
 
 def _is_whole(device: DeviceAnalysis) -> bool:

@@ -48,7 +48,8 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         exposed = np.zeros(len(slow.rows), np.int64)
         np.add.at(exposed, row, covered(timeline.exposed_copy, start, end))
         each = np.minimum(slow.excess_ns, exposed)
-        cost = int(each.sum())
+        # Two copies that run together for a moment share its exposed time.
+        cost = min(int(each.sum()), found.judged_ns)
         if not found.matters(cost):
             continue
         moved = int(ops.bytes[slow.rows].sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from overlapscope.sources import kineto
 from overlapscope.sources._crew import Crew
 from overlapscope.sources._progress import Progress
 from overlapscope.sources.files import LIMIT_BYTES
+from overlapscope.sources.pipes import is_pipe, named
 from overlapscope.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
@@ -35,7 +37,7 @@ def load(
     cache: bool = True,
     meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
-    """The Trace in one file.
+    """The Trace in one file; `-` is standard input.
 
     `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
@@ -45,7 +47,7 @@ def load(
 
     Raises UnreadableTrace with a sentence for the user.
     """
-    path = Path(source)
+    source = path = named(source)
     if path.is_dir():
         raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
     crew = Crew(meanwhile=meanwhile)
@@ -102,7 +104,8 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
         files, left_out = _look_at(source)
         notes += left_out
         for path in files:
-            first = found.setdefault(path.resolve(), path)
+            # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
+            first = found.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
                 notes.append(f"{path}: is left out, as it is the same file as {first}.")
     return Found(tuple(found.values()), tuple(notes))
@@ -115,8 +118,10 @@ def is_trace_name(name: str) -> bool:
 
 def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
     """The files, and what is left out, in sentences."""
-    path = Path(source)
+    path = named(source)
     try:
+        if is_pipe(path):
+            return [path], []
         if path.is_dir():
             inside = sorted(path.iterdir(), key=natural)
             files = [one for one in inside if is_trace_name(one.name) and _may_be_read(one)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -36,6 +37,7 @@ _SEPARATOR = re.compile(r"[\s,]*")
 _FOOTER = re.compile(r"\]\s*(?:\Z|\}\s*\Z|,\s*(?:\Z|\"[^\"]*(?:\Z|\"\s*(?::|\Z))))")
 _PHASE = re.compile(r"\"ph\"\s*:")
 _EVENT_START = re.compile(r"\{[^{}]{0,300}\"ph\"\s*:")
+_SCALAR = re.compile(r"(?:\"(?:[^\"\\]|\\.)*\"|[-+.\w]+)(?=[\s,\]]|\Z)", re.DOTALL)
 _BARE_WORD = re.compile(
     r"(?<=[:,\[\s])(?:[-+]?(?:nan(?:\([^()]*\))?|inf(?:inity)?)|N/A|undefined|None|True|False)(?=\s*[,}\]])",
     re.IGNORECASE,
@@ -45,7 +47,6 @@ _BAD_ESCAPE = re.compile(r"\\(?:([\"\\/bfnrt]|u[0-9a-fA-F]{4})|)")
 
 
 _CUT = object()
-_NULL = object()
 
 
 @dataclass(slots=True)
@@ -78,132 +79,168 @@ def recover(text: str, *, final: bool) -> Recovered:
     Bytes that are not UTF-8 are expected as `surrogateescape` leaves them.
 
     With `final` False, an event that the end of `text` cuts is left in `rest` for when more text has come;
-    with `final` True it is lost.
+    with `final` True it is lost. However the text is damaged, this takes time in proportion to its length.
     """
-    found = Recovered()
-    invalid = not text.isascii() and _SURROGATE.search(text) is not None
-    at = 0
-    while True:
-        separator = _SEPARATOR.match(text, at)
-        start = separator.end() if separator is not None else at
-        if start == len(text):
-            found.rest = ""
-            return found
-        if text[start] == "]":
-            if len(text) - start < END_SIGHT and not final:
-                found.rest = text[start:]
-                return found
-            if _is_array_end(text, start):
-                found.footer = text[start + 1 :]
-                return found
-            at = start + 1
-            found.lost_bytes += 1
-            _remember(found, "lost: a bracket amid the events", text[start : start + 80])
-            continue
-        if text[start] == "[":
-            # No event is a list. Read as one, it would take all events behind it along.
-            at = start + 1
-            found.lost_bytes += 1
-            _remember(found, "lost: a bracket amid the events", text[start : start + 80])
-            continue
-        value, at, damaged = _next_value(text, start, final=final)
-        if value is _CUT:
-            found.rest = text[start:]
-            return found
-        typed = None if value is None else convert(value)
-        if typed is None:
-            _lose(found, text, start, at)
-            if at == len(text):
+    return _Recovery(text, final=final).all()
+
+
+class _Recovery:
+    """Goes through damaged text once. Where events end and begin is looked up, so that no search is made twice."""
+
+    def __init__(self, text: str, *, final: bool) -> None:
+        self._text = text
+        self._final = final
+        self._ends = [found.end() for found in BOUNDARY.finditer(text)]
+        self._phases = [found.start() for found in _PHASE.finditer(text)]
+        self._starts = [found.start() for found in _EVENT_START.finditer(text)]
+        self._credit = 4 * len(text) + _MAX_EVENT_CHARS
+        """Characters that may yet be read in vain for objects with boundaries inside."""
+
+    def all(self) -> Recovered:
+        text, found, at = self._text, Recovered(), 0
+        invalid = not text.isascii() and _SURROGATE.search(text) is not None
+        while True:
+            start = _behind_separator(text, at)
+            if start == len(text):
                 found.rest = ""
                 return found
-            continue
-        event, repaired = typed
-        damaged |= invalid and _SURROGATE.search(text, start, at) is not None
-        found.events.append(event)
-        if repaired or damaged:
-            found.repaired_events += 1
-            _remember(found, "repaired", text[start:at])
+            if text[start] == "]" and len(text) - start < END_SIGHT and not self._final:
+                found.rest = text[start:]
+                return found
+            if text[start] == "]" and self._is_array_end(start):
+                found.footer = text[start + 1 :]
+                return found
+            if text[start] in "[]":
+                # No event is a list. Read as one, it would take all events behind it along.
+                at = start + 1
+                found.lost_bytes += 1
+                _remember(found, "lost: a bracket amid the events", text[start : start + 80])
+                continue
+            value, at, damaged = self._event(start) if text[start] == "{" else (*self._behind_noise(start), True)
+            if value is _CUT:
+                found.rest = text[start:]
+                return found
+            typed = None if value is None else convert(value)
+            if typed is None:
+                _lose(found, text, start, at)
+                continue
+            event, repaired = typed
+            damaged |= invalid and _SURROGATE.search(text, start, at) is not None
+            found.events.append(event)
+            if repaired or damaged:
+                found.repaired_events += 1
+                _remember(found, "repaired", text[start:at])
+
+    def _event(self, start: int) -> tuple[Any, int, bool]:
+        """The object at `start`, where to go on, and whether it was damaged.
+
+        It is None where it is lost, and _CUT where it may only be too short so far.
+        """
+        text, ends = self._text, self._ends_behind(start)
+        if ends and ends[0] - start <= _MAX_EVENT_CHARS:
+            # Only the stretch up to the boundary, as the error for a broken event takes as long as its text.
+            piece = text[start : ends[0]]
+            for decoder, damaged in ((_strict, False), (_lenient, True)):
+                value, end = _first(decoder, piece)
+                if end == len(piece):
+                    return value, ends[0], damaged
+                if end:
+                    break
+            # An object at the piece's beginning is taken where no reading makes one of the whole piece.
+            self._credit -= len(piece) if end else 0
+            for reading in _mended(piece) if not end or self._credit > 0 else ():
+                whole = _whole(reading)
+                if whole is not None:
+                    return whole, ends[0], True
+            if end:
+                return value, start + end, damaged
+        # The boundary lies inside the event, or the text ends before it does.
+        for decoder, damaged in ((_strict, False), (_lenient, True)):
+            if self._credit <= 0:
+                break
+            try:
+                value, end = decoder.raw_decode(text, start)
+            except json.JSONDecodeError as error:
+                self._credit -= error.pos - start
+            except (ValueError, RecursionError):
+                self._credit -= _MAX_EVENT_CHARS
+            else:
+                return value, end, damaged
+        return *self._mend(start, ends), True
+
+    def _mend(self, start: int, ends: list[int]) -> tuple[Any, int]:
+        """The broken event at `start` over several boundaries, mended, and its end; or None and where to go on.
+
+        With `final` False and too few boundaries to be sure that it is broken and not only cut, _CUT.
+        """
+        for end in ends[1:_MAX_JOINED]:
+            for reading in islice(_mended(self._text[start:end]), 2):
+                value = _whole(reading)
+                if value is not None:
+                    return value, end
+        enough = len(ends) == _MAX_PIECES or (ends and ends[-1] - start > _MAX_EVENT_CHARS)
+        if not self._final and not enough:
+            return _CUT, start
+        for end in ends:
+            if self._event_follows(end):
+                return None, end
+        return None, ends[-1] if ends else len(self._text)
+
+    def _behind_noise(self, start: int) -> tuple[Any, int]:
+        """None and where to go on behind what is no object, or _CUT where the text may end inside it."""
+        text = self._text
+        scalar = _SCALAR.match(text, start)
+        if scalar is not None and (scalar.end() < len(text) or self._final):
+            return None, scalar.end()
+        following = bisect_left(self._starts, start)
+        if following < len(self._starts):
+            return None, self._starts[following]
+        if self._final:
+            return None, len(text)
+        return (_CUT, start) if len(text) - start < _MAX_EVENT_CHARS else (None, max(text.rfind("{"), start + 1))
+
+    def _ends_behind(self, start: int) -> list[int]:
+        """The boundaries behind `start` that matter to an event there: the last may be too far away for one."""
+        first = bisect_right(self._ends, start)
+        ends = self._ends[first : first + _MAX_PIECES]
+        return ends[: bisect_right(ends, start + _MAX_EVENT_CHARS) + 1]
+
+    def _event_follows(self, at: int) -> bool:
+        start = _behind_separator(self._text, at)
+        if start == len(self._text) or self._text[start] == "]":
+            return start == len(self._text) or self._is_array_end(start)
+        return _EVENT_START.match(self._text, start) is not None
+
+    def _is_array_end(self, at: int) -> bool:
+        """Whether the bracket at `at` ends the events and not, after an event that was lost, a list within one."""
+        phase = bisect_left(self._phases, at)
+        near = phase < len(self._phases) and self._phases[phase] < at + END_SIGHT
+        return not near and _FOOTER.match(self._text, at) is not None
 
 
-def _next_value(text: str, start: int, *, final: bool) -> tuple[Any, int, bool]:
-    """The value at `start`, where to go on, and whether it was damaged.
-
-    The value is None where it is lost, and _CUT where it may only be too short so far.
-    """
-    first = BOUNDARY.search(text, start)
-    if first is not None and first.start() - start < _MAX_EVENT_CHARS:
-        # Only the stretch up to the boundary, as the error for a broken event takes as long as its text.
-        piece = text[start : first.start() + 1]
-        value = _whole(_strict, piece)
-        if value is not None:
-            return value, first.start() + 1, False
-        value = _whole(_lenient, piece)
-        if value is not None:
-            return value, first.start() + 1, True
-        for reading in _mended(piece):
-            value = _whole(_lenient, reading)
-            if isinstance(value, dict) and "ph" in value:
-                return value, first.start() + 1, True
-    # The boundary lies inside the event, or the event is no object, or the text ends before it does.
-    for decoder, damaged in ((_strict, False), (_lenient, True)):
-        try:
-            value, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            continue
-        return (_NULL if value is None else value), end, damaged
-    return *_mend(text, start, final=final), True
-
-
-def _whole(decoder: json.JSONDecoder, piece: str) -> Any:
-    """The value that is all of `piece`; None where there is none."""
-    try:
-        value, end = decoder.raw_decode(piece)
-    except (ValueError, RecursionError):
-        return None
-    return value if end == len(piece) else None
-
-
-def _mend(text: str, start: int, *, final: bool) -> tuple[Any, int]:
-    """The broken event at `start` over several boundaries, mended, and its end; or None and where to go on.
-
-    With `final` False and too few boundaries to be sure that it is broken and not only cut, _CUT.
-    """
-    ends: list[int] = []
-    for boundary in BOUNDARY.finditer(text, start):
-        ends.append(boundary.start() + 1)
-        if len(ends) == _MAX_PIECES or ends[-1] - start > _MAX_EVENT_CHARS:
-            break
-    for end in ends[1:_MAX_JOINED]:
-        for reading in islice(_mended(text[start:end]), 2):
-            value = _whole(_lenient, reading)
-            if isinstance(value, dict) and "ph" in value:
-                return value, end
-    enough = len(ends) == _MAX_PIECES or (ends and ends[-1] - start > _MAX_EVENT_CHARS)
-    if not final and not enough:
-        return _CUT, start
-    for end in ends:
-        if _event_follows(text, end):
-            return None, end
-    return None, ends[-1] if ends else len(text)
-
-
-def _event_follows(text: str, at: int) -> bool:
+def _behind_separator(text: str, at: int) -> int:
     separator = _SEPARATOR.match(text, at)
-    start = separator.end() if separator is not None else at
-    if start == len(text) or text[start] == "]":
-        return start == len(text) or _is_array_end(text, start)
-    return _EVENT_START.match(text, start) is not None
+    return at if separator is None else separator.end()
 
 
-def _is_array_end(text: str, at: int) -> bool:
-    """Whether the bracket at `at` ends the events and not, after an event that was lost, a list within
-    one.
-    """
-    return _FOOTER.match(text, at) is not None and _PHASE.search(text, at, at + END_SIGHT) is None
+def _first(decoder: json.JSONDecoder, piece: str) -> tuple[Any, int]:
+    """The value that `piece` begins with, and its end; 0 where there is none."""
+    try:
+        return decoder.raw_decode(piece)
+    except (ValueError, RecursionError):
+        return None, 0
+
+
+def _whole(piece: str) -> dict[str, Any] | None:
+    """The event that is all of `piece`; None where there is none."""
+    value, end = _first(_lenient, piece)
+    return value if end == len(piece) and isinstance(value, dict) and "ph" in value else None
 
 
 def _mended(piece: str) -> Iterator[str]:
-    """Readings of a broken event, the least daring first."""
+    """Readings of a broken event, the least daring first; none of what has no phase, which no event lacks."""
+    if '"ph"' not in piece:
+        return
     piece = _BARE_WORD.sub("null", piece)
     piece = _NEGATIVE_FRACTION.sub(lambda m: f"-{m[1]}.{m[2]:0>3}", piece)
     escaped = _BAD_ESCAPE.sub(lambda m: m[0] if m[1] else "\\\\", piece)

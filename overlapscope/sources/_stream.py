@@ -32,6 +32,8 @@ _PHASE = re.compile(rb'"ph"\s*:')
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MAX_HEADER_BYTES = 4 << 20
 """Longer metadata that is not valid JSON is not waited for."""
+_MOST_CANDIDATES = 8
+"""So many places that look like the beginning of the events are tried before the first is taken for it."""
 _AFTER_ARRAY = re.compile(rb"\}\s*\]")
 
 
@@ -135,7 +137,7 @@ class EventStream:
     def _find_array(self) -> bytes:
         """Bytes that follow the opening bracket of the events array."""
         head = b""
-        searched = 0
+        searched = tried = 0
         for block in self._blocks:
             head = (head + block).removeprefix(b"\xef\xbb\xbf")
             if not searched:
@@ -151,8 +153,15 @@ class EventStream:
             for found in _ARRAY.finditer(head, max(searched - 64, 0)):
                 if self._take_header(head[: found.start()]):
                     return head[found.end() :]
+                tried += 1
+                if tried == _MOST_CANDIDATES:
+                    break
             searched = len(head)
-            if searched > MAX_PENDING_BYTES or (searched > _MAX_HEADER_BYTES and _ARRAY.search(head) is not None):
+            if (
+                tried == _MOST_CANDIDATES
+                or searched > MAX_PENDING_BYTES
+                or (searched > _MAX_HEADER_BYTES and _ARRAY.search(head) is not None)
+            ):
                 break
         if self.file.broken is None and not head.strip(BLANK):
             raise UnreadableTrace(f"{self._path}: holds nothing but white space; record the trace again.")

@@ -25,6 +25,12 @@ from overlapscope.trace import (
 _QUEUE_FULL = "Command Buffer Full"
 """CUPTI lists as overhead (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL) that the launch queue is full: the host is
 ahead of the device and waits, with or without a profiler."""
+_LARGEST_BYTES = 1 << 50
+"""No op moves more, nor a collective so many elements: a pebibyte."""
+_FASTEST_BYTES_PER_NS = 1_000
+"""1 TB/s, more than any link between a host and a device gives."""
+_US_NS = 1_000
+_LARGEST_SUM = 1 << 62
 _NO_ROWS: Part = (
     *(np.empty(0, dtype=np.int32),) * 2,
     *(np.empty(0, dtype=np.int64),) * 3,
@@ -89,6 +95,30 @@ class Finished:
     def spans(self) -> Index:
         """Rows of category `Trace`, which say when recording was on."""
         return np.flatnonzero(self._table == Table.SPAN)
+
+    def total_ns(self) -> float:
+        """The durations of all work together."""
+        return float(self.dur_ns[self.work()].sum(dtype=np.float64))
+
+    def forget_impossible_sizes(self) -> dict[str, int]:
+        """Takes as unknown what no GPU op can have moved, and sizes that add up to more than 64 bits hold: how many, by
+        part.
+        """
+        rows = np.flatnonzero(self._table == Table.GPU)
+        at, values = self._values[Table.GPU]
+        place = np.searchsorted(at, rows)
+        size, dur = values[place, 3], self.dur_ns[rows]
+        # Where a file has whole microseconds only, what is shorter has none.
+        coarse = not ((self.start_ns[rows] % _US_NS).any() or (dur % _US_NS).any())
+        # By division: the product of a duration and a speed may not fit.
+        wrong = size // _FASTEST_BYTES_PER_NS > dur + (_US_NS if coarse else 1)
+        fast = np.flatnonzero(wrong)
+        wrong[fast] = np.isin(self._judged(rows[fast])[:, 0], (Kind.H2D, Kind.D2H))
+        wrong |= size > _LARGEST_BYTES
+        if np.maximum(size, 0)[~wrong].sum(dtype=np.float64) > _LARGEST_SUM:
+            wrong = size >= 0
+        values[place[wrong], 3] = -1
+        return self.parts(rows[wrong])
 
     def parts(self, rows: Index) -> dict[str, int]:
         """How many of some rows belong to each part of the recording (`overlapscope.lost`)."""
@@ -189,8 +219,8 @@ class Finished:
             group=group,
             ranks=ranks,
             group_size=np.clip(values[:, 4], -1, np.iinfo(np.int32).max).astype(np.int32),
-            elements_in=np.maximum(values[:, 5], -1),
-            elements_out=np.maximum(values[:, 6], -1),
+            elements_in=_bounded(values[:, 5]),
+            elements_out=_bounded(values[:, 6]),
             dtype=dtype,
             sequence=np.maximum(values[:, 7], -1),
             place=self._place[rows],
@@ -241,6 +271,10 @@ def _launches(correlation: I64, calls: RuntimeCalls) -> I64:
     found = ordered[at] == correlation
     launch[found] = by_correlation[at[found]]
     return launch
+
+
+def _bounded(count: I64) -> I64:
+    return np.where((count >= 0) & (count <= _LARGEST_BYTES), count, -1)
 
 
 def _positive(correlation: I64) -> I64:

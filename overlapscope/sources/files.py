@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from overlapscope.errors import UnreadableTrace
+from overlapscope.sources.pipes import place
 
 BLOCK_BYTES = 1 << 19
 """Unpacked bytes in one block. Half a megabyte stays in a core's cache while it is decoded (measured: blocks
@@ -56,8 +57,9 @@ class SourceFile:
         self._skip_to: int | None = None
         self._descriptor = -1
         try:
-            self.packed_bytes = path.stat().st_size
-            with path.open("rb") as file:
+            self._place = place(path, limit_bytes)
+            self.packed_bytes = self._place.stat().st_size
+            with self._place.open("rb") as file:
                 self._head = file.read(16)
         except OSError as error:
             raise self._unreadable(error) from None
@@ -80,7 +82,7 @@ class SourceFile:
 
     def _blocks(self) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as file:
+            with self._place.open("rb") as file:
                 if self._head.startswith(_GZIP):
                     yield from self._gzip(file)
                 elif self._head.startswith(_ZSTD):

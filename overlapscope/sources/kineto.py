@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from overlapscope.errors import UnreadableTrace
 from overlapscope.sources import _event_notes
 from overlapscope.sources._categories import Table
 from overlapscope.sources._columns import Columns
@@ -34,6 +35,8 @@ from overlapscope.trace import Damage, Trace
 
 _RANK_IN_NAME = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LARGEST_BASE_NS = 1 << 62
+_LARGEST_TOTAL_NS = 1 << 56
+"""Two years: durations of one recording do not add up to more, and what is computed of them fits 64 bits."""
 
 
 def read(
@@ -88,6 +91,12 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     # No loss: what they are copies of is judged on the host.
     finished.drop(copied[~possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
 
+    if finished.total_ns() > _LARGEST_TOTAL_NS:
+        raise UnreadableTrace(
+            f"{source}: its events last over two years together, which no recording does; its times are damaged, "
+            "record it again."
+        )
+    sizes = finished.forget_impossible_sizes()
     runtime_calls = finished.runtime_calls(base_ns)
     stated = span is not None and (begin_ns, end_ns) == span
     distributed = metadata.get("distributedInfo")
@@ -118,7 +127,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         end_ns=end_ns + base_ns if stated else -1,
         versions=versions(metadata, distributed),
         flags=flags(metadata),
-        damage=_damage(stream.losses, columns.repaired, impossible, _first_impossible(finished, work[~ok])),
+        damage=_damage(stream.losses, columns.repaired, impossible, sizes, _first_impossible(finished, work[~ok])),
         warm_up_steps=warm_up_steps(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
@@ -146,7 +155,9 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[in
     return (begin, end) if end > begin else None
 
 
-def _damage(losses: Losses, repaired_args: int, impossible: dict[str, int], example: list[str]) -> Damage:
+def _damage(
+    losses: Losses, repaired_args: int, impossible: dict[str, int], sizes: dict[str, int], example: list[str]
+) -> Damage:
     return Damage(
         truncated=losses.truncated,
         lost_bytes=losses.lost_bytes,
@@ -154,6 +165,7 @@ def _damage(losses: Losses, repaired_args: int, impossible: dict[str, int], exam
         repaired_events=losses.repaired_events + repaired_args,
         impossible_times=sum(impossible.values()),
         impossible_by=impossible,
+        impossible_sizes=sizes,
         examples=tuple(valid_text(one) for one in [*losses.examples, *example][:3]),
     )
 

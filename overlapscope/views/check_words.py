@@ -8,6 +8,7 @@ AFFECTS: Final[dict[str, str]] = {
     "file-complete": "What came after the cut is missing.",
     "events-readable": "Lost events are missing everywhere.",
     "durations": "The GPU may look idle where the events that were left out ran.",
+    "copy-sizes": "Bytes and bandwidths leave these ops out.",
     "gpu-activity": "Everything is unknown.",
     "clock-skew": "Causes found on the host are inexact, or unknown where the check failed.",
     "dropped-ops": "The GPU looks idle where the missing ops ran.",
