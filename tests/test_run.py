@@ -524,6 +524,8 @@ def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_pa
     assert said(run) == [
         wrote("out/x.trace.json.gz"),
         "overlapscope: The program marked no step, so all of it was recorded.",
+        "overlapscope: the program started Python processes (1), which were not recorded; --subprocesses records those "
+        "that mark steps or use a GPU.",
         NO_GPU,
     ]
     recorded = names(tmp_path / "out" / "x.trace.json.gz")

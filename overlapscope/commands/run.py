@@ -19,7 +19,7 @@ from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script
 from overlapscope.recorder._torch import require_torch
-from overlapscope.recorder.destination import window_path
+from overlapscope.recorder.destination import Destination, rank_of, window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
 from overlapscope.streams import show
@@ -223,6 +223,9 @@ class _Run:
         require_torch()
         if args.open:
             require_packages()
+        # As the person wrote it, where there is something to complain of.
+        destination = Destination.asked(asked)
+        destination.prepare(destination.path(rank_of(os.environ)))
         self._recording.prepare()
         one = self._recording.shown(self._recording.path)
         paths = [one] if args.repeat == 1 else [window_path(one, number + 1) for number in range(args.repeat)]
