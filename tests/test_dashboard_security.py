@@ -396,6 +396,30 @@ def test_a_refusal_is_a_sentence(local: Served) -> None:
     assert json.loads(answer.body)["error"].endswith("record the trace again.")
 
 
+UNREADABLE = {
+    "a number with a huge exponent": b'{"traceEvents":[{"ph":"X","cat":"kernel","ts":1,"pid":1e99999999}]}',
+    "brackets alone": b'{"traceEvents":' + b"[" * 10_000_000,
+    "a number of many digits": b'{"traceEvents":[{"ph":"X","cat":"kernel","ts":' + b"9" * 10_000_000 + b"}]}",
+    "nothing between commas": b'{"traceEvents":[' + b"1," * 3_000_000,
+    "many events": b'{"traceEvents":[' + SMALL[16:-2] + (b"," + SMALL[16:-2]) * 100_000 + b"]}",
+}
+
+
+@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
+def test_it_ends_at_once_while_a_dropped_file_is_read(tmp_path: Path, body: bytes) -> None:
+    with serve(environment={"TMPDIR": str(tmp_path)}) as served:
+        id = json.loads(upload(served, "x.json", body).body)["id"]
+        # Has it read, and waits for it.
+        asked = f"GET /api/annotated?trace={id} HTTP/1.1\r\n{head_of(served)}\r\n".encode()
+        with socket.create_connection(("127.0.0.1", served.port)) as connection:
+            connection.sendall(asked)
+            assert ask(served, "/_dash-layout").status == 200
+            served.process.terminate()
+            # Half a second for what is under way, and much more for a busy machine.
+            assert served.process.wait(timeout=30) == 0
+        assert not any(tmp_path.iterdir())
+
+
 def test_dropped_files_are_gone_when_the_server_has_ended(traces: Path, tmp_path: Path) -> None:
     with serve(traces, environment={"TMPDIR": str(tmp_path)}) as served:
         assert upload(served, "x.json", SMALL).status == 200

@@ -19,6 +19,7 @@ from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.resampling import FEWEST
 from overlapscope.compare.steps import without_warm_up
 from overlapscope.errors import UsageError
+from overlapscope.jobs import mixture
 from overlapscope.lost import FIGURES
 from overlapscope.report import Report, Tool, of_program
 from overlapscope.words import plural
@@ -142,6 +143,8 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
     """
     if not allow_predicted:
         refuse_predicted(report)
+    if unlike := mixture(report.traces):
+        raise UsageError(f"{' '.join(unlike)} A baseline is of one job; name its traces alone.")
     patterns = tuple(ranges)
     report = of_program(report)
     devices: list[BaselineDevice] = []

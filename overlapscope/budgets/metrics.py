@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.results import Period, missing_ns
 from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.budgets.verdicts import Unit
@@ -53,6 +54,8 @@ class Metric:
     directional: bool = False
     """Whether it can be asked of one direction of copies alone."""
     by_range: bool = True
+    of_host: bool = False
+    """Whether it means something without GPU activity, of the host's steps."""
     rests_on: frozenset[Part] = FIGURES
     """The parts of the recording that it is computed from: where some of one may be lost, it is unknown."""
 
@@ -185,9 +188,23 @@ METRICS: Final[dict[str, Metric]] = {
             id="step_time",
             unit="ns",
             more_is_better=False,
-            formula="length of the step on the device, from its first op on the main stream to the next step's",
+            formula="length of the step on the device, from its first op on the main stream to the next step's; "
+            "without GPU activity on the host, from mark to mark",
             read=lambda s, _: float(s.figures.span_ns),
             blames=("idle", "exposed-copy", "exposed-comm", "kernels"),
+            of_host=True,
+        ),
+        Metric(
+            id="data_loading_pct",
+            unit="pct",
+            more_is_better=False,
+            formula="idle time of the GPU caused by the DataLoader (cause data-loading), as a share of the step; "
+            "without GPU activity the time that the thread of the steps was inside the DataLoader's next",
+            read=lambda s, _: _pct(s.figures.idle_by_cause.get(IdleCause.DATA_LOADING, 0), s.figures.span_ns),
+            whole=lambda s, _: s.figures.span_ns,
+            blames=("idle",),
+            of_host=True,
+            rests_on=CAUSES,
         ),
         Metric(
             id="compute_time",

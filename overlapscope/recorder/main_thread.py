@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from overlapscope.recorder.termination import held, undisturbed
+from overlapscope.recorder.termination import give_back, held, undisturbed
 
 _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
@@ -51,9 +51,8 @@ class Wake:
 
     def stop(self) -> None:
         """Give the signal back, unless the program has taken it meanwhile."""
-        main = threading.current_thread() is threading.main_thread()
-        if main and hasattr(signal, "SIGURG") and signal.getsignal(signal.SIGURG) is _nothing:
-            signal.signal(signal.SIGURG, signal.SIG_DFL)
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGURG"):
+            give_back(signal.SIGURG, _nothing)
 
 
 def _nothing(*_: object) -> None:

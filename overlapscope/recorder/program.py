@@ -40,19 +40,29 @@ class ProgramRecording(Recording):
     _whole_program = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
 
     def __init__(
-        self, path: Path, say: Callable[[str], None], say_last: Callable[[], None], *, stops: bool, **options: Any
+        self,
+        path: Path,
+        say: Callable[[str], None],
+        say_last: Callable[[], None],
+        *,
+        overwrites: bool,
+        stops: bool,
+        late: bool = False,
+        **options: Any,
     ) -> None:
-        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `stops` ends it
-        when its recording is complete; `options` are `Recording`'s.
+        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `overwrites` says
+        whether a file that is there already may be replaced, `stops` ends the program when its recording is complete,
+        `late` waits for a step or a GPU that is used, also where there is no GPU; `options` are `Recording`'s.
         """
         super().__init__(path.absolute(), **options)
         self._shown_from = None if path.is_absolute() else Path.cwd()
         self._say, self._say_last, self._stops = say, say_last, stops
+        self._overwrites, self._late = overwrites, late
         self.failure: str | None = None
         """A sentence on why there is no trace."""
         self._in_process = os.getpid()
         self._begin_on_main_thread = Interruption(self._try_to_begin)
-        self._optimizer_steps = OptimizerSteps(self._optimizer_stepped)
+        self._optimizer_steps = OptimizerSteps(self._optimizer_stepped, super().step)
         self._marked_by: _Marks | None = None
         """Who marks the ends of steps."""
         self._own_recording: tuple[Recording, Path] | None = None
@@ -110,8 +120,11 @@ class ProgramRecording(Recording):
         self._mark(_Marks.PROFILER)
 
     def _mark(self, marks: _Marks) -> None:
+        if threading.get_ident() != self._thread:
+            super().step()
+            return
         before = self._marked_by
-        if threading.get_ident() != self._thread or (before is not None and before > marks):
+        if before is not None and before > marks:
             return
         self._marked_by = marks
         if before != marks and marks > _Marks.OPTIMIZER:
@@ -136,6 +149,9 @@ class ProgramRecording(Recording):
     def _last_words(self) -> None:
         self._say_last()
 
+    def _begins_late(self) -> bool:
+        return self._late or super()._begins_late()
+
     def _make_way(self, other: Recording) -> None:
         if self._give_way(_OWN_RECORDING):
             self._own_recording = other, other.path.absolute()
@@ -144,8 +160,7 @@ class ProgramRecording(Recording):
         if self._own_recording is None:
             return
         if self._own_recording[1] != self.path:
-            trace_file.write(partial(unpack, self._own_recording[1]), self.path)
-            self._tell_file(self.path)
+            self._tell_file(trace_file.write(partial(unpack, self._own_recording[1]), self._file_to_write()).path)
         self._copied = True
 
     @contextmanager

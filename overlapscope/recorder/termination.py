@@ -99,10 +99,7 @@ class Termination:
         if self in _watching and _on_main_thread():
             _watching.remove(self)
             for number in _ENDING:
-                if signal.getsignal(number) == self._on_signal:
-                    signal.signal(number, signal.SIG_DFL)
-                elif _hold.handlers.get(number) == self._on_signal:
-                    _hold.handlers[number] = signal.SIG_DFL
+                give_back(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if _hold.depth:
@@ -113,6 +110,14 @@ class Termination:
             self._last_words()
         finally:
             os.kill(os.getpid(), number)
+
+
+def give_back(number: int, handler: Callable[..., Any]) -> None:
+    """Let the system handle a signal again where this is its handler, on the main thread."""
+    if signal.getsignal(number) == handler:
+        signal.signal(number, signal.SIG_DFL)
+    elif _hold.handlers.get(number) == handler:
+        _hold.handlers[number] = signal.SIG_DFL
 
 
 _watching: list[Termination] = []
