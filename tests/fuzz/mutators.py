@@ -777,5 +777,7 @@ def _apply(rng: random.Random, case: Case, document: Document, one: Callable[[ra
 
 
 def _copies_are_launched(document: Document) -> bool:
+    """Whether some copy is all that a recorded call launched, so that the loss can be told from the call."""
     called = {_args(one).get("correlation") for one in _of(document, *CATEGORIES[3:5])}
+    called -= {_args(one).get("correlation") for one in _of(document, "kernel", "gpu_memset")}
     return any(_args(one).get("correlation") in called for one in _of(document, "gpu_memcpy"))
