@@ -20,7 +20,7 @@ from tests.fuzz.corpus import Event, Origin, origins
 
 Document = dict[str, Any]
 
-LIMIT_BYTES = 1 << 20
+LIMIT_BYTES = 3 << 20
 """How much the reader may unpack; bombs hold more."""
 
 COPIES_LOST = "copies lost"
@@ -574,17 +574,18 @@ def moved_in_time(rng: random.Random, document: Document) -> None:
 def multiplied(rng: random.Random, document: Document) -> None:
     """Much more of the same, so that what is not linear shows: at other times, on other lanes."""
     events = [one for one in _events(document) if _is_number(one.get("ts")) and one.get("ph") == "X"]
-    times = rng.choice((10, 30))
-    period, lane = rng.choice((0.0, 5.0, 4000.0)), rng.choice((0, 0, 1))
-    for number in range(1, times):
+    period, lane = rng.choice((0.0, 5.0, 4000.0)), rng.choice(("stream", "device", "tid", "", ""))
+    own = rng.choice((("correlation", "External id", "Ev Idx"), ()))
+    for number in range(1, rng.choice((10, 30, 100))):
         for event in events:
             args = dict(_args(event))
-            for key in ("correlation", "External id", "Ev Idx"):
+            for key in (*own, lane):
                 if isinstance(args.get(key), int):
-                    args[key] += 100_000 * number
-            if lane and isinstance(args.get("stream"), int):
-                args["stream"] += number
-            document["traceEvents"].append(event | {"ts": event["ts"] + period * number, "args": args})
+                    args[key] += number if key == lane else 100_000 * number
+            moved = event | {"ts": event["ts"] + period * number, "args": args}
+            if lane == "tid" and isinstance(event.get("tid"), int):
+                moved["tid"] = event["tid"] + number
+            document["traceEvents"].append(moved)
 
 
 # -- bytes
@@ -707,7 +708,7 @@ def _bomb(rng: random.Random, data: bytes) -> bytes:
     """Much more than the reader may unpack."""
     at = max(data.find(b"{", rng.randrange(len(data) + 1)), 0)
     filling = rng.choice((b" ", b"\x00", b"1,", b'{"ph": "X"},', b'{"ph":"X","cat":"kernel","ts":1,"dur":1},', b"["))
-    return _gzip(data[:at] + filling * (2 * LIMIT_BYTES // len(filling)) + data[at:])
+    return _gzip(data[:at] + filling * (LIMIT_BYTES // len(filling) + 1) + data[at:])
 
 
 def _gzip(data: bytes) -> bytes:
@@ -776,5 +777,7 @@ def _apply(rng: random.Random, case: Case, document: Document, one: Callable[[ra
 
 
 def _copies_are_launched(document: Document) -> bool:
+    """Whether some copy is all that a recorded call launched, so that the loss can be told from the call."""
     called = {_args(one).get("correlation") for one in _of(document, *CATEGORIES[3:5])}
+    called -= {_args(one).get("correlation") for one in _of(document, "kernel", "gpu_memset")}
     return any(_args(one).get("correlation") in called for one in _of(document, "gpu_memcpy"))
