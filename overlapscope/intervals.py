@@ -106,6 +106,8 @@ def covered_before(a: Intervals, at: I64) -> I64:
 def covered(a: Intervals, starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> I64:
     """Length of `a` inside each given interval."""
     start, end = _i64(starts), _i64(ends)
+    if not len(a.starts):
+        return np.zeros(len(start), np.int64)
     begin, stop = covered_before(a, np.stack([start, end]))
     return np.where(end > start, stop - begin, 0)
 

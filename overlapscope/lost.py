@@ -32,6 +32,9 @@ where the lead-in ends is told by launches and steps."""
 CAUSES: Final[frozenset[Part]] = EVERYTHING - {"frames"}
 """What the causes of exposed copies and of idle time are found by. Python functions only name the line."""
 
+HOST: Final[frozenset[Part]] = frozenset({"ops", "ranges"})
+"""What the figures of a program without GPU activity rest on."""
+
 OF_KIND: Final[dict[Kind, Part]] = {
     Kind.COMPUTE: "compute",
     Kind.COMM: "comm",

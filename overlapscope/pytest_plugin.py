@@ -197,7 +197,10 @@ def overlap_profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         directory = tmp_path_factory.mktemp("overlap")
     else:
         directory = directory.absolute()
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            pytest.fail(f"--overlap-dir {directory}: cannot be made ({error.strerror or error}).", pytrace=False)
     return OverlapProfile(
         request.node, directory / _file_name(request.node.nodeid), stacks=request.config.getoption("overlap_stacks")
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.sources import LIMIT_BYTES, expand, load
+from overlapscope.sources import LIMIT_BYTES, load, look
 from overlapscope.sources.pipes import named, place
 
 if TYPE_CHECKING:
@@ -45,11 +45,13 @@ def read_report(
     plain step is told of a report, which has its own or none.
     """
     from overlapscope.analysis import analyze_trace
+    from overlapscope.jobs import mixture
     from overlapscope.report import Report, build
     from overlapscope.rules import costliest_first
 
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    files = expand(paths)
+    found = look(paths)
+    files = found.files
     written = {path: _begins_like(_BEGINS_LIKE_A_REPORT, path, limit) for path in files}
     reports = [_from_json(path) for path in files if written[path]]
     if reports and plain_step_ns is not None:
@@ -57,12 +59,12 @@ def read_report(
     analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if not written[path]]
     if analyses:
         reports.append(build(analyses, replayed=False, plain_step_ns=plain_step_ns))
-    if len(reports) == 1:
-        return reports[0]
     findings = [finding for report in reports for finding in report.findings]
+    traces = tuple(trace for report in reports for trace in report.traces)
     return Report(
-        traces=tuple(trace for report in reports for trace in report.traces),
+        traces=traces,
         findings=tuple(sorted(findings, key=costliest_first)),
+        notes=tuple(dict.fromkeys((*found.notes, *(note for one in reports for note in one.notes), *mixture(traces)))),
     )
 
 

@@ -6,6 +6,7 @@ The JSON's names are a contract (`docs/json-report.md`, `overlapscope schema`): 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -14,9 +15,12 @@ from overlapscope import __version__
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.errors import UsageError
+from overlapscope.jobs import mixture
 from overlapscope.prediction.program import Program, find_program, summary
 from overlapscope.rules import find_all
 from overlapscope.rules.finding import Finding
+from overlapscope.saved import decode
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 PLAIN = "plain"
@@ -30,13 +34,15 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     version: str = __version__
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one job: its traces and the findings over all of them, costliest first."""
 
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     traces: tuple[TraceResult, ...]
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+    """What has to be said of the traces taken together: files that were left out, traces that are of different jobs."""
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -81,7 +87,7 @@ def joined(
     """`build`, for whoever has the plain programs already."""
     findings = find_all(analyses, programs, scope=scope, replayed=replayed)
     results = [one.result for one in analyses]
-    return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings)
+    return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings, notes=mixture(results))
 
 
 def _with_plain(result: TraceResult, program: Program | None) -> TraceResult:
@@ -139,7 +145,17 @@ def from_json(data: bytes) -> Report:
 
     Raises msgspec.ValidationError where it is not one, msgspec.DecodeError where it is not JSON.
     """
-    return msgspec.json.decode(data, type=Report)
+    report = decode(data, Report)
+    if not report.traces:
+        raise msgspec.ValidationError("Expected a trace - at `$.traces`")
+    for device in report.devices:
+        by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
+        by_step += [group.by_step for group in device.host_stalls]
+        by_step += [group.by_step for group in device.kernels]
+        for values in chain.from_iterable(map(msgspec.structs.astuple, by_step)):
+            if len(values) != len(device.steps):
+                raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
+    return report
 
 
 def schema() -> dict[str, Any]:

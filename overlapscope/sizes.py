@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
+from overlapscope.words import shorten
+
+MOST_BYTES = 2**63 - 1
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
@@ -13,4 +17,7 @@ def parse(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is not a size; write it like 20GB or 512MiB")
     base = 1024 if match[3] else 1000
-    return int(float(match[1]) * base ** " kmgt".index(match[2].lower() or " "))
+    size = Decimal(match[1]) * base ** " kmgt".index(match[2].lower() or " ")
+    if size > MOST_BYTES:
+        raise ValueError(f"{shorten(text, 40)!r} is more than any file holds")
+    return int(size)

@@ -100,7 +100,7 @@ def test_a_failed_budget_exits_with_1_and_says_why(trace: str, capsys: pytest.Ca
         (["{trace}", "--format", "json:/nowhere/x"], "there is no directory /nowhere"),
         (["{trace}", "--format", "json:/"], "is a directory"),
         (["{trace}", "--format", "json:x", "--format", "text:./x"], "is named for two formats"),
-        (["{trace}", "--format", "json:{trace}"], "is one of the traces"),
+        (["{trace}", "--format", "json:{trace}"], "and would be overwritten"),
         (["{trace}", "--fail-level", "info"], "invalid choice: 'info'"),
         (["{trace}", "--explain", "idle_pct"], "there is no budget 'idle_pct'"),
         (["{trace}", "--baseline", "nowhere"], "nowhere"),

@@ -316,7 +316,7 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("overlapscope.sources.expand", interrupted)
+    monkeypatch.setattr("overlapscope.sources.look", interrupted)
     assert main(["analyze", PIPELINE]) == 130
     assert capsys.readouterr().err == ""
 

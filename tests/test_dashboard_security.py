@@ -7,6 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 from urllib.parse import quote, urlsplit
@@ -243,6 +244,29 @@ def test_a_body_is_stored_only_for_who_has_the_token_and_where_one_is_due(local:
         assert raw(local, f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 " + status)
 
 
+@pytest.mark.parametrize("more", ["", "Connection: keep-alive\r\n"])
+@pytest.mark.parametrize(
+    ("version", "coding"),
+    [("1.0", "Content-Length: {}\r\n"), ("1.1", "Content-Length: {}\r\n"), ("1.1", "Transfer-Encoding: chunked\r\n")],
+)
+def test_a_body_that_is_refused_is_not_taken_for_the_next_request(
+    local: Served, more: str, version: str, coding: str
+) -> None:
+    inner = f"GET /_dash-layout HTTP/1.1\r\n{head_of(local)}\r\n"
+    head = f"POST /api/upload?name=x HTTP/{version}\r\nHost: localhost\r\n{more}{coding.format(len(inner))}\r\n"
+    for sent in (head + inner, head):
+        with socket.create_connection(("127.0.0.1", local.port), timeout=30) as connection:
+            connection.sendall(sent.encode())
+            answer = b""
+            with suppress(ConnectionError):
+                while part := connection.recv(1 << 16):
+                    answer += part
+                    if sent == head:
+                        connection.sendall(inner.encode())
+        assert answer.count(b"HTTP/1.") <= 1 and b"props" not in answer
+        assert answer[9:12] in (b"", b"401")
+
+
 # -- only the traces given
 
 
@@ -394,6 +418,30 @@ def test_a_refusal_is_a_sentence(local: Served) -> None:
     assert answer.status == 400
     assert answer.headers.get_content_type() == "application/json"
     assert json.loads(answer.body)["error"].endswith("record the trace again.")
+
+
+UNREADABLE = {
+    "a number with a huge exponent": b'{"traceEvents":[{"ph":"X","cat":"kernel","ts":1,"pid":1e99999999}]}',
+    "brackets alone": b'{"traceEvents":' + b"[" * 10_000_000,
+    "a number of many digits": b'{"traceEvents":[{"ph":"X","cat":"kernel","ts":' + b"9" * 10_000_000 + b"}]}",
+    "nothing between commas": b'{"traceEvents":[' + b"1," * 3_000_000,
+    "many events": b'{"traceEvents":[' + SMALL[16:-2] + (b"," + SMALL[16:-2]) * 100_000 + b"]}",
+}
+
+
+@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
+def test_it_ends_at_once_while_a_dropped_file_is_read(tmp_path: Path, body: bytes) -> None:
+    with serve(environment={"TMPDIR": str(tmp_path)}) as served:
+        id = json.loads(upload(served, "x.json", body).body)["id"]
+        # Has it read, and waits for it.
+        asked = f"GET /api/annotated?trace={id} HTTP/1.1\r\n{head_of(served)}\r\n".encode()
+        with socket.create_connection(("127.0.0.1", served.port)) as connection:
+            connection.sendall(asked)
+            assert ask(served, "/_dash-layout").status == 200
+            served.process.terminate()
+            # Half a second for what is under way, and much more for a busy machine.
+            assert served.process.wait(timeout=30) == 0
+        assert not any(tmp_path.iterdir())
 
 
 def test_dropped_files_are_gone_when_the_server_has_ended(traces: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.settings import Budget, Scope, Settings
 from overlapscope.budgets.verdicts import Status
 from overlapscope.commands import main
-from overlapscope.lost import CAUSES, FIGURES, WORDS, Part
+from overlapscope.lost import CAUSES, FIGURES, HOST, WORDS, Part
 from overlapscope.pytest_plugin import assert_overlap
 from overlapscope.reading import read_report
 from overlapscope.report import Report
@@ -251,9 +251,13 @@ def test_the_documentation_says_what_rests_on_what() -> None:
     text = Path("docs/trust.md").read_text()
     _, _, section = text.partition("## What may be lost")
     table = section.partition("\n\n`overlapscope explain")[0]
-    figures, causes, nothing = (row for row in table.splitlines() if row.startswith("| ") and "rests on" not in row)
+    figures, causes, host, nothing = (
+        row for row in table.splitlines() if row.startswith("| ") and "rests on" not in row
+    )
     assert {part for part in WORDS if f"`{part}`" in figures} == FIGURES
     assert {part for part in WORDS if f"`{part}`" in causes} == CAUSES - FIGURES
+    assert {part for part in WORDS if f"`{part}`" in host} == HOST
+    assert all((f"`{name}`" in host) == (metric.rests_on == HOST) for name, metric in METRICS.items())
     assert {part for part in WORDS if f"`{part}`" in nothing} == set(WORDS) - CAUSES
     assert {name for name in (*RULES, *METRICS) if f"`{name}`" in figures} == (
         {rule for rule in RULES if RULES[rule].rests_on == FIGURES}

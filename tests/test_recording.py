@@ -5,24 +5,30 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pickle
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 import overlapscope as ov
 from overlapscope.errors import RecordingFailed, UsageError
+from overlapscope.recorder import all_threads
 from overlapscope.recorder.current import current
-from overlapscope.recorder.destination import rank_path
-from overlapscope.recorder.memory_guard import anonymous_bytes, bound
+from overlapscope.recorder.destination import Destination, Rank, rank_of
+from overlapscope.recorder.memory_guard import MemoryGuard, bound, taken_bytes
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
-from overlapscope.recorder.session import Options
+from overlapscope.recorder.session import Metadata, Options, Session
+from overlapscope.trace import PlainSteps
 
 torch = pytest.importorskip("torch", reason="records with torch")
 known_causes = pytest.importorskip("tests.programs.known_causes", reason="records with torch")
@@ -86,6 +92,10 @@ def python(code: str, cwd: Path, **environment: str) -> subprocess.CompletedProc
         text=True,
         check=False,
     )
+
+
+def _add(tensor: Any) -> None:
+    tensor + 1
 
 
 def _mark_and_collate(samples: list[int]) -> Any:
@@ -479,6 +489,67 @@ with ov.record(path, active=2) as rec:
         assert said and "the thread that began it" in said[0]
         assert steps(path) == [0]
 
+    def test_steps_that_are_marked_on_another_thread_only_are_told_of(self, path: Path) -> None:
+        with ov.record(path) as rec:
+            thread = threading.Thread(target=ov.step)
+            thread.start()
+            thread.join()
+        (note,) = rec.notes
+        assert note.startswith("Steps were marked on another thread")
+
+    @pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
+    def test_ops_and_ranges_of_all_threads_are_recorded(self, path: Path) -> None:
+        def answer(number: int) -> int:
+            with torch.profiler.record_function(f"request {number}"):
+                (torch.ones(3, requires_grad=True) * 3).sum().backward()
+            return threading.get_native_id()
+
+        with ThreadPoolExecutor(1) as before, ThreadPoolExecutor(1) as later:
+            before.submit(answer, 0).result()
+            with ov.record(path) as rec:
+                threads = [before.submit(answer, 1).result(), later.submit(answer, 2).result()]
+        assert rec.notes == () and names(path) == ["request 1", "request 2"]
+        multiplied = [event["tid"] for event in content(path)["traceEvents"] if event["name"] == "aten::mul"]
+        assert sorted(set(multiplied)) == sorted(threads)
+        ov.load(path)
+
+    @pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
+    def test_before_the_profiler_stops_no_thread_notes_an_op_any_more(self, path: Path) -> None:
+        done, ended = 0, False
+
+        def work_on() -> None:
+            nonlocal done
+            while not ended:
+                with torch.profiler.record_function(f"range {done}"):
+                    done += 1
+
+        session = Session(Options())
+        thread = threading.Thread(target=work_on)
+        thread.start()
+        while done < 10:
+            time.sleep(0.001)
+        all_threads.settle()
+        settled = done
+        while done < settled + 100:
+            time.sleep(0.001)
+        session.stop(Metadata(0, PlainSteps()), unfinished=None)
+        ended = True
+        thread.join()
+        session.write(path, since_ns=0)
+        assert 10 <= len(names(path)) <= settled + 1
+
+    @pytest.mark.skipif(taken_bytes() is None, reason="this system does not say how much memory a process has")
+    @pytest.mark.parametrize("stacks", [False, True])
+    def test_a_forked_child_does_not_keep_its_ops_in_memory(self, stacks: bool, path: Path) -> None:
+        with ov.record(path, stacks=stacks):
+            child = os.fork()
+            if child == 0:
+                three, before = torch.ones(3), taken_bytes() or 0
+                for _ in range(100_000):
+                    _add(three)
+                os._exit(int((taken_bytes() or 0) - before > 20 * MB))
+            assert os.waitpid(child, 0)[1] == 0
+
     def test_any_thread_can_record(self, path: Path) -> None:
         def record() -> None:
             with ov.record(path) as rec:
@@ -492,7 +563,7 @@ with ov.record(path, active=2) as rec:
         assert steps(path) == [0, 1, 2]
 
 
-@pytest.mark.skipif(anonymous_bytes() is None, reason="this system does not say how much memory a process has")
+@pytest.mark.skipif(taken_bytes() is None, reason="this system does not say how much memory malloc gave out")
 class TestMemoryGuard:
     LIMIT = 50 * MB
 
@@ -501,7 +572,7 @@ class TestMemoryGuard:
         kept = []
         until = time.monotonic() + PATIENCE_S
         while not done() and time.monotonic() < until:
-            kept.append(torch.ones(5 * MB // 4))
+            kept.append([np.ones(MB // 80) for _ in range(50)])
             time.sleep(0.02)
             each()
 
@@ -573,6 +644,18 @@ class TestMemoryGuard:
         else:
             assert names(path) == ["set-up"]
             assert rec.notes[0].startswith("Recording ended early: ")
+
+    @pytest.mark.parametrize("stacks", [False, True])
+    def test_weights_that_the_program_loads_do_not_count(self, stacks: bool) -> None:
+        torch.empty(8 * MB // 4)  # Once one has been freed, malloc maps none of that size any more.
+        kept: list[Any] = []
+        seemed = threading.Event()
+        guard = MemoryGuard(self.LIMIT, seemed.set, stacks=stacks)
+        until = time.monotonic() + PATIENCE_S
+        while not seemed.wait(0.02) and time.monotonic() < until:
+            kept.append(torch.ones(5 * MB // 4))
+        assert guard.exceeded_bytes is None
+        guard.stop()
 
     @pytest.mark.parametrize(
         ("taken", "grown", "elapsed_s", "expected"),
@@ -723,9 +806,10 @@ class TestPuttingOff:
     @pytest.fixture
     def recorder(self, path: Path) -> Recorder:
         made = Recorder(
-            path,
+            lambda: path,
             Schedule(wait=3, warmup=1, active=1),
             Options(),
+            since_ns=0,
             max_size_bytes=1 << 30,
             on_too_much=lambda: None,
         )
@@ -760,9 +844,10 @@ class TestPuttingOff:
 
     def test_a_program_that_ends_just_before_the_warm_up_is_told(self, path: Path) -> None:
         recorder = Recorder(
-            path,
+            lambda: path,
             Schedule(wait=2, warmup=1, active=1),
             Options(),
+            since_ns=0,
             max_size_bytes=1 << 30,
             on_too_much=lambda: None,
         )
@@ -773,30 +858,144 @@ class TestPuttingOff:
         assert "ended before" in str(recorder.failure)
 
 
+class TestSeveralProcesses:
+    """Of which nobody says that they belong together."""
+
+    PROGRAM = (
+        "import sys, torch, overlapscope as ov\n"
+        "with ov.record(sys.argv[1], plain_steps=0) as rec:\n"
+        "    torch.ones(3) * 3\n"
+        "    if sys.argv[2] == 'while': print(flush=True); sys.stdin.readline()\n"
+        "print(rec.path, *rec.notes, flush=True)\n"
+        "if sys.argv[2] == 'before': sys.stdin.readline()\n"
+    )
+
+    @pytest.mark.parametrize("when", ["before", "while"])
+    def test_none_overwrites_what_another_has_written_meanwhile(self, when: str, path: Path) -> None:
+        command = [sys.executable, "-c", self.PROGRAM, str(path), when]
+        other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert other.stdin and other.stdout
+        said = other.stdout.readline()
+        with ov.record(path, plain_steps=0) as rec:
+            work("mine")
+        if when == "while":
+            said = other.communicate("\n")[0]
+            assert rec.path == path and rec.notes == ()
+            where = path.with_name(f"x.pid{other.pid}.trace.json.gz")
+            assert said.startswith(f"{where} {path}: is another process's trace")
+            assert "aten::mul" in names(where, "cpu_op")
+        else:
+            assert said == f"{path}\n"
+            assert rec.path == path.with_name(f"x.pid{os.getpid()}.trace.json.gz")
+            assert rec.notes == (f"{path}: is another process's trace, so this one is {rec.path.name}.",)
+            other.communicate("\n")
+            # It is gone, and what it left is an old file.
+            with ov.record(path, plain_steps=0) as rec:
+                work("mine")
+            assert rec.path == path
+        assert names(path) == ["mine"]
+
+    def test_what_is_recorded_again_and_again_stays_one_file(self, path: Path) -> None:
+        for _ in range(20):
+            with ov.record(path, plain_steps=0) as rec:
+                work()
+        assert rec.path == path and [one.name for one in path.parent.iterdir()] == [path.name]
+
+    def test_processes_that_the_program_spawns_have_their_rank_from_torch_distributed(self, tmp_path: Path) -> None:
+        program = tmp_path / "program.py"
+        program.write_text(
+            "import os, torch, torch.distributed as dist, torch.multiprocessing as mp, overlapscope as ov\n"
+            "def train(rank, recording):\n"
+            "    dist.init_process_group('gloo', init_method='file://' + os.path.abspath('store'), rank=rank,\n"
+            "        world_size=2)\n"
+            "    with recording: torch.ones(3) * 3\n"
+            "    dist.destroy_process_group()\n"
+            "if __name__ == '__main__':\n"
+            "    mp.spawn(train, (ov.record('x.json', plain_steps=0),), nprocs=2)\n"
+        )
+        subprocess.run([sys.executable, program], cwd=tmp_path, check=True)
+        assert sorted(one.name for one in (tmp_path / "x.traces").iterdir()) == ["rank0.trace.json", "rank1.trace.json"]
+
+    def test_a_recording_reaches_another_process_as_one_that_has_not_begun(self, path: Path) -> None:
+        with ov.record(path, wait=1, warmup=2, plain_steps=0) as rec:
+            again = pickle.loads(pickle.dumps(rec))
+        assert again.path == path and not again.finished
+        with again:
+            work("again")
+        assert names(path) == ["again"]
+
+
 class TestRanks:
     @pytest.mark.parametrize(
         ("environ", "expected"),
         [
-            ({}, "runs/x.trace.json.gz"),
-            ({"RANK": "0", "WORLD_SIZE": "1"}, "runs/x.trace.json.gz"),
-            ({"RANK": "3"}, "runs/x.trace.json.gz"),
-            ({"RANK": "", "WORLD_SIZE": "4"}, "runs/x.trace.json.gz"),
-            ({"RANK": "3", "WORLD_SIZE": "4"}, "runs/x.traces/rank3.trace.json.gz"),
+            ({}, None),
+            ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+            ({"RANK": "3"}, None),
+            ({"RANK": "", "WORLD_SIZE": "4"}, None),
+            ({"RANK": "4", "WORLD_SIZE": "4"}, None),
+            ({"RANK": "3", "WORLD_SIZE": "4"}, Rank(3, 4)),
+            ({"SLURM_PROCID": "2", "SLURM_NTASKS": "8"}, Rank(2, 8)),
+            ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, Rank(1, 2)),
+            ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Rank(1, 2)),
+            ({"PMI_RANK": "1", "PMI_SIZE": "3"}, Rank(1, 3)),
+            ({"RANK": "3", "WORLD_SIZE": "4", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Rank(3, 4)),
+            ({"RANK": "0", "WORLD_SIZE": "1", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Rank(1, 2)),
         ],
     )
-    def test_each_rank_has_a_file_of_its_own(self, environ: dict[str, str], expected: str) -> None:
-        assert rank_path(Path("runs/x.trace.json.gz"), environ) == Path(expected)
+    def test_launchers_tell_the_rank(self, environ: dict[str, str], expected: Rank | None) -> None:
+        assert rank_of(environ) == expected
 
     @pytest.mark.parametrize(
         ("name", "expected"),
         [
-            ("x.json", "x.traces/rank0.trace.json"),
-            ("x.json.gz", "x.traces/rank0.trace.json.gz"),
-            ("a.b.trace.json", "a.b.traces/rank0.trace.json"),
+            ("runs/x.json", "runs/x.traces/rank3.trace.json"),
+            ("x.json.gz", "x.traces/rank3.trace.json.gz"),
+            ("a.b.trace.json", "a.b.traces/rank3.trace.json"),
+            ("runs/r{rank}.json", "runs/r3.json"),
+            ("{host}/x.json", f"{socket.gethostname()}/x.traces/rank3.trace.json"),
         ],
     )
-    def test_whatever_the_file_is_called(self, name: str, expected: str) -> None:
-        assert rank_path(Path(name), {"RANK": "0", "WORLD_SIZE": "2"}) == Path(expected)
+    def test_each_rank_has_a_file_of_its_own(self, name: str, expected: str) -> None:
+        assert Destination.asked(name).path(Rank(3, 4)) == Path(expected)
+        assert Destination.asked("x.{rank}.json").path(None) == Path("x.0.json")
+        assert Destination.asked("{host}/{pid}.json").path(None) == Path(f"{socket.gethostname()}/{os.getpid()}.json")
+
+    def test_a_name_in_braces_that_stands_for_nothing_is_refused(self) -> None:
+        with pytest.raises(UsageError, match=r"\{ran\} stands for nothing.*\{rank\}, \{pid\}, \{time\}, \{host\}"):
+            ov.record("x.{ran}.json")
+
+    def test_directories_with_names_in_braces_are_made_and_load_as_one_job(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from overlapscope.sources import load_all
+
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            with ov.record(path.parent / "{host}" / "rank{rank}.json") as rec:
+                work()
+        assert [trace.rank for trace in load_all(rec.path.parent)] == [0, 1]
+        assert [trace.rank for trace in load_all(rec.job)] == [0, 1]
+
+    def test_ranks_of_an_earlier_run_with_more_of_them_are_removed(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        directory = path.with_name("x.traces")
+        directory.mkdir()
+        for name in ("rank1.trace.json.gz", "rank2.trace.json.gz", "rank10.trace.json", "rank3.json", "notes.txt"):
+            (directory / name).touch()
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        for rank in ("1", "0"):
+            monkeypatch.setenv("RANK", rank)
+            with ov.record(path):
+                work()
+        assert sorted(one.name for one in directory.iterdir()) == [
+            "notes.txt",
+            "rank0.trace.json.gz",
+            "rank1.trace.json.gz",
+            "rank3.json",
+        ]
 
     def test_the_directory_loads_as_one_job(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WORLD_SIZE", "2")

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -555,6 +556,71 @@ def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_
     assert [timed(path) for path in paths] == [(2, 2)] * 2
     again = execute([*RUN, "train.py"], tmp_path, RANK="1", WORLD_SIZE="2")
     assert again.returncode == 2 and "rank1.trace.json.gz: exists" in again.stderr
+
+
+def test_srun_tells_the_rank_and_a_file_name_may_say_where_it_stands(tmp_path: Path) -> None:
+    write(tmp_path / "program.py", "import torch; torch.ones(3) * 3\n")
+    for rank in ("0", "1"):
+        command = [*RUN, "-o", "{host}/r{rank}.json", "program.py"]
+        run = execute(command, tmp_path, SLURM_PROCID=rank, SLURM_NTASKS="2")
+        assert run.returncode == 0, run.stderr
+        if rank == "0":
+            host = socket.gethostname()
+            assert f"overlapscope (rank 0): wrote {host}/r0.json, " in run.stderr
+            assert f"`overlapscope analyze '{host}/r*.json'` shows all ranks." in run.stderr
+    assert sorted(one.name for one in (tmp_path / host).iterdir()) == ["r0.json", "r1.json"]
+    run = execute([*RUN, "-o", "x.{n}.json", "program.py"], tmp_path)
+    assert run.returncode == 2 and "{n} stands for nothing" in run.stderr
+
+
+SPAWNS = (
+    "import os, subprocess, sys, torch, torch.distributed as dist, torch.multiprocessing as mp\n"
+    "def train(rank):\n"
+    "    dist.init_process_group('gloo', init_method='file://' + os.path.abspath('store'), rank=rank, world_size=2)\n"
+    "    model = torch.nn.Linear(2, 2)\n"
+    "    optimizer = torch.optim.SGD(model.parameters())\n"
+    "    for _ in range(4): model(torch.ones(2)).sum().backward(); optimizer.step()\n"
+    "    dist.destroy_process_group()\n"
+    "if __name__ == '__main__':\n"
+    "    loader = torch.utils.data.DataLoader(range(4), num_workers=1, multiprocessing_context='spawn')\n"
+    "    print(len(list(loader)))\n"
+    "    mp.spawn(train, nprocs=2)\n"
+    "    subprocess.run([sys.executable, '-c', 'import torch, overlapscope; overlapscope.step(); print(1)'])\n"
+)
+
+
+def test_processes_that_the_program_starts_are_recorded_or_told_of(tmp_path: Path) -> None:
+    program = write(tmp_path / "program.py", SPAWNS)
+    root = str(Path(__file__).parents[1])
+    run = execute([*RUN, program.name], tmp_path, PYTHONPATH=root)
+    assert run.returncode == 0 and run.stdout == "4\n1\n", run.stderr
+    assert "started Python processes (3), which were not recorded; --subprocesses" in run.stderr
+    (tmp_path / "store").unlink(missing_ok=True)
+    (tmp_path / "program.traces").mkdir()
+    write(tmp_path / "program.traces" / "rank7.trace.json.gz", "an earlier run's")
+    command = [*RUN, "--force", "--subprocesses", "--wait", "0", "--plain-steps", "0", program.name]
+    run = execute(command, tmp_path, PYTHONPATH=root)
+    assert run.returncode == 0 and run.stdout == "4\n1\n", run.stderr
+    assert (
+        "overlapscope: processes that the program started left traces (3); `overlapscope analyze program.traces`"
+        in (run.stderr)
+    )
+    other, *ranks = sorted((tmp_path / "program.traces").iterdir())
+    assert re.fullmatch(r"pid\d+\.trace\.json\.gz", other.name)
+    assert [one.name for one in ranks] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
+    assert [steps(one) for one in ranks] == [[1, 2, 3]] * 2
+    assert execute([*RUN, "--subprocesses", "-o", "program.json.gz", program.name], tmp_path).returncode == 2
+
+
+def test_a_program_that_marks_its_steps_itself_is_told_of_no_helpers(tmp_path: Path) -> None:
+    write(
+        tmp_path / "program.py",
+        "import overlapscope, subprocess, sys, torch\n"
+        "subprocess.run([sys.executable, '-c', 'print(1)'])\n"
+        "for _ in range(3): torch.ones(3) * 3; overlapscope.step()\n",
+    )
+    run = execute([*RUN, "program.py"], tmp_path)
+    assert run.returncode == 0 and "processes" not in run.stderr
 
 
 def test_the_analysis_is_that_of_analyze_and_goes_to_stderr(tmp_path: Path) -> None:

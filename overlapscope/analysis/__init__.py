@@ -9,6 +9,7 @@ import numpy as np
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.analysis.environment import describe
 from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.results import TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_device, judge_file, verdict
 from overlapscope.trace import Trace
@@ -55,5 +56,6 @@ def analyze_trace(
         devices=tuple(analysis.result for analysis in devices),
         environment=describe(trace),
         predicted_by=trace.predicted_by,
+        host=describe_host(trace),
     )
     return TraceAnalysis(result, tuple(devices), trace)

@@ -342,6 +342,51 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """What was recorded besides times: `sync_events`, `stacks`, `shapes`, `memory`."""
 
 
+class HostStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step on the host, from its mark to the next; its three parts add up to it."""
+
+    name: str
+    window: Window
+    span_ns: int
+    loading_ns: int
+    """Inside the DataLoader's next."""
+    ops_ns: int
+    """In CPU ops besides."""
+    rest_ns: int
+    """In neither: Python, and whatever the profiler does not record."""
+
+
+class OpTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The outermost CPU ops of one name."""
+
+    op: str
+    count: int
+    time_ns: int
+
+
+class ThreadUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one thread was in CPU ops."""
+
+    thread: int
+    steps: bool
+    """Whether it is the one that marks the steps."""
+    busy_ns: int
+
+
+class HostUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a program goes that does nothing on a GPU."""
+
+    by_steps: bool
+    """False where none are marked: the only one of `steps` is the whole recording then."""
+    steps: tuple[HostStep, ...]
+    loader: Literal["none", "own-thread", "workers"]
+    """Who makes the DataLoader's batches: no loader, the thread that marks the steps, or processes beside it."""
+    ops: tuple[OpTime, ...]
+    """On that thread, in the steps, outside loading; the longest first, at most 20 names."""
+    threads: tuple[ThreadUse, ...]
+    """In the steps; that of the steps first, then the busiest."""
+
+
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     """One trace, that is one process."""
 
@@ -352,3 +397,5 @@ class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     predicted_by: tuple[str, ...] | None = None
     """The changes with which `overlapscope whatif` predicted it; null for a recording."""
+    host: HostUse | None = None
+    """Of a trace without GPU activity: where the host's time goes; null for all others."""

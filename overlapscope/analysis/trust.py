@@ -22,7 +22,7 @@ from overlapscope.analysis.results import Check, Trust
 from overlapscope.analysis.steady import judge_steady
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, covered, total, union
-from overlapscope.lost import EVERYTHING, OF_KIND, WORDS, Part
+from overlapscope.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part
 from overlapscope.trace import Index, Sync, Table, Trace
 from overlapscope.words import plural
 
@@ -170,7 +170,10 @@ def _timeless(trace: Trace) -> Counter[Part]:
     """
     ops = trace.gpu_ops
     length = ops.end_ns - ops.start_ns
-    coarse = not (((ops.start_ns - trace.base_ns) % _US_NS).any() or (length % _US_NS).any())
+    coarse = not any(
+        ((table.start_ns - trace.base_ns) % _US_NS).any() or ((table.end_ns - table.start_ns) % _US_NS).any()
+        for table in (ops, trace.cpu_ops)
+    )
     none = length == 0
     found: Counter[Part] = Counter()
     for kind, part in OF_KIND.items():
@@ -206,7 +209,8 @@ def _activity(trace: Trace) -> Check:
         status="fail",
         detail="The trace has no GPU activity: it was recorded without a GPU or without "
         "ProfilerActivity.CUDA, so there is nothing to say about overlap.",
-        lost=_listed(EVERYTHING),
+        # What was recorded of the host is there.
+        lost=_listed({*GPU_OPS, "calls", "syncs", "clocks"}),
     )
 
 

@@ -19,6 +19,7 @@ from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.resampling import FEWEST
 from overlapscope.compare.steps import without_warm_up
 from overlapscope.errors import UsageError
+from overlapscope.jobs import mixture
 from overlapscope.lost import FIGURES
 from overlapscope.report import Report, Tool, of_program
 from overlapscope.words import plural
@@ -142,6 +143,8 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
     """
     if not allow_predicted:
         refuse_predicted(report)
+    if unlike := mixture(report.traces):
+        raise UsageError(f"{' '.join(unlike)} A baseline is of one job; name its traces alone.")
     patterns = tuple(ranges)
     report = of_program(report)
     devices: list[BaselineDevice] = []
@@ -232,6 +235,8 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
 
 def _values(samples: list[Sample]) -> Iterator[tuple[Metric, Direction | None, str | None, list[float | None]]]:
     for metric in METRICS.values():
+        if metric.of_host:
+            continue
         directions: tuple[Direction | None, ...] = (None, "h2d", "d2h") if metric.directional else (None,)
         for direction in directions:
             yield metric, direction, None, [_rounded(metric.read(sample, direction)) for sample in samples]

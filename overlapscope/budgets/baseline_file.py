@@ -20,6 +20,7 @@ from overlapscope.budgets.baseline import (
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.errors import UnreadableTrace
 from overlapscope.report import published
+from overlapscope.saved import MOST, decode
 from overlapscope.words import clean
 
 _ANEW: Final = "write it anew with `overlapscope baseline write`"
@@ -72,9 +73,8 @@ def _compact(value: object) -> str:
 def from_json(data: bytes, source: str) -> Baseline:
     """Read a baseline back; `source` is named where it cannot be. Raises UnreadableTrace."""
     try:
-        plain = msgspec.json.decode(data)
-        found = msgspec.convert(plain, BaselineFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        found = decode(data, BaselineFile)
+    except msgspec.DecodeError as error:
         raise UnreadableTrace(
             f"{source}: is no baseline ({clean(str(error), 300)}); write one with `overlapscope baseline write`."
         ) from None
@@ -82,24 +82,36 @@ def from_json(data: bytes, source: str) -> Baseline:
         raise UnreadableTrace(
             f"{source}: is a baseline of version {found.schema_version}, this is version {SCHEMA_VERSION}; {_ANEW}."
         )
-    if found.digest != _digest(plain):
+    if found.digest != _digest(msgspec.json.decode(data)):
         raise UnreadableTrace(f"{source}: was changed after it was written, as its digest says; {_ANEW}.")
     baseline = Baseline(**{name: getattr(found, name) for name in Baseline.__struct_fields__})
     known = {(one.rank, one.device): one for one in baseline.devices}
+    timed = {
+        (one.rank, one.device, one.scope): len(one.values)
+        for one in baseline.series
+        if one.metric == "step_time" and one.cause is None
+    }
     for line in baseline.series:
-        _check_line(line, known.get((line.rank, line.device)), source)
+        samples = timed.get((line.rank, line.device, line.scope), 0)
+        _check_line(line, known.get((line.rank, line.device)), samples, source)
+    for one in baseline.devices:
+        if one.steps and (one.rank, one.device, STEPS) not in timed:
+            raise UnreadableTrace(f"{source}: device {one.device} has steps without a step_time; {_ANEW}.")
     return baseline
 
 
-def _check_line(line: BaselineSeries, device: BaselineDevice | None, source: str) -> None:
+def _check_line(line: BaselineSeries, device: BaselineDevice | None, samples: int, source: str) -> None:
     """Raises UnreadableTrace where a line does not belong to the others, whatever the digest says."""
     what = f"{source}: {clean(line.metric, 80)} of device {line.device}"
     metric = METRICS.get(line.metric)
     if device is None or metric is None:
         raise UnreadableTrace(f"{what}: there is no such {'device' if device is None else 'metric'}; {_ANEW}.")
-    samples = len(device.steps) if line.scope == STEPS else len(line.steps or ())
-    if len(line.values) != samples:
-        raise UnreadableTrace(f"{what}: has {len(line.values)} values for {samples} steps; {_ANEW}.")
+    for steps in (len(device.steps) if line.scope == STEPS else len(line.steps or ()), samples):
+        if len(line.values) != steps:
+            raise UnreadableTrace(f"{what}: has {len(line.values)} values for {steps} steps; {_ANEW}.")
+    most = 100 if metric.unit == "pct" else MOST
+    if not all(0 <= value <= most for value in line.values if value is not None):
+        raise UnreadableTrace(f"{what}: has a value that it cannot have; {_ANEW}.")
 
 
 def schema() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from overlapscope.budgets import pieces
@@ -20,6 +20,7 @@ from overlapscope.budgets.together import WORST_FIRST, Row, combine
 from overlapscope.budgets.verdicts import CheckResult, Outcome, Subject, Verdict
 from overlapscope.compare import environment
 from overlapscope.errors import UsageError
+from overlapscope.jobs import mixture
 from overlapscope.report import Report, of_program
 from overlapscope.words import clean, plural
 
@@ -49,6 +50,7 @@ def check(
         outcome=(outcome := _outcome(ordered)),
         summary=_summary(ordered, outcome),
         program=_program_words(job.report),
+        sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,
         warnings=tuple(job.warnings()),
     )
@@ -121,6 +123,7 @@ class Job:
                 f"The baseline was made elsewhere ({self._elsewhere()}), so nothing is compared with it. Check where "
                 "it was made, or write a baseline for here."
             )
+        yield from map(clean, self._report.notes)
         yield from mixed_notes(self._report)
         yield from absence_notes(self._absent)
         for trace in self._report.traces:
@@ -136,6 +139,8 @@ class Job:
         """Every verdict."""
         if self._settings.strict_env and self._baseline is not None:
             yield Ruling(self._environment())
+        if unlike := mixture(self._report.traces):
+            yield Ruling(self._of_one_job(unlike))
         for budget, limit, rows in self._rows():
             verdict = combine(
                 self._report, budget, limit, rows, fail_level=self._settings.fail_level, baseline=self._baseline
@@ -158,6 +163,21 @@ class Job:
             more_is_better=False,
             message=differ or "This was made where the baseline was made.",
             counts=bool(differ),
+        )
+
+    def _of_one_job(self, unlike: Sequence[str]) -> Verdict:
+        return Verdict(
+            budget="traces of one job",
+            metric="job",
+            subject=Subject(scope="window"),
+            status="unknown",
+            level="error",
+            value=None,
+            limit=0,
+            unit="differences",
+            more_is_better=False,
+            message=f"{' '.join(unlike)} Name the traces of one job, or check each job by itself.",
+            counts=not self._settings.allow_missing,
         )
 
     def _rows(self) -> Iterator[tuple[Budget, str, list[Row]]]:

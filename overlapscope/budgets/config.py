@@ -265,7 +265,9 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not TOML, which is UTF-8 text.") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply.") from None
+    except ValueError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}.") from None
 
 

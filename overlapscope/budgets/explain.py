@@ -79,6 +79,8 @@ def _explained(report: Report, ruling: Ruling, *, by_default: bool) -> Explanati
         rule = {rule.id: rule for rule in all_rules()}.get(verdict.metric)
         if rule is None:
             formula = "the GPU, software and profiler of the baseline and of the traces are the same"
+            if verdict.metric == "job":
+                formula = "the traces state one number of ranks, and were recorded within ten minutes of one another"
             return Explanation(verdict, formula, "no difference is allowed", "", ())
         return Explanation(verdict, rule.summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default), ())
     return Explanation(

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.results import Period, missing_ns
 from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.lost import CAUSES, FIGURES, Part
+from overlapscope.lost import CAUSES, FIGURES, HOST, Part
 
 Direction = Literal["h2d", "d2h"]
 Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
@@ -53,6 +54,9 @@ class Metric:
     directional: bool = False
     """Whether it can be asked of one direction of copies alone."""
     by_range: bool = True
+    of_host: bool = False
+    """Whether it is of the host's steps of a program without GPU activity, and of no other. What GPU programs are held
+    to must not be met by a recording that lacks the GPU."""
     rests_on: frozenset[Part] = FIGURES
     """The parts of the recording that it is computed from: where some of one may be lost, it is unknown."""
 
@@ -218,6 +222,30 @@ METRICS: Final[dict[str, Metric]] = {
             needs="copies",
             directional=True,
             by_range=False,
+        ),
+        Metric(
+            id="host_step_time",
+            unit="ns",
+            more_is_better=False,
+            formula="length of the step on the host, from mark to mark, of a program that does nothing on a GPU",
+            read=lambda s, _: float(s.figures.span_ns),
+            blames=(),
+            of_host=True,
+            by_range=False,
+            rests_on=HOST,
+        ),
+        Metric(
+            id="host_loading_pct",
+            unit="pct",
+            more_is_better=False,
+            formula="time that the thread of the steps was inside the DataLoader's next, as a share of the step, of a "
+            "program that does nothing on a GPU",
+            read=lambda s, _: _pct(s.figures.idle_by_cause.get(IdleCause.DATA_LOADING, 0), s.figures.span_ns),
+            whole=lambda s, _: s.figures.span_ns,
+            blames=(),
+            of_host=True,
+            by_range=False,
+            rests_on=HOST,
         ),
     )
 }

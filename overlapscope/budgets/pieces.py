@@ -12,9 +12,10 @@ from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.budgets.doubt import doubt
 from overlapscope.budgets.metrics import Sample
 from overlapscope.budgets.missing import Absent
-from overlapscope.budgets.samples import of_ranges, of_steps, of_window
+from overlapscope.budgets.samples import of_host, of_ranges, of_steps, of_window
 from overlapscope.budgets.settings import Budget, Override, step_fits
 from overlapscope.budgets.verdicts import Subject
+from overlapscope.lost import HOST
 from overlapscope.report import Report
 from overlapscope.words import clean
 
@@ -85,6 +86,9 @@ class _Finder:
     def at(self, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[Piece]:
         """The pieces of one device."""
         budget = self.overridden(subject)
+        if budget.what.of_host:
+            yield from self._host(subject, trace)
+            return
         missing = doubt(trace, budget.what.rests_on)
         if device is None or missing is not None:
             yield Piece(budget, subject, trace, device, missing=missing or "nothing ran on the GPU")
@@ -96,6 +100,18 @@ class _Finder:
             yield Piece(budget, subject, trace, device, samples, nothing)
         else:
             yield from self._steps(subject, trace, device)
+
+    def _host(self, subject: Subject, trace: TraceResult) -> Iterator[Piece]:
+        base, host = self.overridden(subject), trace.host
+        missing = doubt(trace, HOST)
+        if missing is None and host is None:
+            missing = "it is of programs that do nothing on a GPU"
+        if missing is None and base.scope == "window":
+            missing = "it is of steps alone"
+        if missing is not None or host is None:
+            yield Piece(base, subject, trace, missing=missing)
+        else:
+            yield from self._grouped(subject, trace, None, of_host(host, skip=base.skip_steps), host.by_steps)
 
     def _ranges(self, subject: Subject, trace: TraceResult, device: Device) -> Iterator[Piece]:
         anywhere = False
@@ -112,8 +128,14 @@ class _Finder:
             yield Piece(self._budget, subject, trace, device, missing=f"there is no whole range {pattern}")
 
     def _steps(self, subject: Subject, trace: TraceResult, device: Device) -> Iterator[Piece]:
+        samples = of_steps(device, skip=self.overridden(subject).skip_steps)
+        yield from self._grouped(subject, trace, device, samples, bool(device.steps))
+
+    def _grouped(
+        self, subject: Subject, trace: TraceResult, device: Device | None, samples: tuple[Sample, ...], marked: bool
+    ) -> Iterator[Piece]:
+        """Steps by the budget that holds for each; `marked`: whether any was recorded."""
         base = self.overridden(subject)
-        samples = of_steps(device, skip=base.skip_steps)
         groups: dict[Budget, list[Sample]] = {}
         for sample in samples:
             if base.step is None or step_fits(sample.name, base.step):
@@ -122,7 +144,7 @@ class _Finder:
             if samples:
                 missing = f"there is no step {clean(base.step or '', 80)}"
             else:
-                missing = "no step is left behind those that are skipped" if device.steps else NO_STEPS
+                missing = "no step is left behind those that are skipped" if marked else NO_STEPS
             yield Piece(base, subject, trace, device, missing=missing)
         for budget, mine in groups.items():
             named = msgspec.structs.replace(subject, step=budget.step)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.copies import says_bandwidth
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Buckets, Device, Engines, HostStep, HostUse, Overlap, Period
 from overlapscope.budgets.metrics import Direction, Metric, Moved, Sample
-from overlapscope.compare.steps import compared, occurrences
+from overlapscope.compare.steps import compared, occurrences, without_warm_up
 
 _DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")
 
@@ -54,6 +55,39 @@ def of_steps(device: Device, *, skip: int = 0) -> tuple[Sample, ...]:
     return tuple(
         Sample(device.steps[number].name, device.steps[number], moved_in(device, number))
         for number in compared(device, skip=skip)
+    )
+
+
+def of_host(host: HostUse, *, skip: int = 0) -> tuple[Sample, ...]:
+    """The steps of a program without GPU activity that are compared: a GPU would have been idle all the while."""
+    steps = host.steps if host.by_steps else ()
+    kept = without_warm_up(range(min(skip, len(steps)), len(steps)), [step.span_ns for step in steps])
+    return tuple(Sample(steps[number].name, _idle(steps[number]), {}) for number in kept)
+
+
+def _idle(step: HostStep) -> Period:
+    return Period(
+        name=step.name,
+        window=step.window,
+        span_ns=step.span_ns,
+        buckets=Buckets(compute_ns=0, exposed_comm_ns=0, exposed_copy_ns=0, exposed_other_ns=0, idle_ns=step.span_ns),
+        engines=Engines(sm_ns=0, compute_ns=0, comm_ns=0, h2d_ns=0, d2h_ns=0, other_ns=0),
+        overlap=Overlap(
+            copy_ns=0,
+            hidden_copy_ns=0,
+            hidden_copy_pct=None,
+            serial_ns=0,
+            busy_ns=0,
+            ideal_ns=0,
+            efficiency_pct=None,
+            h2d_d2h_ns=0,
+            comm_compute_pct=None,
+            exposed_h2d_ns=0,
+            exposed_d2h_ns=0,
+        ),
+        exposed_copy_by_cause={},
+        idle_by_cause={IdleCause.DATA_LOADING: step.loading_ns},
+        partial=False,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from overlapscope.report import Tool, published
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 
@@ -75,7 +76,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     budget: str
     """Its name: `efficiency_pct >= 80 %`, `forbid pageable-copy`, `environment`."""
     metric: str
-    """`efficiency_pct`, or the rule's id, or `environment`."""
+    """`efficiency_pct`, or the rule's id, or `environment`, or `job` where traces are not of one."""
     subject: Subject
     status: Status
     level: Level
@@ -113,7 +114,7 @@ def cannot_be_judged(rule: str) -> str:
     return f"{rule} cannot be judged: "
 
 
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Every verdict, failed ones first, and what has to be said beside them."""
 
     schema_version: int = SCHEMA_VERSION
@@ -123,6 +124,8 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence: `2 of 5 budgets failed: efficiency_pct, forbid pageable-copy.`"""
     program: str | None = None
     """A sentence where the plain program is judged: what a step takes there, and in the recording."""
+    sources: tuple[str, ...] = ()
+    """Every trace that was judged, as the user gave it or as a directory or pattern had it."""
     verdicts: tuple[Verdict, ...]
     warnings: tuple[str, ...] = ()
     """Another environment than the baseline's, exceptions that have ended or matched nothing, and so on."""

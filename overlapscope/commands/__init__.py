@@ -10,14 +10,16 @@ import argparse
 import contextlib
 import gc
 import importlib
-import os
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from overlapscope import __version__
+from overlapscope import __version__, streams
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.words import clean, did_you_mean
+from overlapscope.words import did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 COMMANDS = {
     "run": "run a script, record it, and say whether data moves while the GPU computes",
@@ -39,6 +41,8 @@ COMMANDS = {
 """One line for each subcommand: the name of its module in this package, and its help."""
 
 DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
+DEFECT = 70
+"""EX_SOFTWARE of sysexits.h: none of the codes by which a command answers."""
 BROKEN_PIPE = 128 + 13
 
 _DESCRIPTION = """Does data move while the GPU computes? If not, why, and what would fixing it bring?
@@ -46,7 +50,8 @@ _DESCRIPTION = """Does data move while the GPU computes? If not, why, and what w
 overlapscope reads traces of torch.profiler (export_chrome_trace)."""
 
 _EPILOG = """Exit codes: 0 done, 1 a budget of `check` failed or `whatif` can predict nothing, 2 the
-input, the configuration or the usage is wrong, 3 `check` could not judge, 130 interrupted.
+input, the configuration or the usage is wrong, or a file cannot be read or written, 3 `check`
+could not judge, 70 overlapscope itself failed, 130 interrupted.
 `overlapscope COMMAND --help` explains a command."""
 
 
@@ -69,32 +74,61 @@ def main(args: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if args is None else args)
     try:
         code = _run(arguments)
-        sys.stdout.flush()
+        streams.write_output()
     except OverlapscopeError as error:
-        _complain(str(error))
-        return WRONG_INPUT
+        return _refused(str(error))
     except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing must be flushed into the closed pipe at exit.
-        _silence_stdout()
+        # Whoever read the output has seen enough.
         return BROKEN_PIPE
+    except OSError as error:
+        # What the system refuses where nothing more can be said of it: a full disk, a directory that is gone.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _refused(f"{where}{error.strerror or error}.")
     except ProgramInterrupted:
         # Left to Python, which dies by SIGINT then, as whoever started it expects. The traceback has been shown.
         sys.excepthook = lambda *_: None
         raise KeyboardInterrupt from None
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:
+        tell_defect(error)
+        return DEFECT
     return code
+
+
+def tell_defect(error: Exception) -> None:
+    """Say that what happened is nobody's fault but overlapscope's, and what to do with it."""
+    import traceback
+
+    with contextlib.suppress(MemoryError, RecursionError):
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            streams.tell(line)
+    what = f"{type(error).__name__}: {error}".strip(".: ")
+    if isinstance(error, MemoryError):
+        remedy = "The memory of this machine does not suffice; use one with more, or a smaller trace."
+    else:
+        remedy = f"Please report this defect of overlapscope {__version__} to its maintainers, with the lines above."
+    streams.tell(f"overlapscope: internal error: {what}. {remedy}")
 
 
 def console() -> int:
     """`main` for a process that ends with it."""
+    streams.hold_places()
     code = main()
+    streams.settle()
     # The interpreter's last collection would walk over all that the process takes along anyway.
     gc.freeze()
     return code
 
 
+def _refused(sentence: str) -> int:
+    streams.tell(f"overlapscope: error: {sentence}")
+    return WRONG_INPUT
+
+
 def _run(arguments: list[str]) -> int:
+    if any("\0" in argument for argument in arguments):
+        raise UsageError("an argument holds a NUL character, which no name has; leave it out.")
     asked = next(iter(arguments), "")
     if asked and not asked.startswith("-") and asked not in COMMANDS:
         raise UsageError(
@@ -152,12 +186,25 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParse
 
 
 def _formatter() -> type[argparse.HelpFormatter]:
+    import shutil
+
     from rich_argparse import RawDescriptionRichHelpFormatter
 
     class Formatter(RawDescriptionRichHelpFormatter):
         # Help texts contain brackets that are not markup.
         text_markup = False
         help_markup = False
+
+        def __init__(self, prog: str, **settings: Any) -> None:
+            super().__init__(prog, width=streams.bounded(shutil.get_terminal_size().columns) - 2, **settings)
+
+        @property  # type: ignore[misc]
+        def console(self) -> Console:
+            if self._console is None:
+                from rich.console import Console
+
+                self._console = Console(_environ=streams.environment())
+            return self._console
 
     return Formatter
 
@@ -166,14 +213,3 @@ def _dedent(doc: str | None) -> str:
     import inspect
 
     return inspect.cleandoc(doc or "")
-
-
-def _complain(sentence: str) -> None:
-    message = f"overlapscope: error: {clean(sentence)}"
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    print(message.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
-
-
-def _silence_stdout() -> None:
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

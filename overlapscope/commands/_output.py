@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from overlapscope.errors import UsageError
+from overlapscope import disk
+from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.streams import tell, write_output
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,22 +18,52 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
 
 
-def check_output(output: Path | None, *, force: bool) -> None:
-    """Find out before the work, not after it, that its result could not be kept. Raises UsageError."""
+def check_output(output: Path | None, *, force: bool, inputs: Iterable[str | Path | None] = ()) -> None:
+    """Find out before the work, not after it, that its result could not be kept, or would take the place of one of the
+    `inputs`: files, directories of traces, patterns. Raises UsageError.
+    """
     if output is None:
         return
+    try:
+        _check(output, force=force, inputs=inputs)
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written ({error.strerror or error}); choose another file.") from None
+
+
+def _check(output: Path, *, force: bool, inputs: Iterable[str | Path | None]) -> None:
     if output.is_dir():
         raise UsageError(f"{output}: is a directory; name a file in it.")
-    if output.exists() and not force:
-        raise UsageError(f"{output}: exists, will not overwrite it without --force.")
-    if not output.parent.is_dir():
-        raise UsageError(f"{output}: there is no directory {output.parent}; create it first.")
+    if disk.is_written_in_place(output):
+        return
+    if output.exists():
+        if not force:
+            raise UsageError(f"{output}: exists, will not overwrite it without --force.")
+        for one in inputs:
+            if one is not None and any(path.exists() and path.samefile(output) for path in _files(one)):
+                raise UsageError(f"{output}: is what is read ({one}), and would be overwritten; name another file.")
+        if not os.access(output, os.W_OK):
+            raise UsageError(f"{output}: may not be written to; choose another file.")
+    directory = Path(os.path.realpath(output)).parent
+    if not directory.is_dir():
+        raise UsageError(f"{output}: there is no directory {directory}; create it first.")
+    if not os.access(directory, os.W_OK):
+        raise UsageError(f"{output}: the directory {directory} may not be written to; choose another.")
+
+
+def _files(named: str | Path) -> list[Path]:
+    from overlapscope.sources import expand
+
+    try:
+        return expand([named])
+    except UnreadableTrace:
+        # Said by whoever reads it.
+        return []
 
 
 def write(data: bytes, output: Path | None, *, force: bool = False) -> None:
     """Write to the file, and say so on stderr; or to stdout."""
     if output is None:
-        _to_stdout(data)
+        write_output(data)
     else:
         write_file([data], output, force=force)
 
@@ -40,28 +71,11 @@ def write(data: bytes, output: Path | None, *, force: bool = False) -> None:
 def write_file(blocks: Iterable[bytes], output: Path, *, force: bool = False) -> None:
     """Write to the file, block by block, and say so on stderr."""
     try:
-        with open(output, "wb" if force else "xb") as file:
-            file.writelines(blocks)
+        disk.write(output, blocks, over=force)
     except FileExistsError:
         raise UsageError(f"{output}: exists, will not overwrite it without --force.") from None
     except OSError as error:
-        raise UsageError(f"{output}: cannot be written ({error.strerror or error}); choose another file.") from None
-    print(f"Wrote {os.fsencode(output).decode(errors='backslashreplace')}", file=sys.stderr)
-
-
-def _to_stdout(data: bytes) -> None:
-    buffer = getattr(sys.stdout, "buffer", None)
-    if buffer is None:
-        # A replaced stdout, as of a notebook, takes text only.
-        sys.stdout.write(data.decode("utf-8", "replace"))
-        return
-    try:
-        sys.stdout.flush()
-        buffer.write(data)
-        buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # Nothing must be flushed into it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise UsageError(f"the output cannot be written ({error.strerror or error}); send it elsewhere.") from None
+        kept = " and is as it was" if output.is_file() else ""
+        reason = error.strerror or error
+        raise UsageError(f"{output}: cannot be written ({reason}){kept}; choose another file.") from None
+    tell(f"Wrote {os.fsencode(output).decode(errors='backslashreplace')}")

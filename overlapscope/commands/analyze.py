@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
@@ -13,7 +15,7 @@ from overlapscope.commands._output import add_output_arguments, check_output, wr
 from overlapscope.commands._reading import add_plain_step, add_reading_arguments
 from overlapscope.errors import UsageError
 from overlapscope.names import check_known
-from overlapscope.words import clean
+from overlapscope.streams import tell
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
@@ -47,15 +49,21 @@ class Command:
         add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_output(args.output, force=args.force)
+        check_output(args.output, force=args.force, inputs=args.traces)
         if args.format == "html":
             from overlapscope.views.html.document import require_plotly
 
             require_plotly()
-        analyses, scope = _analyze(args)
+        from overlapscope.sources import look
+
+        found = look(args.traces)
+        analyses, scope = _analyze(args, found.files)
+        from msgspec.structs import replace as replaced
+
         from overlapscope.report import build, to_json
 
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
+        report = replaced(report, notes=(*found.notes, *report.notes))
         if args.format == "json":
             write(to_json(report), args.output, force=args.force)
             return DONE
@@ -67,13 +75,11 @@ class Command:
         return DONE
 
 
-def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:
-    from overlapscope.sources import LIMIT_BYTES, expand, load
+def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[TraceAnalysis], str]:
+    from overlapscope.sources import LIMIT_BYTES, load
 
     limit = LIMIT_BYTES if args.max_size is None else args.max_size
-    traces = [
-        load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in expand(args.traces)
-    ]
+    traces = [load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in files]
     from overlapscope.analysis import analyze_trace
 
     step = _step(args.step)
@@ -94,7 +100,7 @@ def _analyze(args: argparse.Namespace) -> tuple[list[TraceAnalysis], str]:
     if not analyses:
         raise UsageError(f"{left_out[0]}: {what} launched nothing on the GPU; choose another.")
     for source in left_out:
-        print(f"{clean(source)}: left out, nothing ran on the GPU for {clean(what)}.", file=sys.stderr)
+        tell(f"{source}: left out, nothing ran on the GPU for {what}.")
     return analyses, step or args.range or "window"
 
 

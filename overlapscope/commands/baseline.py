@@ -9,8 +9,9 @@ from pathlib import Path
 from overlapscope.commands import DONE
 from overlapscope.commands._output import check_output, write
 from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
-from overlapscope.commands.check import add_config_argument, read_settings
+from overlapscope.commands.check import add_config_argument, find_config, read_settings
 from overlapscope.errors import UsageError
+from overlapscope.streams import tell
 
 
 class Command:
@@ -51,8 +52,9 @@ class Command:
 
 
 def _write(args: argparse.Namespace) -> int:
-    check_output(args.output, force=args.force)
-    settings = read_settings(args.config)
+    config = find_config(args.config)
+    check_output(args.output, force=args.force, inputs=(*args.traces, config))
+    settings = read_settings(config)
     from overlapscope.budgets import baseline
     from overlapscope.budgets.baseline_file import to_json
     from overlapscope.reading import read_report
@@ -60,7 +62,7 @@ def _write(args: argparse.Namespace) -> int:
     report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache, plain_step_ns=args.plain_step)
     made = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
     for doubt in baseline.doubts(made):
-        print(f"overlapscope: warning: {doubt}", file=sys.stderr)
+        tell(f"overlapscope: warning: {doubt}")
     write(to_json(made), args.output, force=args.force)
     return DONE
 

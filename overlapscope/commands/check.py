@@ -6,13 +6,15 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlapscope.commands._output import write
+from overlapscope.commands._output import check_output, write
 from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
-from overlapscope.errors import UsageError
+from overlapscope.errors import ConfigError, UsageError
+from overlapscope.streams import tell
 from overlapscope.views.check import FORMATS
 from overlapscope.words import did_you_mean
 
@@ -93,8 +95,10 @@ class Command:
     def run(self, args: argparse.Namespace) -> int:
         if args.strict_env and args.baseline is None:
             raise UsageError("--strict-env is about a baseline; give --baseline FILE.")
-        targets = _targets(args.format, args.traces, explains=args.explain is not None)
-        settings = _settings(args)
+        config = find_config(args.config)
+        inputs = (*args.traces, args.baseline, config)
+        targets = _targets(args.format, inputs, explains=args.explain is not None)
+        settings = _settings(args, config)
         from overlapscope.budgets.check import check
         from overlapscope.reading import read_baseline, read_report
 
@@ -111,7 +115,7 @@ class Command:
             )
         result = check(report, settings, baseline=baseline)
         for warning in result.warnings:
-            print(f"overlapscope: warning: {_printable(warning)}", file=sys.stderr)
+            tell(f"overlapscope: warning: {warning}")
         for target in targets:
             write(_drawn(result, target), target.path, force=True)
             if target.format == "github":
@@ -131,19 +135,31 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def find_config(named: Path | None) -> Path | None:
+    """The configuration that is named, or the nearest one. Raises ConfigError."""
+    from overlapscope.budgets import config
+
+    if named is not None:
+        return named
+    try:
+        here = Path.cwd()
+    except OSError:
+        raise ConfigError("the current directory is gone, and no configuration can be looked for from it.") from None
+    return config.find(here)
+
+
 def read_settings(path: Path | None) -> Settings:
-    """The settings of a file, or of the nearest one; the empty ones where there is none. Raises ConfigError."""
+    """The settings of a file; the empty ones where there is none. Raises ConfigError."""
     from overlapscope.budgets import config
     from overlapscope.budgets.settings import Settings
 
-    found = path or config.find(Path.cwd())
-    return Settings() if found is None else config.read(found)
+    return Settings() if path is None else config.read(path)
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
     from overlapscope.budgets import config
 
-    settings = read_settings(args.config)
+    settings = read_settings(path)
     forbidden = [config.rule(rule, f"--forbid {rule}") for rule in args.forbid]
     return replace(
         settings,
@@ -166,7 +182,7 @@ def _target(text: str) -> Target:
     return Target(name, Path(path) if path else None)
 
 
-def _targets(asked: list[Target], traces: list[str], *, explains: bool) -> list[Target]:
+def _targets(asked: list[Target], inputs: Iterable[str | Path | None], *, explains: bool) -> list[Target]:
     """What to write. Raises UsageError before the work where it could not be done after it."""
     printed = [target.format for target in asked if target.path is None]
     if len(printed) > 1 or (printed and explains):
@@ -174,14 +190,9 @@ def _targets(asked: list[Target], traces: list[str], *, explains: bool) -> list[
         raise UsageError(f"{others} cannot all be printed; give all but one a file, such as {printed[-1]}:FILE.")
     paths = [target.path for target in asked if target.path is not None]
     for number, path in enumerate(paths):
-        if path.resolve() in [other.resolve() for other in paths[:number]]:
+        if os.path.realpath(path) in map(os.path.realpath, paths[:number]):
             raise UsageError(f"{path}: is named for two formats, and one would overwrite the other; name two files.")
-        if path.is_dir():
-            raise UsageError(f"{path}: is a directory; name a file in it.")
-        if not path.parent.is_dir():
-            raise UsageError(f"{path}: there is no directory {path.parent}; create it first.")
-        if any(path.exists() and Path(trace).exists() and path.samefile(trace) for trace in traces):
-            raise UsageError(f"{path}: is one of the traces, and would be overwritten; name another file.")
+        check_output(path, force=True, inputs=inputs)
     return asked if asked or explains else [Target("text", None)]
 
 
@@ -218,8 +229,3 @@ def _summarize(result: CheckResult) -> None:
             file.write(step_summary(result).encode("utf-8", "replace"))
     except OSError as error:
         raise UsageError(f"{path}: the step summary cannot be written ({error.strerror or error}).") from None
-
-
-def _printable(text: str) -> str:
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)

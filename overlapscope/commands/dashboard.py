@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from overlapscope.commands import DONE
 from overlapscope.commands._reading import add_reading_arguments, parse_size
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
-from overlapscope.words import clean
+from overlapscope.streams import tell
 
 
 class Command:
@@ -56,14 +55,14 @@ class Command:
             cache=args.cache,
             upload_bytes=args.max_upload,
         )
-        _tell(f"Serving at {url}  (Ctrl-C to end)")
+        tell(f"Serving at {url}  (Ctrl-C to end)")
         if "SSH_CONNECTION" in os.environ:
             forward = f"ssh -L {server.port}:localhost:{server.port}"
-            _tell(f"From your own machine: {forward} and this machine's name, then open that address there.")
+            tell(f"From your own machine: {forward} and this machine's name, then open that address there.")
         if not args.no_open:
             open_browser(url)
         server.run()
-        _tell("Stopped.")
+        tell("Stopped.")
         return DONE
 
 
@@ -71,7 +70,3 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port")
     return int(text)
-
-
-def _tell(sentence: str) -> None:
-    print(clean(sentence), file=sys.stderr, flush=True)

@@ -45,7 +45,7 @@ class Command:
         add_reading_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_output(args.output, force=args.force)
+        check_output(args.output, force=args.force, inputs=(args.before, args.after))
         if args.format == "html":
             from overlapscope.views.html.document import require_plotly
 

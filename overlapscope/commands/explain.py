@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import textwrap
 
 from overlapscope.commands import DONE
+from overlapscope.commands._output import write
 from overlapscope.errors import UsageError
+from overlapscope.streams import bounded
 from overlapscope.words import did_you_mean
 
 
@@ -29,7 +30,7 @@ class Command:
             hint = did_you_mean(args.rule, rules)
             raise UsageError(f"there is no rule {args.rule!r}{hint}; rules: {', '.join(rules)}.")
         rule = rules[args.rule]
-        width = min(100, shutil.get_terminal_size().columns)
+        width = min(100, bounded(shutil.get_terminal_size().columns))
         parts = [
             f"{rule.id} ({rule.severity}): {rule.summary}",
             _filled(rule.meaning, width),
@@ -39,7 +40,7 @@ class Command:
             f"Wrong\n\n{_indented(rule.wrong)}",
             f"Right\n\n{_indented(rule.right)}",
         ]
-        sys.stdout.write("\n\n".join(parts) + "\n")
+        write(("\n\n".join(parts) + "\n").encode(), None)
         return DONE
 
 

@@ -66,7 +66,7 @@ class Command:
         if not args.traces:
             raise UsageError(f"name the traces to analyse: overlapscope hta {args.name} TRACE...")
         require()
-        check_output(args.output, force=args.force)
+        check_output(args.output, force=args.force, inputs=args.traces)
         if args.overlay is not None and not args.overlay.is_dir():
             raise UsageError(f"{args.overlay}: there is no such directory; create it first.")
         limit = LIMIT_BYTES if args.max_size is None else args.max_size

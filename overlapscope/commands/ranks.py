@@ -12,7 +12,8 @@ from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
 from overlapscope.commands._reading import add_max_size
 from overlapscope.errors import UnreadableTrace
-from overlapscope.words import plural
+from overlapscope.streams import environment
+from overlapscope.words import plural, shorten
 
 if TYPE_CHECKING:
     from overlapscope.ranks.result import RanksReport
@@ -45,7 +46,7 @@ class Command:
         add_max_size(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_output(args.output, force=args.force)
+        check_output(args.output, force=args.force, inputs=args.sources)
         if args.format == "html":
             from overlapscope.views.html.document import require_plotly
 
@@ -61,17 +62,22 @@ class Command:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
+    from overlapscope.ranks.join import MOST_RANKS
+
+    number = int(text) if text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= number <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{shorten(text, 40)!r} is not a number from 1 to {MOST_RANKS:,}")
+    return number
 
 
 def _join(args: argparse.Namespace) -> RanksReport:
+    from msgspec.structs import replace
+
     from overlapscope.ranks.engine import reduce_all
     from overlapscope.ranks.files import expand_urls
     from overlapscope.ranks.join import Joined
     from overlapscope.ranks.result import Unreadable
-    from overlapscope.sources import LIMIT_BYTES
+    from overlapscope.sources import LIMIT_BYTES, look
 
     locations = expand_urls(args.sources)
     limit = LIMIT_BYTES if args.max_size is None else args.max_size
@@ -87,7 +93,8 @@ def _join(args: argparse.Namespace) -> RanksReport:
                 for rank in outcome:
                     joined.add(rank)
             bar(unreadable)
-    return joined.report()
+    report = joined.report()
+    return replace(report, notes=(*look(source for source in args.sources if "://" not in source).notes, *report.notes))
 
 
 class _Bar(Protocol):
@@ -111,7 +118,7 @@ def _bar(total: int) -> Iterator[_Bar]:
         TextColumn("{task.description}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True, _environ=environment()), transient=True) as progress:
         task = progress.add_task("", total=total)
         yield lambda unreadable: progress.update(
             task, advance=1, description=f"{unreadable} unreadable" if unreadable else ""

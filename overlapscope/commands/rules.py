@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from overlapscope.commands import DONE
+from overlapscope.commands._output import write
 
 
 class Command:
@@ -21,6 +22,5 @@ class Command:
 
         rules = all_rules()
         widest = max((len(rule.id) for rule in rules), default=0)
-        for rule in rules:
-            print(f"{rule.id:<{widest}}  {rule.severity:<7}  {rule.summary}")
+        write("".join(f"{rule.id:<{widest}}  {rule.severity:<7}  {rule.summary}\n" for rule in rules).encode(), None)
         return DONE

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from overlapscope.commands import ProgramInterrupted
+from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._output import check_output
 from overlapscope.commands._reading import parse_size
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
-from overlapscope.recorder import devices, script
+from overlapscope.recorder import children, devices, script
 from overlapscope.recorder._torch import require_torch
-from overlapscope.recorder.destination import prepare, rank_path, window_path
+from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
+from overlapscope.streams import show
 from overlapscope.words import clean, plural
 
 _LAUNCHERS = {
@@ -52,11 +55,11 @@ class Command:
     its start, one without steps as a whole. A script with a torch.profiler of
     its own keeps it, and its trace is analysed.
 
-    Under torchrun each rank writes a file into NAME.traces:
+    Under torchrun, mpirun and srun each rank writes a file into NAME.traces:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
 
     Everything that overlapscope says goes to stderr. The exit code is the
-    script's; 2 if it could not be run.
+    script's; 2 if it could not be run, 70 if overlapscope itself failed before.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -124,13 +127,24 @@ class Command:
             "for a moment (default: 1GiB; on Linux only)",
         )
         parser.add_argument(
-            "-o", "--output", metavar="FILE", type=Path, help="the trace (default: NAME.trace.json.gz, of the script)"
+            "-o",
+            "--output",
+            metavar="FILE",
+            type=Path,
+            help="the trace (default: NAME.trace.json.gz, of the script); {rank}, {pid}, {time} and {host} in it are "
+            "filled in",
         )
         parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
         parser.add_argument(
             "--stop-after-recording",
             action="store_true",
             help="end the script, as by sys.exit(), when the steps are recorded and those behind them timed",
+        )
+        parser.add_argument(
+            "--subprocesses",
+            action="store_true",
+            help="record the Python processes that the script starts, too, into NAME.traces, where they mark steps or "
+            "use a GPU",
         )
         parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
 
@@ -143,12 +157,19 @@ class Command:
                 f"{launcher} [options] -m overlapscope run SCRIPT."
             )
         run = _Run(args)
-        ending = (script.run_module if args.module else script.run_script)(args.script, args.arguments)
+        try:
+            ending = (script.run_module if args.module else script.run_script)(args.script, args.arguments)
+        except UsageError:
+            run.put_back()
+            raise
         interrupted = ending.interrupted
         try:
-            run.report()
+            run.report(died=ending.died)
         except KeyboardInterrupt:
             interrupted = True
+        except Exception as error:
+            # The program has ended, and how it did is for it to say.
+            tell_defect(error)
         if interrupted:
             raise ProgramInterrupted
         if run.in_forked_child:
@@ -162,45 +183,65 @@ class _Run:
     def __init__(self, args: argparse.Namespace) -> None:
         """Finds out what can be found out before the program runs. Raises UsageError and MissingPackage."""
         asked = args.output or Path(f"{_name(args.script, module=args.module)}.trace.json.gz")
+        # A launcher that starts its processes again after a failure means to go on.
+        force = args.force or int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
         told = (args.delay, args.duration, args.capture_range) != (None, None, None)
         wait, active = (0, None) if told else (3, None if args.slow_step is not None else 5)
+        options: dict[str, Any] = {
+            "wait": wait if args.wait is None else args.wait,
+            "warmup": args.warmup,
+            "active": active if args.active is None else args.active,
+            "plain_steps": args.plain_steps,
+            "delay_s": args.delay,
+            "duration_s": args.duration,
+            "capture_range": args.capture_range,
+            "slow_step": args.slow_step,
+            "repeat": args.repeat,
+            "stacks": args.stacks,
+            "shapes": args.shapes,
+            "memory": args.memory,
+            "light": args.light,
+            "max_size_bytes": args.max_size,
+            "check_hazards": args.check_hazards,
+            "ignore_own_profiler": args.ignore_own_profiler,
+        }
         self._recording = ProgramRecording(
             asked,
             self._tell,
             self._last_words,
+            overwrites=force,
             stops=args.stop_after_recording,
-            wait=wait if args.wait is None else args.wait,
-            warmup=args.warmup,
-            active=active if args.active is None else args.active,
-            plain_steps=args.plain_steps,
-            delay_s=args.delay,
-            duration_s=args.duration,
-            capture_range=args.capture_range,
-            slow_step=args.slow_step,
-            repeat=args.repeat,
-            stacks=args.stacks,
-            shapes=args.shapes,
-            memory=args.memory,
-            light=args.light,
-            max_size_bytes=args.max_size,
-            check_hazards=args.check_hazards,
-            ignore_own_profiler=args.ignore_own_profiler,
+            late=args.subprocesses,
+            **options,
         )
+        self._children = children.traces(asked.absolute()) if args.subprocesses else None
+        self._started = children.Started()
+        self._began_ns = time.time_ns()
         self._max_size_bytes = args.max_size
         self._check_hazards = args.check_hazards
         self._open = args.open
-        self._shown = rank_path(asked, os.environ)
-        """The trace as a path from the directory that the person is in."""
-        self._repeat = args.repeat
-        self._rank = int(os.environ["RANK"]) if self._shown != asked else None
         require_torch()
         if args.open:
             require_packages()
-        prepare(self._shown)
-        # A launcher that starts its processes again after a failure means to go on.
-        again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
-        for number in range(args.repeat):
-            check_output(self._trace(number), force=args.force or again)
+        self._recording.prepare()
+        one = self._recording.shown(self._recording.path)
+        paths = [one] if args.repeat == 1 else [window_path(one, number + 1) for number in range(args.repeat)]
+        inputs = () if args.module else (args.script,)
+        for path in paths:
+            check_output(path, force=force, inputs=inputs)
+        self._former: list[tuple[Path, Path]] = []
+        """Traces that were there, and where they are now: nobody is to take one for this program's."""
+        for path in paths:
+            if path.exists():
+                kept = path.absolute().with_name(f"{path.name}.old")
+                os.replace(path, kept)
+                self._former.append((path.absolute(), kept))
+        if self._children is not None:
+            if self._recording.rank is None:
+                children.make_room(self._children, force=force)
+            children.record_all(asked.absolute(), options)
+        else:
+            self._started.watch()
         self._process = os.getpid()
         self._recording.begin_with_torch()
 
@@ -209,36 +250,42 @@ class _Run:
         """Whether this is a child of the program that has come to the program's end, too."""
         return os.getpid() != self._process
 
-    def report(self) -> None:
+    def put_back(self) -> None:
+        """Nothing was run: former traces stay where they were."""
+        for path, kept in self._former:
+            os.replace(kept, path)
+
+    def report(self, *, died: bool) -> None:
         """End the recording, and say what became of it."""
         if self.in_forked_child:
             return
         with suppress(Exception):
             sys.stdout.flush()
-        if self._finish() and not self._rank:
+        recording = self._recording
+        written = self._finish(died=died)
+        self._tell_children()
+        if written and not recording.rank:
             self._analyze()
-            if self._rank is not None:
-                self._tell(f"this is rank 0; `overlapscope analyze {self._traces[-1].parent}` shows all ranks.")
-
-    def _trace(self, window: int) -> Path:
-        return self._shown if self._repeat == 1 else window_path(self._shown, window + 1)
-
-    @property
-    def _traces(self) -> list[Path]:
-        """What was written, as paths like `_shown`: a trace for each window, or the program's own."""
-        return [self._trace(window) for window in range(len(self._recording.paths))] or [self._shown]
+            if recording.rank is not None:
+                job = shlex.quote(str(recording.shown(recording.job)))
+                self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
 
     def _last_words(self) -> None:
         self._finish()
 
-    def _finish(self) -> bool:
+    def _finish(self, *, died: bool = False) -> bool:
         """Whether there is a trace."""
         recording = self._recording
-        written = recording.finish()
+        written = recording.finish(died=died)
+        for path, kept in self._former:
+            if path.exists():
+                kept.unlink(missing_ok=True)
+            else:
+                self._tell(f"the trace that was there before is now {kept.name}.")
         self._tell_hazards()
         if recording.failure is not None:
             self._tell(recording.failure)
-        if not self._rank:
+        if not recording.rank:
             for note in recording.notes:
                 if note != recording.failure:
                     self._tell(note)
@@ -246,9 +293,26 @@ class _Run:
                 self._tell_step_times()
             elif "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
-            else:
+            elif self._children is None:
                 self._tell("nothing was recorded.")
         return written
+
+    def _tell_children(self) -> None:
+        if self._children is None:
+            if self._started.count and self._recording.may_be_elsewhere:
+                self._tell(
+                    f"the program started Python processes ({self._started.count}), which were not recorded; "
+                    "--subprocesses records those that mark steps or use a GPU."
+                )
+            return
+        own = [path.absolute() for path in self._recording.paths]
+        found = [path for path in children.written(self._children, self._began_ns) if path not in own]
+        job = shlex.quote(str(self._recording.shown(self._children)))
+        self._tell(
+            f"processes that the program started left traces ({len(found)}); `overlapscope analyze {job}` shows them."
+            if found
+            else "no process that the program started marked a step or used a GPU."
+        )
 
     def _tell_step_times(self) -> None:
         times = self._recording.step_times
@@ -276,21 +340,22 @@ class _Run:
         else:
             # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
             limit = ("--max-size", str(max(3 * self._max_size_bytes, _LEAST_LIMIT_BYTES)))
-            path = self._recording.path
-            apart("analyze", str(path), *limit)
+            recording = self._recording
+            apart("analyze", str(recording.path), *limit)
             if self._open:
                 # Ctrl-C ends the dashboard; the program has ended already.
                 with suppress(KeyboardInterrupt):
-                    apart("dashboard", str(path if self._rank is None else path.parent), *limit)
+                    apart("dashboard", str(recording.path if recording.rank is None else recording.job), *limit)
 
     def _tell(self, sentence: str) -> None:
-        who = "overlapscope" if self._rank is None else f"overlapscope (rank {self._rank})"
+        rank = self._recording.rank
+        who = "overlapscope" if rank is None else f"overlapscope (rank {rank})"
         self._show(f"{who}: {clean(sentence)}")
 
     def _show(self, text: str) -> None:
-        # The program may have put something else in the place of stderr, or closed it.
+        # The program may have put anything in the place of stderr, or closed it.
         with suppress(Exception):
-            print(text, file=sys.__stderr__, flush=True)
+            show(text, sys.__stderr__)
 
 
 def apart(*arguments: str) -> None:

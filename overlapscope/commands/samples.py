@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from overlapscope.commands import DONE
+from overlapscope.commands._output import write
 
 
 class Command:
@@ -19,5 +21,5 @@ class Command:
     def run(self, args: argparse.Namespace) -> int:
         from overlapscope.samples import sample_traces
 
-        print(sample_traces())
+        write(os.fsencode(sample_traces()) + b"\n", None)
         return DONE

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
-from overlapscope.commands._output import write
+from overlapscope.commands._output import check_output, write
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory.experiment import SCALES
+from overlapscope.streams import tell
 from overlapscope.words import did_you_mean
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 FAILED = 1
 DIRECTORY = Path("overlapscope-laboratory")
 CALIBRATION = DIRECTORY / "calibration.json"
+_MARKDOWN, _HTML = "report.md", "report.html"
 
 
 class Command:
@@ -95,7 +97,8 @@ def _list() -> int:
 
     entries, faults = _load(list(catalog.shipped().values()))
     width, color, encoding = terminal.describe(sys.stdout)
-    print(view.listing([entry.experiment for entry in entries], width=width, color=color, encoding=encoding), end="")
+    listing = view.listing([entry.experiment for entry in entries], width=width, color=color, encoding=encoding)
+    write(listing.encode(encoding, "replace"), None)
     return FAILED if faults else DONE
 
 
@@ -123,7 +126,6 @@ def _paths(names: Sequence[str]) -> list[Path]:
 def _load(paths: Sequence[Path]) -> tuple[list[Entry], int]:
     """The experiments of the files, and how many could not be loaded; raises the error where none could."""
     from overlapscope.laboratory import catalog
-    from overlapscope.words import clean
 
     entries: list[Entry] = []
     faults: list[OverlapscopeError] = []
@@ -135,7 +137,7 @@ def _load(paths: Sequence[Path]) -> tuple[list[Entry], int]:
     if faults and not entries:
         raise faults[0]
     for fault in faults:
-        print(f"overlapscope: {clean(str(fault))}", file=sys.stderr)
+        tell(f"overlapscope: {fault}")
     catalog.check_distinct(entries)
     return entries, len(faults)
 
@@ -151,7 +153,7 @@ def _run(args: argparse.Namespace) -> int:
 
     require_torch()
     entries, faults = _load(list(catalog.shipped().values()) if args.all else _paths(args.names))
-    directory: Path = args.output.resolve()
+    directory = Path(os.path.realpath(args.output))
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{args.output}: is no directory; choose another.")
     store.read(directory)
@@ -200,14 +202,19 @@ def _report(args: argparse.Namespace) -> int:
     drawn = laboratory_terminal.render(comparisons, width=width, color=color, encoding=encoding)
     write(drawn.encode(encoding, "replace"), None)
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        write(laboratory_markdown.render(comparisons).encode(), output / "report.md", force=True)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{output}: cannot be made ({error.strerror or error}); choose another.") from None
+        for name in (_MARKDOWN, _HTML):
+            check_output(output / name, force=True, inputs=[directory / FILE])
+        write(laboratory_markdown.render(comparisons).encode(), output / _MARKDOWN, force=True)
         if find_spec("plotly") is None:
-            print("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.", file=sys.stderr)
+            tell("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.")
         else:
             from overlapscope.views.laboratory import html as laboratory_html
 
-            write(laboratory_html.render(comparisons).encode(), output / "report.html", force=True)
+            write(laboratory_html.render(comparisons).encode(), output / _HTML, force=True)
     return DONE
 
 
@@ -238,5 +245,5 @@ def _calibrate(args: argparse.Namespace) -> int:
     found = calibrate()
     calibration.write(found, args.output)
     write(f"{summary(found)}\n".encode(), None)
-    print(f"Wrote {os.fsencode(args.output).decode(errors='backslashreplace')}", file=sys.stderr)
+    tell(f"Wrote {os.fsencode(args.output).decode(errors='backslashreplace')}")
     return DONE

@@ -86,7 +86,7 @@ class Command:
         asked = list(dict.fromkeys(args.interventions or ()))
         if args.best and asked:
             raise UsageError(f"--best finds the changes itself; leave out either it or --{asked[0].split()[0]}.")
-        check_output(args.output, force=args.force)
+        check_output(args.output, force=args.force, inputs=(args.trace, args.calibration))
         trace = _load(args)
         prediction = _predict(trace, asked, args)
         write(_drawn(prediction, args, nothing_asked=not (asked or args.best)), None)

@@ -14,6 +14,7 @@ import msgspec
 from overlapscope.analysis.results import Environment, Trust
 from overlapscope.report import Tool
 from overlapscope.rules.finding import Finding
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 
@@ -178,6 +179,7 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
         "trust",
         "lost",
         "predicted",
+        "files",
         "ranks",
     ]
     detail: str
@@ -197,7 +199,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """The changes with which `overlapscope whatif` predicted it; null for a recording."""
 
 
-class Diff(msgspec.Struct, frozen=True, kw_only=True):
+class Diff(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Two reports compared."""
 
     schema_version: int = SCHEMA_VERSION

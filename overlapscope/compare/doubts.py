@@ -64,6 +64,7 @@ def find_doubts(
     return (
         *_trust(before, after),
         *_predicted(before, after),
+        *_notes(before, after),
         *_environment(before, after),
         *_plain(before, recorded),
         *_ranks(devices, unmatched),
@@ -104,6 +105,12 @@ def _predicted(before: Report, after: Report) -> Iterator[Doubt]:
                 detail=f"{name} was predicted by `overlapscope whatif`, and not recorded.",
                 holds="What the prediction says of its changes; what they do to the program is for a recording to say.",
             )
+
+
+def _notes(before: Report, after: Report) -> Iterator[Doubt]:
+    for name, one in (("before", before), ("after", after)):
+        for note in one.notes:
+            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="What the traces that were read say.")
 
 
 def _failed(trace: TraceResult) -> str:

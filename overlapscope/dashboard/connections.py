@@ -63,9 +63,9 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
             self.adj = copy.copy(self.adj)
             self.adj.max_request_body_size = bytes_allowed
         elif self.body_rcv is not None:
-            # What follows is not looked at.
+            # What follows is not looked at, least of all as another request: the answer closes the connection.
             self.body_rcv, self.content_length, self.expect_continue = None, 0, False
-            self.connection_close = True
+            self.headers["CONNECTION"] = "close"
 
 
 class Connection(HTTPChannel):  # type: ignore[misc]

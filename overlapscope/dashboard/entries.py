@@ -14,7 +14,7 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.ranks.result import RanksReport
 from overlapscope.reading import is_ranks_report, read_ranks_report
-from overlapscope.sources import SUFFIXES, expand, natural
+from overlapscope.sources import expand, is_trace_name, natural
 
 _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
 
@@ -107,7 +107,7 @@ def _below(directory: Path) -> Iterable[Path]:
     files = [
         file
         for file in directory.rglob("*")
-        if file.name.endswith(SUFFIXES) and file.name != RESULTS_FILE and file.is_file()
+        if is_trace_name(file.name) and file.name != RESULTS_FILE and file.is_file()
     ]
     if not files:
         # The sentence for a directory without traces.

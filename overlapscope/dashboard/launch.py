@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
+from overlapscope.streams import tell
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Request
@@ -113,6 +114,6 @@ def show(sources: Sequence[str], *, height: int) -> None:
         notebook.display(paths, height=height)
         return
     server, url = launch(paths)
-    print(f"Serving at {url}  (Ctrl-C to end)", file=sys.stderr)
+    tell(f"Serving at {url}  (Ctrl-C to end)")
     open_browser(url)
     server.run()

@@ -23,6 +23,8 @@ DEFAULT_PORT = 8050
 _THREADS = 16
 """A browser opens some six connections; ten of them must not wait for one another."""
 _HEAD_BYTES = 64 << 10
+_LAST_S = 0.5
+"""So long the server waits at its end for what it is answering. What waits for a trace to be read may take minutes."""
 _ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 BodyBytes = Callable[[Request, int], int]
@@ -39,8 +41,8 @@ class Listening:
 
         Raises UsageError where the address cannot be had.
         """
-        # That requests wait for a moment on a busy machine is nothing that anyone can act on.
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        # That requests wait for a moment on a busy machine, or are cut off at the end, is nothing to act on.
+        logging.getLogger("waitress").setLevel(logging.ERROR)
         wanted = [DEFAULT_PORT, 0] if port is None else [port]
         for one in wanted:
             sockets: dict[int, Any] = {}
@@ -66,12 +68,17 @@ class Listening:
                     raise UsageError(
                         f"port {one} of {host} cannot be had ({error.strerror or error}); choose another with --port."
                     ) from None
+            except ValueError:
+                # What waitress makes of a name that cannot be resolved.
+                raise UsageError(f"{host}: is no address of this machine; choose another with --host.") from None
         self.host, self.base = host, base
         self.port = int(getattr(self._server, "effective_port", 0) or self._server.effective_listen[0][1])
 
         def allowed(head: dict[str, Any], coming_bytes: int) -> int:
             return body_bytes(Request(below(head, base)), coming_bytes)
 
+        dispatcher = self._server.task_dispatcher
+        dispatcher.shutdown = functools.partial(dispatcher.shutdown, timeout=_LAST_S)
         for server in sockets.values():
             if isinstance(server, BaseWSGIServer):
                 server.channel_class = functools.partial(Connection, allowed)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from overlapscope import disk
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.results import FILE, SCHEMA_VERSION, ExperimentResult, Results
+from overlapscope.saved import decode
 
 
 class _Version(msgspec.Struct):
@@ -24,15 +25,15 @@ def read(directory: Path, *, analyses: bool = True) -> Results:
     """
     path = directory / FILE
     try:
-        data = path.read_bytes()
+        data = disk.read_regular(path)
     except FileNotFoundError:
         return Results()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); choose another directory.") from None
     try:
-        version = msgspec.json.decode(data, type=_Version).schema_version
+        version = decode(data, _Version).schema_version
         if version == SCHEMA_VERSION:
-            return msgspec.json.decode(data, type=Results) if analyses else _measured(data)
+            return decode(data, Results) if analyses else _measured(data)
     except msgspec.DecodeError as error:
         raise UsageError(
             f"{path}: these are no results of the laboratory, or another version analysed them ({error}); choose "
@@ -55,12 +56,9 @@ def _measured(data: bytes) -> Results:
 def write(results: Results, directory: Path) -> None:
     """Replace the directory's results. Raises UsageError where that cannot be done."""
     path = directory / FILE
-    unfinished = directory / f".{FILE}.{os.getpid()}"
     try:
-        unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-        unfinished.replace(path)
+        disk.write(path, [msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"])
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise UsageError(f"{path}: cannot be written ({error.strerror or error}); choose another directory.") from None
 
 

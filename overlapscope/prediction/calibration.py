@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from pathlib import Path
 
 import msgspec
 
+from overlapscope import disk
 from overlapscope.errors import UsageError
 from overlapscope.prediction.constants import Constants
+from overlapscope.saved import decode
 
 _SHIPPED = Path(__file__).with_name("nvidia-h200.json")
 _HOW = "`overlapscope scenarios calibrate` makes one on a GPU"
@@ -37,7 +38,7 @@ def read(path: str | os.PathLike[str]) -> Calibration:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read as a calibration ({error.strerror or error}); {_HOW}.") from None
     try:
-        return msgspec.json.decode(data, type=Calibration)
+        return decode(data, Calibration)
     except msgspec.DecodeError as error:
         raise UsageError(f"{path}: is no calibration of this version of overlapscope ({error}); {_HOW}.") from None
 
@@ -48,14 +49,10 @@ def write(calibration: Calibration, path: Path) -> None:
     Raises UsageError where that cannot be done, or the file is something else, which is kept.
     """
     check_writable(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n")
-        unfinished.replace(path)
+        disk.write(path, [msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n"])
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
         raise UsageError(f"{path}: cannot be written ({error.strerror or error}); choose another file.") from None
 
 
@@ -63,7 +60,7 @@ def check_writable(path: Path) -> None:
     """Raises UsageError where a calibration would replace something else."""
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; name a file in it.")
-    if path.exists():
+    if path.is_file():
         try:
             read(path)
         except UsageError:

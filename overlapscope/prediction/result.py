@@ -12,6 +12,7 @@ import msgspec
 
 from overlapscope import __version__
 from overlapscope.analysis.results import PlainOrigin
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 
@@ -134,7 +135,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
     """Against the unchanged step: that of the value."""
 
 
-class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What a step would take on one device, had the program been changed."""
 
     schema_version: int = SCHEMA_VERSION

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from overlapscope.errors import MissingPackage, UnreadableTrace, UsageError
 from overlapscope.reading import is_ranks_report
-from overlapscope.sources import LIMIT_BYTES, SUFFIXES, expand, natural
+from overlapscope.sources import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, natural
 from overlapscope.sources.pipes import place
 from overlapscope.words import shorten, size
 
@@ -125,7 +125,7 @@ def _of_path(source: str | Path) -> list[Location]:
     paths = expand([source])
     if Path(source).is_dir():
         # A report that was written beside its traces is none of them.
-        paths = [path for path in paths if path.suffix != ".json" or not is_ranks_report(path)]
+        paths = [path for path in paths if path.suffix.lower() != ".json" or not is_ranks_report(path)]
         if not paths:
             raise UnreadableTrace(f"{source}: no trace in this directory, but for a report of ranks; name another.")
     return [Location(str(path), str(place(path, LIMIT_BYTES).absolute())) for path in paths]
@@ -143,11 +143,15 @@ def _of_url(url: str) -> list[Location]:
         if glob.has_magic(name):
             paths = [one["name"] for one in filesystem.glob(path, detail=True).values() if one["type"] == "file"]
             wrong = "the pattern matches no file; check it"
-        elif name.endswith(SUFFIXES) or not _is_directory(filesystem, path, web=web):
+        elif name.lower().endswith(SUFFIXES) or not _is_directory(filesystem, path, web=web):
             return [_location(filesystem, path, url, path)]
         else:
             inside = filesystem.ls(path, detail=True)
-            paths = [one["name"] for one in inside if one["type"] == "file" and one["name"].endswith(SUFFIXES)]
+            paths = [
+                one["name"]
+                for one in inside
+                if one["type"] == "file" and is_trace_name(PurePosixPath(one["name"]).name)
+            ]
             wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file"
     except Exception as error:
         # Each plugin has errors of its own. For the web, "not found" may as well mean that no server answered.

@@ -83,7 +83,7 @@ class Joined:
             judged=len(waits.arrivals.meetings),
             by=met.by,
         )
-        told = Told(ranks, joined, met, symmetric, waits, offsets, matching, reference, tuple(stated), contradicted)
+        told = Told(ranks, joined, met, symmetric, waits, offsets, matching, reference, contradicted)
         return RanksReport(
             world_size=world_size,
             expected=expected,

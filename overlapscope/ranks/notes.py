@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlapscope.jobs import Recorded, different_jobs
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
@@ -27,8 +28,6 @@ class Told:
     offsets: Offsets
     matching: Matching
     reference: int | None
-    world_sizes: tuple[int | None, ...]
-    """Each that is stated."""
     contradicted: bool
     """Whether matches by name alone were given up again."""
 
@@ -92,9 +91,15 @@ def notes(told: Told) -> tuple[str, ...]:
             f"{plural(len(nameless), 'trace')} without a rank, neither inside nor in the name (rank3.json): shown, "
             "but not compared with the others."
         )
-    if len(told.world_sizes) > 1:
-        sizes = ", ".join(str(size) for size in sorted(size or 0 for size in told.world_sizes))
-        found.append(f"The traces state different world sizes ({sizes}): they may be of different jobs.")
+    found += different_jobs(
+        [
+            Recorded(rank.source, rank.rank, rank.world_size, rank.end_ns - rank.span_ns, rank.end_ns)
+            for rank in told.ranks
+        ]
+    )
+    predicted = [rank for rank in told.ranks if rank.predicted]
+    if predicted:
+        found.append(f"{plural(len(predicted), 'trace')} predicted by `overlapscope whatif`, and not recorded.")
     unknown = [rank for rank in told.joined if rank.lead_in_ns is None]
     if unknown:
         found.append(

@@ -126,6 +126,8 @@ class ReducedRank:
     comm: CommKernels
     exposed_comm: Intervals
     """When communication ran and nothing computed."""
+    predicted: bool = False
+    """Whether `overlapscope whatif` predicted it, so that it is no recording."""
 
 
 def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
@@ -166,6 +168,7 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         findings=tuple(one for one in findings if one.device == result.device)[:FINDINGS],
         comm=_comm_kernels(trace, timeline.ops),
         exposed_comm=timeline.exposed_comm,
+        predicted=trace.predicted_by is not None,
     )
 
 

@@ -13,6 +13,8 @@ import msgspec
 from overlapscope.analysis.results import Buckets, Window
 from overlapscope.report import Tool, published
 from overlapscope.rules.finding import Finding
+from overlapscope.saved import decode
+from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 
@@ -287,7 +289,7 @@ class WorstRank(msgspec.Struct, frozen=True, kw_only=True):
     """Up to three, costliest first."""
 
 
-class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
+class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of one job beside one another."""
 
     schema_version: int = SCHEMA_VERSION
@@ -335,7 +337,7 @@ def from_json(data: bytes) -> RanksReport:
 
     Raises msgspec.ValidationError where it is not one, msgspec.DecodeError where it is not JSON.
     """
-    return msgspec.json.decode(data, type=RanksReport)
+    return decode(data, RanksReport)
 
 
 def schema() -> dict[str, Any]:

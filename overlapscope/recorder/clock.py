@@ -47,7 +47,7 @@ class Clock:
             threading.Thread(target=self._watch, name="overlapscope clock", daemon=True).start()
 
     def stop(self) -> None:
-        """Nothing is due any more."""
+        """Nothing is due any more. May be called again."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -63,8 +63,6 @@ class Clock:
             recorder.close()
             self._told(late_s, "closed")
             self._await(self._delay_s)
-        elif not recorder.running:
-            self._await(math.inf)
         elif recorder.open():
             self._told(late_s, "opened")
             self._await(self._duration_s)

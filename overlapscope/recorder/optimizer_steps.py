@@ -18,8 +18,10 @@ class OptimizerSteps:
     steps once in a step of the program.
     """
 
-    def __init__(self, stepped: Callable[[], None]) -> None:
+    def __init__(self, stepped: Callable[[], None], stepped_elsewhere: Callable[[], None]) -> None:
+        """`stepped_elsewhere()` is called on any other thread, after its steps."""
         self._stepped = stepped
+        self._stepped_elsewhere = stepped_elsewhere
         self._thread = -1
         self._first: weakref.ref[Optimizer] | None = None
         self._hook: Any = None
@@ -51,6 +53,7 @@ class OptimizerSteps:
             # What follows would break the graph of a compiled step; such steps do not count.
             return
         if threading.get_ident() != self._thread:
+            self._stepped_elsewhere()
             return
         first = None if self._first is None else self._first()
         if first is None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.errors import OverlapscopeError
-from overlapscope.recorder import trace_file
+from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder._torch_import import when_torch_is_imported
 from overlapscope.recorder.main_thread import Interruption
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.own_profiler import unpack
 from overlapscope.recorder.recording import Recording
+from overlapscope.recorder.session import Session
 from overlapscope.recorder.termination import held
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
@@ -40,19 +41,29 @@ class ProgramRecording(Recording):
     _whole_program = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
 
     def __init__(
-        self, path: Path, say: Callable[[str], None], say_last: Callable[[], None], *, stops: bool, **options: Any
+        self,
+        path: Path,
+        say: Callable[[str], None],
+        say_last: Callable[[], None],
+        *,
+        overwrites: bool,
+        stops: bool,
+        late: bool = False,
+        **options: Any,
     ) -> None:
-        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `stops` ends it
-        when its recording is complete; `options` are `Recording`'s.
+        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `overwrites` says
+        whether a file that is there already may be replaced, `stops` ends the program when its recording is complete,
+        `late` waits for a step or a GPU that is used, also where there is no GPU; `options` are `Recording`'s.
         """
         super().__init__(path.absolute(), **options)
         self._shown_from = None if path.is_absolute() else Path.cwd()
         self._say, self._say_last, self._stops = say, say_last, stops
+        self._overwrites, self._late = overwrites, late
         self.failure: str | None = None
         """A sentence on why there is no trace."""
         self._in_process = os.getpid()
         self._begin_on_main_thread = Interruption(self._try_to_begin)
-        self._optimizer_steps = OptimizerSteps(self._optimizer_stepped)
+        self._optimizer_steps = OptimizerSteps(self._optimizer_stepped, super().step)
         self._marked_by: _Marks | None = None
         """Who marks the ends of steps."""
         self._own_recording: tuple[Recording, Path] | None = None
@@ -72,10 +83,21 @@ class ProgramRecording(Recording):
         """Mark the end of a step; from now on neither the optimizer nor an ignored profiler marks any."""
         self._mark(_Marks.PROGRAM)
 
-    def finish(self) -> bool:
-        """End, and say whether there is a trace now. In a forked child there never is."""
+    def finish(self, *, died: bool = False) -> bool:
+        """End, and say whether there is a trace now. In a forked child there never is.
+
+        `died` is whether an exception ended the program: what it did before it marked a step or used a GPU is no
+        recording of it then, and would be in the way of the next.
+        """
         if self._recorder is None or os.getpid() != self._in_process:
             return False
+
+        def why_worthless(session: Session) -> str | None:
+            if len(devices.activities(cuda=devices.cuda_is_up())) > 1:
+                return None
+            return "died of an exception" if died else "ran no op" if session.empty else None
+
+        self._recorder.why_worthless = why_worthless
         try:
             with held():
                 if self._own_recording is not None:
@@ -110,8 +132,11 @@ class ProgramRecording(Recording):
         self._mark(_Marks.PROFILER)
 
     def _mark(self, marks: _Marks) -> None:
+        if threading.get_ident() != self._thread:
+            super().step()
+            return
         before = self._marked_by
-        if threading.get_ident() != self._thread or (before is not None and before > marks):
+        if before is not None and before > marks:
             return
         self._marked_by = marks
         if before != marks and marks > _Marks.OPTIMIZER:
@@ -136,6 +161,9 @@ class ProgramRecording(Recording):
     def _last_words(self) -> None:
         self._say_last()
 
+    def _begins_late(self) -> bool:
+        return self._late or super()._begins_late()
+
     def _make_way(self, other: Recording) -> None:
         if self._give_way(_OWN_RECORDING):
             self._own_recording = other, other.path.absolute()
@@ -144,8 +172,7 @@ class ProgramRecording(Recording):
         if self._own_recording is None:
             return
         if self._own_recording[1] != self.path:
-            trace_file.write(partial(unpack, self._own_recording[1]), self.path)
-            self._tell_file(self.path)
+            self._tell_file(trace_file.write(partial(unpack, self._own_recording[1]), self._file_to_write()).path)
         self._copied = True
 
     @contextmanager

@@ -47,14 +47,18 @@ class Recorder:
 
     def __init__(
         self,
-        path: Path,
+        path: Callable[[], Path],
         schedule: Schedule,
         options: Options,
         *,
+        since_ns: int,
         max_size_bytes: int,
         on_too_much: Callable[[], None],
     ) -> None:
-        """`on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one."""
+        """`path` and `since_ns` are as of `TraceFiles`.
+
+        `on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one.
+        """
         self._schedule = schedule
         self._options = options
         self._max_size_bytes = max_size_bytes
@@ -73,7 +77,7 @@ class Recorder:
         self._slow = None if schedule.slow_step is None else SlowSteps(schedule.slow_step)
         self._opens = schedule.wait
         """The next window opens at the end of that many steps, or later."""
-        self._files = TraceFiles(path, schedule.repeat)
+        self._files = TraceFiles(path, schedule.repeat, since_ns=since_ns)
         self._done: list[Take] = []
         """What is in the files of earlier windows."""
         self._steps = 0
@@ -83,6 +87,8 @@ class Recorder:
         """When the last step ended."""
         self._notes: list[str] = []
         self._failures: list[str] = []
+        self.why_worthless: Callable[[Session], str | None] | None = None
+        """Says why a recording without steps is not to be written, where that is so."""
 
     @property
     def running(self) -> bool:
@@ -113,21 +119,20 @@ class Recorder:
     def step_times(self) -> StepTimes:
         """How long a step took while nothing was recorded, and while the one that counts was."""
         plain = self._files.plain_steps
-        take = self._last
-        recorded_ns = () if take is None else tuple(take.judged_ns)
+        recorded_ns = () if self._last is None else tuple(self._last.judged_ns)
         return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._schedule.plain_steps)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The traces that were written."""
-        return self._files.paths
+        """The traces of windows that are over."""
+        return self._files.paths[: len(self._done)]
 
     @property
     def notes(self) -> list[str]:
         """Sentences on what is, or will be, in the files."""
         counting = self._counting
         takes = self._done if counting is None else [*self._done, counting]
-        return [*(note for take in takes for note in take.notes), *self._notes, *self._failures]
+        return [*(note for take in takes for note in take.notes), *self._files.notes, *self._notes, *self._failures]
 
     @property
     def failure(self) -> RecordingFailed | None:
@@ -218,8 +223,12 @@ class Recorder:
     def abandon(self) -> None:
         """Forget about the profiler, which another thread's is about to take the place of.
 
-        To stop it then crashes the process (torch 2.13).
+        To stop it then crashes the process (torch 2.13), unless it records all threads.
         """
+        take = self._running
+        if take is not None and take.session is not None and take.session.all_threads:
+            with suppress(Exception):
+                self._stop()
         if self._guard is not None:
             self._guard.stop()
         self._rehearsal = self._recording = None
@@ -229,12 +238,14 @@ class Recorder:
     def make_room(self) -> None:
         """End what is being recorded where its events take too much memory."""
         take = self._running
-        if take is None or self._guard is None or self._guard.exceeded_bytes is None:
+        exceeded_bytes = None if take is None or self._guard is None else self._guard.exceeded_bytes
+        if take is None or exceeded_bytes is None:
             return
         where = f", in step {self._steps}" if self._steps else ""
+        least = " With stacks an eighth of that is the limit." if self._options.stacks else ""
         take.notes.append(
-            f"Recording ended early{where}: the program and the profiler together had taken "
-            f"{self._guard.exceeded_bytes / 1e9:.2f} GB more memory (--max-size)."
+            f"Recording ended early{where}: its events had taken up to {exceeded_bytes / 1e9:.2f} GB of memory "
+            f"(--max-size).{least}"
         )
         if self._stage is Stage.REHEARSAL:
             with self._timer.pausing(self._steps):
@@ -337,20 +348,20 @@ class Recorder:
             # A step lies between two windows: see `open_ranges`.
             self._opens = self._steps + (max(1, self._schedule.wait) if take.wanted else 1)
             self._stage = Stage.BETWEEN
-        elif self._schedule.plain_steps and self._last is take:
+        elif self._schedule.plain_steps and self._last is take and self._steps:
             self._stage = Stage.BEHIND
         else:
             self._stage = Stage.DONE
 
     def _what_is_missing(self) -> Iterator[str]:
         """Sentences on what a program that has ended leaves to be wished."""
-        done, schedule = len(self._done), self._schedule
+        done = len(self._done)
         if not done and self._slow is not None:
             yield self._slow.none()
         elif not done and not self._failures:
-            self._fail(schedule.why_none())
-        elif done < schedule.repeat:
-            yield f"The program ended after {done} of {schedule.repeat} windows."
+            self._fail(self._schedule.why_none())
+        elif done < self._schedule.repeat:
+            yield f"The program ended after {done} of {self._schedule.repeat} windows."
 
     @property
     def _last(self) -> Take | None:
@@ -370,6 +381,12 @@ class Recorder:
         """Stop, and write what counts, unless that is in the file."""
         self._stop()
         take = self._counting
+        if not (self._steps or self._done) and take is not None and take.session is not None and self.why_worthless:
+            reason = self.why_worthless(take.session)
+            if reason is not None:
+                self._rehearsal = self._recording = None
+                self._fail(f"The program marked no step, used no GPU and {reason}: there is no trace.")
+                return
         if take is None or not take.wanted or (self._done and self._schedule.by_steps and not take.judged_ns):
             self._recording = None
             return
@@ -413,7 +430,7 @@ class Recorder:
             session = Session(self._options)
         except Exception as error:
             raise RecordingFailed(f"torch.profiler does not start: {_first_line(error)}") from error
-        self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much)
+        self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much, stacks=self._options.stacks)
         self._stage = stage
         self._mark_ns = time.perf_counter_ns()
         return Take(window, session, wanted=self._slow is None)
@@ -429,6 +446,8 @@ class Recorder:
             else:
                 self._rehearsal.notes.append(f"{failure}; its first steps were recorded instead.")
                 self._write(self._rehearsal)
+                self._done.append(self._rehearsal)
+                self._rehearsal = None
 
     def _stop(self) -> None:
         """Stop the session, if one runs. A step under way stays open in its trace."""

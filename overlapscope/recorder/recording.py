@@ -10,20 +10,29 @@ import os
 import shlex
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.capture_range import CaptureRange
 from overlapscope.recorder.clock import Clock
-from overlapscope.recorder.destination import SUFFIXES, prepare, rank_path, suggested_name
+from overlapscope.recorder.destination import (
+    Destination,
+    Rank,
+    rank_by_launcher,
+    rank_of,
+    remove_former_ranks,
+    window_path,
+)
 from overlapscope.recorder.ignored_profilers import IgnoredProfilers
 from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
@@ -35,6 +44,11 @@ from overlapscope.words import clean
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
 
+_ELSEWHERE = (
+    "Steps were marked on another thread than the one that began the recording, where they do not count; mark them on "
+    "that one."
+)
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -44,6 +58,7 @@ _UNTIMED = (
     "No plain steps were timed: with CUDA 12 and older, or TEARDOWN_CUPTI=0, CUPTI stays attached after a recording "
     "and slows the program. Pass what a step takes without a profiler as --plain-step."
 )
+_UNGUARDED = "This system does not say how much memory events take, so --max-size has no effect (it needs glibc 2.33)."
 
 
 class Recording:
@@ -78,6 +93,8 @@ class Recording:
     (`own_profiler`); with `ignore_own_profiler` it records nothing.
     """
 
+    _overwrites = True
+    """Whether a file that is there already is replaced."""
     _whole_program = False
     """Whether the program ends with the recording, and need know nothing of it. Then it starts only when CUDA is
     initialised or a step ends, where there is a GPU (`devices.cuda_may_come_up`): a program that does neither is not
@@ -106,10 +123,12 @@ class Recording:
     ) -> None:
         """Raises UsageError for numbers, file names and options that make no sense."""
         self._asked_path = Path(path)
-        if not self._asked_path.name.endswith(SUFFIXES):
-            raise UsageError(
-                f"{path}: a trace is written as .json or .json.gz; call it {suggested_name(self._asked_path)}."
-            )
+        self._destination = Destination.asked(path)
+        self._absolute = self._destination.absolute()
+        """The same, whatever directory the program goes to."""
+        self._rank: Rank | None = None
+        self._stepped = self._stepped_elsewhere = False
+        """Whether ends of steps were marked by the thread that began, and by others."""
         if max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
         self._schedule = Schedule(
@@ -134,7 +153,6 @@ class Recording:
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
         self._ignored_profilers = IgnoredProfilers(self._profiler_stepped) if ignore_own_profiler else None
-        self._path: Path | None = None
         self._recorder: Recorder | None = None
         self._process = self._thread = -1
         """Who began. The profiler belongs to that thread of that process."""
@@ -145,8 +163,8 @@ class Recording:
         self._cuda_is_up = False
         """CUDA was initialised after a start that was put off."""
         self._checker: HazardChecker | None = None
-        self._untimed: tuple[str, ...] = ()
-        """Why no plain steps are timed, where that is so."""
+        self._remarks: tuple[str, ...] = ()
+        """What this system cannot do."""
         self._shown_from = None if self._asked_path.is_absolute() else Path.cwd()
         """Where the person is, to whom paths are shown as they were asked for."""
         self._told = 0
@@ -158,15 +176,36 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        """The trace file, this rank's own where there are several; of several windows the last that was written."""
-        if self._schedule.repeat > 1 and self.paths:
-            return self.paths[-1]
-        return rank_path(self._asked_path, os.environ) if self._path is None else self._path
+        """The trace file, this rank's own where there are several, as far as that is known by now; of several windows
+        the last that was written.
+        """
+        return self.paths[-1] if self.paths else self._destination.path(self._rank or rank_of(os.environ))
+
+    @property
+    def job(self) -> Path:
+        """The trace files of all ranks: a directory or a glob pattern."""
+        pattern = self._destination.pattern_of_ranks()
+        if pattern is None:
+            return self.path.parent
+        return window_path(pattern, len(self.paths)) if self._schedule.repeat > 1 else pattern
+
+    @property
+    def may_be_elsewhere(self) -> bool:
+        """Whether processes which the program starts may do its work: it marks no steps, or has ranks of which no
+        launcher told.
+        """
+        return not self._stepped or (self._rank is not None and rank_by_launcher(os.environ) is None)
+
+    @property
+    def rank(self) -> int | None:
+        """This process's rank, where there are several."""
+        return None if self._rank is None else self._rank.number
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files that were written so far: of several windows one each, numbered from 1."""
-        return () if self._recorder is None else self._recorder.paths
+        written = () if self._recorder is None else self._recorder.paths
+        return tuple(self._destination.directory / path.relative_to(self._absolute.directory) for path in written)
 
     @property
     def finished(self) -> bool:
@@ -186,14 +225,20 @@ class Recording:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
         late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
+        elsewhere = (_ELSEWHERE,) if self._stepped_elsewhere and not self._stepped else ()
         ignored = self._ignored_profilers.note if self._ignored_profilers is not None else None
-        told = (*late, *self._untimed, *self._gave_way, *((ignored,) if ignored else ()), *checked)
+        told = (*late, *elsewhere, *self._remarks, *self._gave_way, *((ignored,) if ignored else ()), *checked)
         return () if self._recorder is None else (*self._recorder.notes, *told)
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
         """The data races found so far, with `check_hazards`."""
         return () if self._checker is None else self._checker.hazards
+
+    def prepare(self) -> None:
+        """See to it, as `begin` does, that the file can be written. Raises UsageError where not."""
+        self._rank = rank_of(os.environ)
+        self._destination.prepare(self.path)
 
     def begin(self) -> None:
         """Start recording.
@@ -203,16 +248,18 @@ class Recording:
         """
         require_torch()
         self._check_free()
-        self._path = self.path
-        prepare(self._path)
+        self.prepare()
         schedule = self._schedule
         if schedule.plain_steps and cupti.stays_attached():
             schedule = replace(schedule, plain_steps=0)
-            self._untimed = (_UNTIMED,)
+            self._remarks += (_UNTIMED,)
+        if self._max_size_bytes != DEFAULT_MAX_SIZE_BYTES and taken_bytes() is None:
+            self._remarks += (_UNGUARDED,)
         recorder = Recorder(
-            self._path.absolute(),  # The program may go to another directory.
+            self._file_to_write,
             schedule,
             self._options,
+            since_ns=time.time_ns() if self._overwrites else 0,
             max_size_bytes=self._max_size_bytes,
             on_too_much=self._interrupt,
         )
@@ -223,12 +270,12 @@ class Recording:
                 self._checker = HazardChecker()
                 self._checker.start()
                 undo.callback(self._checker.stop)
-            recorder.start(put_off=self._whole_program and devices.cuda_may_come_up())
+            recorder.start(put_off=self._begins_late())
             if self._trigger is not None:
                 self._trigger.start()
             undo.pop_all()
             if self._ignored_profilers is None:
-                self._own_profiler.watch(self._path.absolute())
+                self._own_profiler.watch(self._absolute.path(self._rank))
             else:
                 self._ignored_profilers.start()
             self._process, self._thread = os.getpid(), threading.get_ident()
@@ -244,9 +291,15 @@ class Recording:
         """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
         captured, and once nothing is recorded or timed any more.
         """
+        if threading.get_ident() != self._thread:
+            self._stepped_elsewhere = True
+            return
         recorder = self._live()
         if recorder is not None and not devices.capturing():
             with self._working():
+                if not self._stepped:
+                    # By now the processes of a program that starts them itself have been told their ranks.
+                    self._rank, self._stepped = self._rank or rank_of(os.environ), True
                 recorder.step()
                 if self._trigger is not None:
                     self._trigger.advance(recorder)
@@ -282,7 +335,7 @@ class Recording:
     def _tell_written(self) -> None:
         """Say at once that there is a trace: the program may never come to its end."""
         recorder = self._recorder
-        if recorder is None or recorder.running:
+        if recorder is None:
             return
         written = (*recorder.paths, *((self._own_profiler.path,) if self._own_profiler.taken else ()))
         for path in written[self._told :]:
@@ -290,15 +343,19 @@ class Recording:
         self._told = len(written)
 
     def _tell_file(self, path: Path) -> None:
-        near = self._shown_from is not None and path.is_relative_to(self._shown_from)
-        shown = path.relative_to(self._shown_from or "") if near else path
+        shown = self.shown(path)
         if self._speaks:
             self._tell(f"wrote {shown}, analyze with `overlapscope analyze {shlex.quote(str(shown))}`")
+
+    def shown(self, path: Path) -> Path:
+        """An absolute path as the person would write it."""
+        near = self._shown_from is not None and path.is_relative_to(self._shown_from)
+        return path.relative_to(self._shown_from or "") if near else path
 
     @property
     def _speaks(self) -> bool:
         """Of several ranks the first speaks for all."""
-        return os.environ.get("RANK", "0") == "0"
+        return not self.rank
 
     def _tell(self, sentence: str) -> None:
         """To the person, not to the program: on stderr."""
@@ -367,6 +424,18 @@ class Recording:
                 if self._trigger is not None:
                     self._trigger.advance(recorder)
 
+    def _begins_late(self) -> bool:
+        """Whether to wait for the first use of the GPU or the end of the first step."""
+        return self._whole_program and devices.cuda_may_come_up()
+
+    def _file_to_write(self) -> Path:
+        self._rank = self._rank or rank_of(os.environ)
+        path = self._absolute.path(self._rank)
+        self._absolute.make_directories(path)
+        if self._rank is not None and self._overwrites:
+            remove_former_ranks(path, self._rank)
+        return path
+
     def _at_exit(self) -> None:
         try:
             self.end()
@@ -398,6 +467,8 @@ class Recording:
             if self._recorder is not None and self._recorder.complete and not self._gave_way:
                 # From now on nothing is lost when the program is killed.
                 self._termination.unwatch()
+        if self._trigger is not None and self._recorder is not None and not self._recorder.running:
+            self._trigger.stop()
 
     def _check_free(self) -> None:
         if self._process != -1:
@@ -431,8 +502,6 @@ class Recording:
 
     def _leave(self) -> None:
         self._ended = True
-        if self._trigger is not None:
-            self._trigger.stop()
         if self._checker is not None:
             self._checker.stop()
         if self._ignored_profilers is None:
@@ -445,11 +514,18 @@ class Recording:
 
     def _another(self) -> Recording:
         """The same, not yet begun."""
-        return Recording(
-            self._asked_path,
+        return Recording(self._asked_path, **self._asked)
+
+    def __reduce__(self) -> tuple[Callable[..., Recording], tuple[Path]]:
+        """What reaches another process is the same, not yet begun."""
+        return functools.partial(Recording, **self._asked), (self._asked_path,)
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        return {
             **asdict(self._schedule),
             **asdict(self._options),
-            max_size_bytes=self._max_size_bytes,
-            check_hazards=self._check_hazards,
-            ignore_own_profiler=self._ignored_profilers is not None,
-        )
+            "max_size_bytes": self._max_size_bytes,
+            "check_hazards": self._check_hazards,
+            "ignore_own_profiler": self._ignored_profilers is not None,
+        }

@@ -29,6 +29,8 @@ _LEAST_REHEARSED = 2
 SETTLING_STEPS = 2
 """At least so many pass after a session before steps are timed."""
 _MOST_SETTLING_STEPS = 100
+_MOST_WINDOWS = 1000
+"""Each has a file of its own."""
 _WATCHED_STEPS = 20
 """In a window that waits for a slow step. To throw away a window takes about as long as it lasted, however long it is;
 twenty steps make what else it costs, some 100 ms, small, and take less memory than there is."""
@@ -106,6 +108,8 @@ class Schedule:
             raise UsageError(f"{chosen[0]} and {chosen[1]} both say what is recorded; choose one of them.")
         if self.slow_step is not None and not self.warmup:
             raise UsageError("slow_step needs a warmup of 1 or more: the first step of a window is never judged.")
+        if self.repeat > _MOST_WINDOWS:
+            raise UsageError(f"repeat is {self.repeat:,}; it must be {_MOST_WINDOWS:,} or less.")
         endless = self.active is None and self.duration_s is None and self.capture_range is None
         if self.repeat > 1 and endless and self.slow_step is None:
             raise UsageError("repeat needs windows that end; say how long one is with active or duration_s.")
@@ -174,7 +178,8 @@ class Schedule:
         if self.capture_range is not None:
             return f"The program never entered a range {self.capture_range} on its main thread: there is no trace."
         if self.by_clock:
-            return f"The program ended within the delay of {self.delay_s or 0:g} s: there is no trace."
+            when = f"{self.delay_s or 0:g} s after the start (not on the main thread: with the next step)"
+            return f"The program ended before a window opened, {when}: there is no trace."
         return "The program ended before anything was to be recorded: there is no trace."
 
     @property

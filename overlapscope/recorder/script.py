@@ -35,6 +35,8 @@ class Ending:
     exit_code: int
     interrupted: bool = False
     """Ended by a KeyboardInterrupt that it did not catch: Python then dies by SIGINT instead of exiting."""
+    died: bool = False
+    """Ended by an exception that it did not catch."""
 
 
 def run_script(path: str, arguments: Sequence[str]) -> Ending:
@@ -178,7 +180,7 @@ def _died(error: BaseException) -> Ending:
         _show("\nOriginal exception was:")
         _call(sys.__excepthook__, error)
     # Python looks for this very type, too.
-    return Ending(1, interrupted=type(error) is KeyboardInterrupt)
+    return Ending(1, interrupted=type(error) is KeyboardInterrupt, died=True)
 
 
 def _call(hook: Callable[..., object], error: BaseException) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from overlapscope import __version__
 from overlapscope.errors import UsageError
 from overlapscope.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
-from overlapscope.recorder import devices, trace_file
+from overlapscope.recorder import all_threads, devices, trace_file
 from overlapscope.recorder.cupti import detached
 from overlapscope.recorder.termination import undisturbed
 from overlapscope.recorder.trace_file import Written
@@ -63,7 +64,7 @@ class Metadata:
 
 
 class Session:
-    """The profiler, running from the constructor to `stop`. Must be stopped on the thread that started it."""
+    """The profiler, running from the constructor to `stop`, on the same thread unless it records all threads."""
 
     metadata: Metadata
     """What it was stopped with."""
@@ -80,13 +81,18 @@ class Session:
         from overlapscope.recorder.event_notes import EventNotes
 
         undisturbed()
+        self.stacks = options.stacks
+        # Asked for all threads, it records no memory (pytorch issue 192290, torch 2.13).
+        self.all_threads = all_threads.possible() and not options.memory
+        """Whether the ops of all threads are recorded, and any thread may stop it."""
+        config: dict[str, Any] = {"profile_all_threads": True} if self.all_threads else {}
         self._profiler = _KinetoProfile(
             activities=devices.activities(cuda=torch.cuda.is_available()),
             with_stack=options.stacks,
             record_shapes=options.shapes,
             profile_memory=options.memory,
             experimental_config=_ExperimentalConfig(
-                enable_cuda_sync_events=True, disable_external_correlation=options.light
+                enable_cuda_sync_events=True, disable_external_correlation=options.light, **config
             ),
         )
         self._event_notes = EventNotes(as_annotations=options.light)
@@ -104,6 +110,7 @@ class Session:
             devices.synchronize()
         with _only_annotations() if options.light else nullcontext():
             self._profiler.start_trace()
+        _running.add(self)
         self._event_notes.start()
 
     def stop(self, metadata: Metadata, *, unfinished: str | None) -> None:
@@ -122,12 +129,39 @@ class Session:
             devices.synchronize()
         if self._profiler.profiler is not None:
             self._profiler.profiler.use_device = None
+        if self.all_threads:
+            all_threads.settle()
         with detached():
             self._profiler.stop_trace()
+        _running.discard(self)
 
-    def write(self, path: Path) -> Written:
+    @property
+    def empty(self) -> bool:
+        """Whether no op was recorded, once stopped. Takes a microsecond for each event."""
+        results = getattr(self._profiler.profiler, "kineto_results", None)
+        return results is None or not any("::" in event.name() for event in results.events())
+
+    def write(self, path: Path, *, since_ns: int) -> Written:
         """Write the trace, once stopped; see `trace_file.write`. Raises RecordingFailed."""
-        return trace_file.write(self._profiler.export_chrome_trace, path, unfinished=self._unfinished)
+        export = self._profiler.export_chrome_trace
+        return trace_file.write(export, path, unfinished=self._unfinished, since_ns=since_ns)
+
+
+_running: set[Session] = set()
+
+
+def _in_forked_child() -> None:
+    """A child inherits the running profiler, which would note the child's ops in memory for as long as it lives."""
+    if _running:
+        import torch
+
+        autograd: Any = torch.autograd
+        autograd._enable_record_function(False)
+        if any(session.stacks for session in _running):
+            sys.setprofile(None)
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
 
 
 _starting: list[Session] = []

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+_add_pending, _interrupt = ctypes.pythonapi.Py_AddPendingCall, ctypes.pythonapi.PyErr_SetInterruptEx
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -40,7 +41,13 @@ class _Hold:
         came, self.came = self.came, []
         self.handlers.clear()
         for number in came:
-            _deliver(number)
+            if signal.getsignal(number) is signal.SIG_DFL:
+                os.kill(os.getpid(), number)
+        # The handlers are called at the main thread's next instruction, though not within a pending call of the
+        # interpreter's: what is raised there is lost. So this is done by one, and no function may be entered any more
+        # (see `Interruption`).
+        for number in came:
+            _add_pending(_interrupt, ctypes.c_void_p(number))
 
 
 _hold = _Hold()
@@ -69,7 +76,8 @@ def undisturbed() -> None:
     if _hold.depth and not _hold.handlers and _on_main_thread():
         for number in signal.valid_signals():
             handler = signal.getsignal(number)
-            if callable(handler):  # Neither the system's default nor ignored; enum members are not callable.
+            # Neither the system's default nor ignored. SIGURG wakes the thread (`main_thread.Wake`).
+            if callable(handler) and number != signal.SIGURG:
                 _hold.handlers[number] = handler
                 signal.signal(number, _hold.take)
 
@@ -99,10 +107,7 @@ class Termination:
         if self in _watching and _on_main_thread():
             _watching.remove(self)
             for number in _ENDING:
-                if signal.getsignal(number) == self._on_signal:
-                    signal.signal(number, signal.SIG_DFL)
-                elif _hold.handlers.get(number) == self._on_signal:
-                    _hold.handlers[number] = signal.SIG_DFL
+                give_back(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if _hold.depth:
@@ -113,6 +118,14 @@ class Termination:
             self._last_words()
         finally:
             os.kill(os.getpid(), number)
+
+
+def give_back(number: int, handler: Callable[..., Any]) -> None:
+    """Let the system handle a signal again where this is its handler, on the main thread."""
+    if signal.getsignal(number) == handler:
+        signal.signal(number, signal.SIG_DFL)
+    elif _hold.handlers.get(number) == handler:
+        _hold.handlers[number] = signal.SIG_DFL
 
 
 _watching: list[Termination] = []
@@ -137,17 +150,6 @@ def _forked() -> None:
     for one in tuple(_watching):
         one.unwatch()
     _unblock()
-
-
-def _deliver(number: int) -> None:
-    """Have the handler called at the main thread's next instruction, though not within a pending call of the
-    interpreter's: what is raised there is lost.
-    """
-    if signal.getsignal(number) is signal.SIG_DFL:
-        os.kill(os.getpid(), number)
-    # A pending call itself, so it waits for one under way.
-    elif ctypes.pythonapi.Py_AddPendingCall(ctypes.pythonapi.PyErr_SetInterruptEx, ctypes.c_void_p(number)) != 0:
-        signal.raise_signal(number)
 
 
 def _on_main_thread() -> bool:

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Self
 
 from overlapscope.errors import RecordingFailed
+from overlapscope.recorder import claims
 from overlapscope.recorder.termination import undisturbed
 
 _GZIP_LEVEL = 6
@@ -41,11 +42,14 @@ class Written:
         return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def write(export: Callable[[str], object], path: Path, *, unfinished: str | None = None) -> Written:
+def write(
+    export: Callable[[str], object], path: Path, *, unfinished: str | None = None, since_ns: int | None = None
+) -> Written:
     """Write what `export(name of a .json file)` writes to `path`, packed if that ends in `.gz`.
 
     `unfinished` is the name of an annotation that was still open when the profiler stopped: Kineto writes it as if
-    it ended there, so it is taken out.
+    it ended there, so it is taken out. A file of another process is left alone, and this one written beside it
+    (`claims.put`, for `since_ns` too).
 
     Raises RecordingFailed where the file cannot be written; nothing is left under its name then, but what was
     there before.
@@ -61,8 +65,7 @@ def write(export: Callable[[str], object], path: Path, *, unfinished: str | None
                 _blank_out(written, unfinished)
             if path.name.endswith(".gz"):
                 written = _packed(written)
-            os.replace(written, path)
-            return Written.now(path)
+            return Written.now(claims.put(written, path, since_ns=since_ns))
     except OSError as error:
         raise RecordingFailed(
             f"{path}: the trace cannot be written ({error.strerror or error}); choose another place."
@@ -99,8 +102,7 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
                 with _packing(raw) if path.name.endswith(".gz") else raw as target:
                     target.write(head.replace(old, new))
                     shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
-            os.replace(amended, path)
-            return Written.now(path)
+            return Written.now(claims.put(amended, path))
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecordingFailed(f"{path}: the trace cannot be amended ({reason}).") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,9 +30,14 @@ class _File:
 class TraceFiles:
     """Those of up to `windows` windows."""
 
-    def __init__(self, path: Path, windows: int) -> None:
+    def __init__(self, path: Callable[[], Path], windows: int, *, since_ns: int) -> None:
+        """`path()` is asked for the file when it is written. One that was modified at `since_ns` or later is another
+        process's, unless it is one of these (`claims.put`).
+        """
         self._path = path
         self._windows = windows
+        self._since_ns = since_ns
+        self.notes: list[str] = []
         self._files: dict[int, _File] = {}
 
     @property
@@ -60,12 +65,15 @@ class TraceFiles:
 
     def write(self, number: int, session: Session) -> None:
         """Write window `number`, from 1 on, perhaps in the place of what it was before. Raises RecordingFailed."""
-        path = self._path
+        path = self._path()
         if self._windows > 1:
             path = window_path(path, number)
             with suppress(OSError):
                 path.parent.mkdir(exist_ok=True)  # a rank's
-        self._files[number] = _File(session.write(path), session.metadata)
+        written = session.write(path, since_ns=self._since_ns)
+        self._files[number] = _File(written, session.metadata)
+        if written.path != path:
+            self.notes = [f"{path}: is another process's trace, so this one is {written.path.name}."]
 
     def time_behind(self, timed: TimedSteps) -> None:
         """These steps came behind the window that was written last."""

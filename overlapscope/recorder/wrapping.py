@@ -8,12 +8,16 @@ from typing import Any
 
 
 def around(owner: Any, name: str, call: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a function or a method by `call(it, ...)`. What is returned puts it back."""
+    """Replace a function or a method by `call(it, ...)`. What is returned puts it back, unless it was replaced."""
     function = getattr(owner, name)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **options: Any) -> Any:
         return call(function, *args, **options)
 
+    def undo() -> None:
+        if getattr(owner, name) is wrapped:
+            setattr(owner, name, function)
+
     setattr(owner, name, wrapped)
-    return lambda: setattr(owner, name, function)
+    return undo

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _SUPPORT = {"finding", "rule", "_claims", "_costs", "_page", "_text"}
 
 
+@cache
 def all_rules() -> tuple[Rule, ...]:
     """Every rule, by id: each module of this package that is not support defines one as `RULE`."""
     modules = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _SUPPORT)

@@ -57,12 +57,14 @@ class ReadingBar:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+        from overlapscope.streams import environment
+
         progress = Progress(
             TextColumn("reading {task.description}", markup=False),
             BarColumn(),
             DownloadColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=Console(stderr=True, _environ=environment()),
             transient=True,
         )
         progress.start()

@@ -22,6 +22,8 @@ from pathlib import Path
 import msgspec
 
 from overlapscope import __version__
+from overlapscope.disk import read_regular
+from overlapscope.saved import decode
 from overlapscope.sources import cache_file, cache_folder, kineto
 from overlapscope.sources._crew import Crew
 from overlapscope.sources._progress import Progress, ReadingBar
@@ -193,7 +195,7 @@ class Opening:
     def _noted(self) -> str | None:
         path = self._folder.path / self._note_name
         try:
-            note = msgspec.json.decode(path.read_bytes(), type=_Note)
+            note = decode(read_regular(path), _Note)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
         if note.state != self._state:

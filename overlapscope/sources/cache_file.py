@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from overlapscope.disk import regular
 from overlapscope.trace import Table, Trace
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _content(path: Path) -> NDArray[np.uint8]:
     """All of the file, in memory of our own: a mapped file that another machine removes from a network folder would
     take the process along, and what is used afterwards would not be what was checked.
     """
-    with path.open("rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=regular) as file:
         file.seek(0, 2)
         content = np.empty(file.tell(), np.uint8)
         file.seek(0)

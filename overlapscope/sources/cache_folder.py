@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlapscope import sizes
+from overlapscope import disk, sizes
 from overlapscope.errors import UsageError
 
 FOLDER_VARIABLE = "OVERLAPSCOPE_CACHE_DIR"
@@ -107,14 +107,10 @@ class Folder:
         Raises OSError.
         """
         self._make()
-        temporary = self.path / f".{_host()}-{os.getpid()}-{os.urandom(8).hex()}.part"
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        try:
-            yield temporary
-            # Not flushed to the disk first: what a power failure leaves of it has not the right digest.
-            os.replace(temporary, self.path / name)
-        finally:
-            remove(temporary)
+        temporary = f".{_host()}-{os.getpid()}-{os.urandom(8).hex()}.part"
+        # Not flushed to the disk: what a power failure leaves of it has not the right digest.
+        with disk.put_in_place(self.path / name, temporary, mode=0o600) as file:
+            yield file
 
     def sweep(self, limit_bytes: int) -> None:
         """Remove what was left unfinished, notes that nobody used for a month, and, until the rest is no larger than

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from overlapscope.rules.finding import Finding
 from overlapscope.views import strip as strips
 from overlapscope.views import tables
+from overlapscope.views.host import host_tables
 from overlapscope.views.page import Page, Section, section_of
 from overlapscope.views.tables import Table
 from overlapscope.views.verdict import judge
@@ -44,6 +45,9 @@ def _lines(page: Page) -> Iterator[str]:
     yield "# overlapscope report"
     yield ""
     sections = list(page.sections())
+    for note in page.report.notes:
+        yield escape(note)
+        yield ""
     if len(sections) > 1:
         yield from table_lines(tables.summary(page))
     for section in sections:
@@ -62,6 +66,8 @@ def _section(section: Section) -> Iterator[str]:
         yield ""
     yield from _titled(tables.checks(section))
     if section.device is None or verdict.level == "unusable":
+        for table in host_tables(section):
+            yield from _titled(table)
         return
     for table in tables.device_tables(section, section.device):
         yield from _titled(table)

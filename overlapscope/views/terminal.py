@@ -12,11 +12,12 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from overlapscope import words
+from overlapscope import streams, words
 from overlapscope.analysis.strip import Strip
 from overlapscope.trace import Kind
 from overlapscope.views import strip as strips
 from overlapscope.views import tables
+from overlapscope.views.host import host_tables
 from overlapscope.views.page import Page, Section, section_of
 from overlapscope.views.tables import Table
 from overlapscope.views.verdict import judge
@@ -65,6 +66,7 @@ def lay_out(parts: Iterable[RenderableType], *, width: int, encoding: str = "utf
         highlight=False,
         emoji=False,
         legacy_windows=False,
+        _environ={},
     )
     with console.capture() as captured:
         for part in parts:
@@ -75,11 +77,11 @@ def lay_out(parts: Iterable[RenderableType], *, width: int, encoding: str = "utf
     return text.translate(_FALLBACK).encode(encoding, "replace").decode(encoding)
 
 
-def describe(stream: TextIO) -> tuple[int, str | None, str]:
+def describe(stream: TextIO | None) -> tuple[int, str | None, str]:
     """Width, colour system and encoding of a stream, as rich finds them (NO_COLOR, FORCE_COLOR, COLUMNS)."""
-    console = Console(file=stream)
+    console = Console(file=stream, _environ=streams.environment())
     color = console.color_system if console.is_terminal and not console.no_color else None
-    return console.width, color, getattr(stream, "encoding", None) or "utf-8"
+    return streams.bounded(console.width), color, getattr(stream, "encoding", None) or "utf-8"
 
 
 def _unicode(encoding: str) -> bool:
@@ -93,6 +95,9 @@ def _unicode(encoding: str) -> bool:
 
 def _parts(page: Page, width: int, glyphs: strips.Glyphs) -> Iterator[RenderableType]:
     sections = list(page.sections())
+    if page.report.notes:
+        yield from (Text(clean(note), style="bold yellow") for note in page.report.notes)
+        yield ""
     if len(sections) > 1:
         yield table_grid(tables.summary(page), width)
         yield ""
@@ -107,6 +112,9 @@ def _parts(page: Page, width: int, glyphs: strips.Glyphs) -> Iterator[Renderable
             yield table_grid(trust, width, _STATUS)
             yield ""
         if section.device is None or verdict.level == "unusable":
+            for table in host_tables(section):
+                yield table_grid(table, width)
+                yield ""
             continue
         for block in _blocks(tables.device_tables(section, section.device), width):
             yield block

@@ -9,7 +9,7 @@ from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, copies_matter, missing_ns
 from overlapscope.lost import CAUSES, Part, listed
 from overlapscope.rules import all_rules, costliest_first
-from overlapscope.views import plain
+from overlapscope.views import host, plain
 from overlapscope.views.page import Section
 from overlapscope.views.tables import HARDLY
 from overlapscope.words import percent, plural, share
@@ -57,6 +57,7 @@ def judge(section: Section) -> Verdict:
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
         reasons = [check.detail for check in trust.checks if check.status == "fail"]
+        reasons += [host.sentence(section.trace.host)] if section.trace.host is not None else []
         return Verdict("unusable", f"{section.title}: {' '.join(reasons) or 'nothing ran on a GPU.'}")
     lost = max(_lost_ns(device), max((finding.spoken_bound_ns for finding in section.findings), default=0))
     part = lost / section.judged_ns if section.judged_ns > 0 else 0.0

@@ -222,6 +222,15 @@ def test_a_server_that_has_ended_is_said_to_have(page: Page, serve_own: Serve, w
     expect(page.locator("#connection-lost")).to_contain_text("Is the dashboard still running?")
 
 
+def test_a_server_that_was_started_anew_is_said_to_have_been(page: Page, serve_own: Serve, watch: Watch) -> None:
+    watch.expect("401|body stream already read")
+    visit(page, serve_own(SAMPLE))
+    # As another server, with a token of its own, would have it.
+    page.context.clear_cookies()
+    page.locator("#go-copies").click()
+    expect(page.locator("#connection-lost")).to_contain_text("Open the address that it printed")
+
+
 # -- downloads
 
 

@@ -239,14 +239,17 @@ def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def own_metadata(rng: random.Random, document: Document) -> None:
     """What the recorder writes for the reader."""
-    some = [rng.choice((1000, 1_000_000, 4_000_000, _number(rng))) for _ in range(rng.choice((0, 1, 3, 12)))]
+    lengths = [one["dur"] for one in _of(document, "user_annotation") if _is_number(one.get("dur"))]
+    about = abs(rng.choice(lengths or [1000.0])) * rng.choice((0.3, 0.7, 0.9, 1.0, 1.2))
+    odd = _number(rng) if rng.random() < 0.3 else int(about * 1000)
+    some = [rng.choice((int(about * 1000), int(about * 1010), odd)) for _ in range(rng.choice((0, 1, 3, 12, 12)))]
     timed = {"host_ns": some, "device_ns": rng.choice(([], some, _value(rng)))}
     document[METADATA] = rng.choice(
         (
             _value(rng),
             {"warm_up_steps": _number(rng)},
             {"warm_up_steps": rng.randrange(6)},
-            {PLAIN_STEPS: {"before": timed, "after": timed}},
+            *[{PLAIN_STEPS: {"before": timed, "after": timed}}] * 4,
             {PLAIN_STEPS: {"before": timed}, "torch": _value(rng)},
             {PLAIN_STEPS: _value(rng), "warm_up_steps": 1},
             {"prediction": _value(rng)},
@@ -732,7 +735,7 @@ _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...]
     *((3, one) for one in (same_correlations, huge_copies, far_away, other_steps, collectives, graphs, moved_in_time)),
 )
 _OF_BYTES = (flipped, cut_short, hole, inserted, inserted, other_text)
-_RARELY = 2000
+_RARELY = 800
 
 
 def make(seed: int) -> Case:

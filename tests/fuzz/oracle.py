@@ -27,7 +27,7 @@ from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
-from overlapscope.errors import OverlapscopeError
+from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction import predict
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
@@ -122,7 +122,9 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
     if judged is not None and rng.random() < 0.05:
         yield "check text", lambda: _shown(check_text.render(judged, width=WIDTH))
     if rng.random() < 0.08:
-        yield "analyze command", lambda: _drawn(analysis)
+        yield "analyze command", lambda: _drawn(rng, analysis)
+    if rng.random() < 0.04:
+        yield "part", lambda: _narrowed(rng, trace, analysis)
     if rng.random() < 0.08:
         yield "diff", lambda: _diff(rng, case.origin, measured)
     if rng.random() < 0.08:
@@ -200,6 +202,26 @@ def _adds_up(figures: Device | Period) -> None:
         sum(figures.exposed_copy_by_cause.values()) == buckets.exposed_copy_ns, "causes of exposed copy do not add up"
     )
     _must(sum(figures.idle_by_cause.values()) == buckets.idle_ns, "causes of idle do not add up")
+
+
+def _narrowed(rng: random.Random, trace: Trace, analysis: TraceAnalysis) -> None:
+    """One step or range alone, whose figures are sums over its occurrences."""
+    found = [
+        *(("step", one.name) for device in analysis.result.devices for one in device.steps),
+        *(("range", one.name) for device in analysis.result.devices for one in device.ranges),
+    ]
+    if not found:
+        return
+    kind, name = rng.choice(found)
+    part = analyze_trace(trace, step=name) if kind == "step" else analyze_trace(trace, range=name)
+    for device in part.devices:
+        windows = list(zip(device.windows.starts.tolist(), device.windows.ends.tolist(), strict=True))
+        swept = sweep.lengths(sweep.edges(trace.gpu_ops, device.result.device), windows)
+        _must(device.result.span_ns == sum(end - start for start, end in windows), "a part's span is not its windows'")
+        _as_swept(device.result, {key: sum(one[key] for one in swept) for key in swept[0]})
+    report = build([part], scope=name)
+    _report(report)
+    _shown(terminal.render(Page(report, scope=name), width=WIDTH))
 
 
 def _device(device: Device) -> None:
@@ -295,16 +317,19 @@ def _settings() -> tuple[Settings, ...]:
 
 def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
     result = report.traces[0]
+    _must(
+        PREDICTED not in case.tells or trace.predicted_by is not None, "a predicted timeline is taken for a recording"
+    )
+    if trace.predicted_by is not None:
+        _refused(report)
     for settings in _settings():
-        judged = check(report, settings)
+        judged = check(report, replace(settings, allow_predicted=True))
         passed = judged.outcome == "pass"
         _must(
             not passed or all(one.status in ("pass", "skipped") for one in judged.verdicts), "passes though one fails"
         )
         _must(not (passed and result.trust.verdict == "unusable"), "an unusable trace passes")
         _must(not (passed and trace.damage.truncated), "a trace that was cut passes")
-        _must(not (passed and trace.predicted_by is not None), "a predicted timeline passes")
-        _must(not (passed and PREDICTED in case.tells), "a predicted timeline passes, taken for a recording")
         if COPIES_LOST in case.tells:
             for one in judged.verdicts:
                 about = one.metric in ABOUT_COPIES and one.status == "pass"
@@ -313,6 +338,14 @@ def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
             _must(verdict.value is None or math.isfinite(verdict.value), "a verdict's value is no number", verdict)
         json.loads(check_json.render(judged), parse_constant=_no_constant)
     return judged
+
+
+def _refused(report: Report) -> None:
+    try:
+        check(report)
+    except UsageError:
+        return
+    raise Wrong("a predicted timeline is judged")
 
 
 # -- views
@@ -328,8 +361,9 @@ def _shown(text: str, width: int = WIDTH) -> None:
     _must(cell_len(widest) <= width, "text wider than the terminal", widest)
 
 
-def _drawn(analysis: TraceAnalysis) -> None:
-    report = build([analysis])
+def _drawn(rng: random.Random, analysis: TraceAnalysis) -> None:
+    told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62))
+    report = build([analysis], plain_step_ns=told_ns)
     _report(report)
     page = Page(report, verbose=True)
     _shown(terminal.render(page, width=WIDTH))
@@ -399,12 +433,7 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
     if predicted.after is not None:
         _figures(predicted.after, analysis := analyze_trace(predicted.after))
         _report(report := build([analysis], replayed=False))
-        try:
-            judged = check(report)
-        except OverlapscopeError:
-            pass
-        else:
-            _must(judged.outcome != "pass", "a predicted timeline passes")
+        _refused(report)
         json.loads(b"".join(chrome_trace.blocks(predicted.after, packed=False)), parse_constant=_no_constant)
 
 

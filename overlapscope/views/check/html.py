@@ -43,6 +43,8 @@ def _body(result: CheckResult) -> Iterator[str]:
         f'<p class="summary">{_badge(_OUTCOME_CLASS[result.outcome], shown.OUTCOME[result.outcome])}'
         f"{escape(shown.prose(result.summary))}</p>"
     )
+    if len(result.sources) > 1:
+        yield f"<p>{escape(shown.judged(result))}</p>"
     if result.program is not None:
         yield f"<p>{escape(shown.prose(result.program))}</p>"
     if result.warnings:

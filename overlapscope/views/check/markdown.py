@@ -27,6 +27,7 @@ def document(result: CheckResult, room_bytes: int) -> str:
         "",
         _paragraph(result.summary),
         "",
+        *([_paragraph(shown.judged(result)), ""] if len(result.sources) > 1 else []),
         *([] if result.program is None else [_paragraph(result.program), ""]),
         *_warnings(result, room_bytes // 8),
         *_table(told, room_bytes // 4),

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import CheckResult, Reason, Status, Subject, Verdict
 from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
-from overlapscope.words import clean
+from overlapscope.words import clean, plural
 
 T = TypeVar("T")
 
@@ -26,6 +26,8 @@ NAME_LIMIT: Final = 200
 PROSE_LIMIT: Final = 2000
 WARNINGS: Final = 20
 """How many warnings a format shows."""
+MOST_SOURCES: Final = 8
+"""How many traces are named that were judged."""
 REASONS: Final = 5
 """How many reasons of one verdict a format shows."""
 
@@ -186,3 +188,10 @@ def fitting(listed: Sequence[T], draw: Callable[[T], str], room_bytes: int) -> t
 def left_out(count: int) -> str:
     """A sentence about what did not fit."""
     return f"{count:,} more {'is' if count == 1 else 'are'} left out here; --format json has all."
+
+
+def judged(result: CheckResult) -> str:
+    """Which traces were judged, in a sentence: the first few by name."""
+    names = [clean(PurePath(source).name, NAME_LIMIT) for source in result.sources]
+    more = f" and {len(names) - MOST_SOURCES} more" if len(names) > MOST_SOURCES else ""
+    return f"{plural(len(names), 'trace')} were judged: {', '.join(names[:MOST_SOURCES])}{more}."

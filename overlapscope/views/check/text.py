@@ -49,6 +49,8 @@ def _parts(result: CheckResult) -> Iterator[RenderableType]:
         yield line(verdict, full=False)
     if short:
         yield ""
+    if len(result.sources) > 1:
+        yield Text(shown.judged(result), style="dim")
     if result.program is not None:
         yield Text(shown.prose(result.program), style="dim")
     yield Text(shown.prose(result.summary), style=_OUTCOME[result.outcome])

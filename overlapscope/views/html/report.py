@@ -14,6 +14,7 @@ from overlapscope.rules import costliest_first
 from overlapscope.rules.finding import Finding
 from overlapscope.views import tables
 from overlapscope.views.colors import palette
+from overlapscope.views.host import host_tables
 from overlapscope.views.html import document
 from overlapscope.views.html.charts import Titled, of_all, of_section
 from overlapscope.views.html.document import Document
@@ -116,6 +117,7 @@ def _head(page: Page, traces: Sequence[_Trace]) -> Iterator[str]:
     if len(traces) > 1:
         links = (f'<a href="#trace-{one.number}">{escape(_name(page, one))}</a>' for one in traces)
         yield f'<nav aria-label="Traces">{" ".join(links)}</nav>'
+    yield from (f'<p class="muted">{escape(clean(note))}</p>' for note in page.report.notes)
     yield "</header>"
 
 
@@ -152,6 +154,7 @@ def _trace(page: Page, trace: _Trace, charts: Mapping[str, Mapping[str, Titled]]
         yield f'<div class="panel timeline"><div class="mount" id="{trace.target.id}"></div></div>'
     for section in trace.sections:
         yield from _details(section, charts.get(_anchor(section), {}), titled=not alone)
+        yield from (panel(one.title, table(one)) for one in host_tables(section) if one.rows)
     if trusted:
         yield _trust(trace.sections[0])
     yield "</article>"

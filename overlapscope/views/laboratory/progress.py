@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from overlapscope.streams import environment
 from overlapscope.views.laboratory.tables import digits
 from overlapscope.words import clean
 
@@ -24,7 +25,9 @@ class Progress:
     """The runner's `Progress`; a context, so that the changing line is taken away again."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        self._console = Console(
+            stderr=True, _environ=environment(), markup=False, highlight=False, emoji=False, soft_wrap=True
+        )
         self._status: Status | None = None
 
     def __enter__(self) -> Progress:

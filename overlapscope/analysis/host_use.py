@@ -1,0 +1,103 @@
+"""Where the time of a program goes that does nothing on a GPU: loading, ops, the rest; and how busy its threads are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.late_launch import loading
+from overlapscope.analysis.missing_ops import recorded_launches
+from overlapscope.analysis.periods import is_step, judged_steps
+from overlapscope.analysis.results import HostStep, HostUse, OpTime, ThreadUse, Window
+from overlapscope.intervals import I64, Intervals, covered, cut, intersect, subtract, union
+from overlapscope.lost import GPU_OPS
+from overlapscope.trace import HostEvents, Trace
+
+MOST_OPS = 20
+_ALONE = "_SingleProcessDataLoaderIter"
+
+
+def describe_host(trace: Trace) -> HostUse | None:
+    """What the thread did that marks the steps, in each step and without those of the recorder's warm-up; without steps
+    what the thread with the most ops did while the host recorded anything. None where it recorded nothing, and where
+    something was done on a GPU, if only by what is lost."""
+    if len(trace.gpu_ops) or GPU_OPS & {*trace.damage.impossible_by} or len(recorded_launches(trace)[0]):
+        return None
+    notes = trace.annotations.take(judged_steps(trace))
+    if not len(notes) and is_step(trace.annotations).any():
+        return None
+    if len(notes):
+        thread = int(notes.thread[0])
+        notes = notes.take(notes.thread == thread)
+        names = [notes.name(row) for row in range(len(notes))]
+        starts, ends = notes.start_ns, notes.end_ns
+    elif len(trace.cpu_ops):
+        threads, counts = np.unique(trace.cpu_ops.thread, return_counts=True)
+        thread = int(threads[np.argmax(counts)])
+        names, starts, ends = [], trace.cpu_ops.start_ns.min(keepdims=True), trace.cpu_ops.end_ns.max(keepdims=True)
+    else:
+        return None
+    windows = union(starts, ends)
+    loads = loading(trace)
+    mine = loads.take(loads.thread == thread)
+    waited = union(mine.start_ns, mine.end_ns)
+    ops = trace.cpu_ops.take(trace.cpu_ops.thread == thread)
+    worked = subtract(union(ops.start_ns, ops.end_ns), waited)
+    loading_ns, ops_ns = covered(waited, starts, ends), covered(worked, starts, ends)
+    steps = tuple(
+        HostStep(
+            name=name,
+            window=Window(start_ns=start, end_ns=end),
+            span_ns=end - start,
+            loading_ns=load,
+            ops_ns=op,
+            rest_ns=end - start - load - op,
+        )
+        for name, start, end, load, op in zip(
+            names or ["window"], starts.tolist(), ends.tolist(), loading_ns.tolist(), ops_ns.tolist(), strict=True
+        )
+    )
+    return HostUse(
+        by_steps=bool(names),
+        steps=steps,
+        loader=_loader(mine),
+        ops=_by_name(ops, intersect(worked, windows)),
+        threads=_threads(trace, windows, thread),
+    )
+
+
+def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:
+    """Who makes the batches, by the names that PyTorch gives its iterators."""
+    if not len(loads):
+        return "none"
+    return "own-thread" if loads.named(lambda name: _ALONE in name).any() else "workers"
+
+
+def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:
+    """The outermost ops by name, the longest first: what others cover is theirs, so that all names add up."""
+    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ops.end_ns))[:-1]
+    starts = np.maximum(ops.start_ns, reach)
+    outer = np.flatnonzero(ops.end_ns > starts)
+    row, begin, end = cut(starts[outer], ops.end_ns[outer], worked)
+    name = ops.name_id[outer[row]].astype(np.int64)
+    sums: I64 = np.zeros(len(ops.names), np.int64)
+    np.add.at(sums, name, end - begin)
+    counts = np.bincount(ops.name_id[outer[distinct(row)]], minlength=len(ops.names))
+    longest = np.argsort(-sums, kind="stable")[:MOST_OPS]
+    return tuple(
+        OpTime(op=ops.names[one], count=int(counts[one]), time_ns=int(sums[one]))
+        for one in longest.tolist()
+        if sums[one]
+    )
+
+
+def _threads(trace: Trace, windows: Intervals, main: int) -> tuple[ThreadUse, ...]:
+    """How long each thread was in ops, that of the steps first, then the busiest."""
+    found = []
+    for thread in distinct(trace.cpu_ops.thread).tolist():
+        mine = trace.cpu_ops.thread == thread
+        busy = intersect(union(trace.cpu_ops.start_ns[mine], trace.cpu_ops.end_ns[mine]), windows)
+        found.append(ThreadUse(thread=thread, steps=thread == main, busy_ns=int((busy.ends - busy.starts).sum())))
+    return tuple(sorted(found, key=lambda one: (not one.steps, -one.busy_ns, one.thread)))

@@ -1,0 +1,144 @@
+"""Files on the disk: written whole or not at all, and opened unasked only where they are files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def write(target: Path, blocks: Iterable[bytes], *, over: bool = True) -> None:
+    """Write a file, as `replacing` does. Raises OSError."""
+    with replacing(target, over=over) as path, open(path, "wb") as file:
+        file.writelines(blocks)
+
+
+@contextmanager
+def replacing(target: Path, *, over: bool = True) -> Iterator[Path]:
+    """An empty file to be written, which takes the place of `target` when the block ends; it is removed where the block
+    raises, or the process is asked to end.
+
+    So at any moment, and after a power failure, `target` is what it was or what it becomes. Where it is a link, the
+    file behind it is replaced; one that was there keeps its mode, and its owner where that may be given. What is no
+    file (a terminal, a pipe, `/dev/stdout`) is handed over itself, and written as any program would.
+
+    Raises OSError; FileExistsError where there is a file and it is not to be written `over`.
+    """
+    place, before = _place(target)
+    if place is None:
+        yield target
+        return
+    if before is not None and not os.access(place, os.W_OK):
+        # The directory would let it be replaced all the same, but whoever took the permission meant the file.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place)
+    with put_in_place(place, f".overlapscope-{os.urandom(8).hex()}.part") as unfinished:
+        yield unfinished
+        if before is not None:
+            _make_alike(unfinished, before)
+        flush(unfinished)
+        if not over and os.path.lexists(place):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), place)
+
+
+@contextmanager
+def put_in_place(place: str | Path, temporary: str, mode: int = 0o666) -> Iterator[Path]:
+    """`replacing` without its regard for what is there: whatever has the name is replaced, and nothing is flushed
+    to the disk. Until then the file is called `temporary`, in the same directory.
+
+    Raises OSError.
+    """
+    unfinished = Path(os.path.join(os.path.dirname(place), temporary))
+    with _removed_by_signals(unfinished):
+        try:
+            os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+            yield unfinished
+            os.replace(unfinished, place)
+        finally:
+            with suppress(OSError):
+                os.unlink(unfinished)
+
+
+def regular(path: str, flags: int) -> int:
+    """For `open(..., opener=regular)`: raises OSError at what is no file, as a pipe, whose writer may never come."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
+
+
+def read_regular(path: Path) -> bytes:
+    """All of a file. Raises OSError, also for what is no file."""
+    with open(path, "rb", opener=regular) as file:
+        return file.read()
+
+
+def is_written_in_place(path: Path) -> bool:
+    """Whether it is there and no file: then nothing in it is lost by writing to it. Raises OSError."""
+    place, _ = _place(path)
+    return place is None
+
+
+def _place(target: Path) -> tuple[str | None, os.stat_result | None]:
+    """The path behind all links and what is there; no path where that is to be written as it is."""
+    path = os.fspath(target)
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        found = None
+    if found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        return None, found
+    # There is no circle, or `stat` would have said so.
+    while os.path.islink(path):
+        directory = os.path.dirname(path)
+        if os.path.realpath(directory).startswith(("/proc/", "/dev/fd")):
+            # An open file of this process: whoever opened it reads it there, and not under its name.
+            return None, found
+        path = os.path.join(directory, os.readlink(path))
+    return path, found
+
+
+def _make_alike(path: Path, before: os.stat_result) -> None:
+    with suppress(PermissionError):
+        os.chown(path, before.st_uid, before.st_gid)
+    os.chmod(path, stat.S_IMODE(before.st_mode))
+
+
+def flush(path: Path) -> None:
+    """See to it that what was written survives a power failure. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _removed_by_signals(path: Path) -> Iterator[None]:
+    """The file is removed where a signal ends the process that nothing else would have heeded."""
+    process = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            with suppress(OSError):
+                os.unlink(path)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    here = threading.current_thread() is threading.main_thread()
+    heeded = [one for one in _ENDS if here and signal.getsignal(one) == signal.SIG_DFL]
+    for one in heeded:
+        signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one in heeded:
+            signal.signal(one, signal.SIG_DFL)

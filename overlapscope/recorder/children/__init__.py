@@ -1,0 +1,128 @@
+"""The processes that a recorded program starts: counted, or recorded as well.
+
+Python imports a module `sitecustomize` at its start. Ours, in `site`, is put on the path of all processes that the
+program starts, through PYTHONPATH. It waits until the program there imports torch, and then records it.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import json
+import multiprocessing.process
+import multiprocessing.util
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from overlapscope.errors import UsageError
+from overlapscope.recorder._torch_import import when_torch_is_imported
+from overlapscope.recorder.destination import Destination, rank_of
+from overlapscope.recorder.program import ProgramRecording
+
+_SITE = Path(__file__).parent / "site"
+_ROOT = Path(__file__).parents[3]
+_FILE = re.compile(r"(rank|pid)\d+\.trace\.json(\.gz)?")
+_VARIABLE = "OVERLAPSCOPE_CHILDREN"
+_HELPERS = ("torch.utils.data.", "torch._inductor.", "multiprocessing.resource_tracker")
+"""Modules whose processes only help the program that starts them."""
+
+
+def record_all(path: Path, options: dict[str, Any]) -> None:
+    """Have every Python process recorded that this one starts from now on: `path`, absolute, and `options` are those of
+    its own `ProgramRecording`.
+    """
+    os.environ[_VARIABLE] = json.dumps({"path": str(path), **options})
+    os.environ["OVERLAPSCOPE_ROOT"] = str(_ROOT)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
+
+
+def traces(path: Path) -> Path:
+    """Where the traces of such processes are, where `path` is asked for: a directory or a glob pattern."""
+    destination = Destination.asked(path).of_child()
+    return destination.pattern_of_ranks() or destination.path(None).parent
+
+
+def make_room(where: Path, *, force: bool) -> None:
+    """Remove what an earlier run has left there. Raises UsageError where there is something, without `force`."""
+    if where.is_dir():
+        for old in (path for path in where.iterdir() if _FILE.fullmatch(path.name)):
+            if not force:
+                raise UsageError(f"{old}: exists, will not overwrite it without --force.")
+            old.unlink(missing_ok=True)
+
+
+def written(where: Path, since_ns: int) -> list[Path]:
+    """The traces there that were written since then."""
+    found = map(Path, glob.glob(str(where / "*" if where.is_dir() else where)))
+    return [path for path in found if path.stat().st_mtime_ns >= since_ns]
+
+
+def watch() -> None:
+    """In such a process: record it as soon as it imports torch."""
+    when_torch_is_imported(_record)
+
+
+def _record() -> None:
+    options = json.loads(os.environ[_VARIABLE])
+    recording = ChildRecording(Path(options.pop("path")), **options)
+    recording.begin_with_torch()
+    # Processes of multiprocessing that were forked, from a server for example, run no exit handlers of Python's.
+    multiprocessing.util.Finalize(None, recording.finish, exitpriority=0)
+
+
+class ChildRecording(ProgramRecording):
+    """Of a process that the program started. It is silent, and begins with the first step or use of the GPU: helpers of
+    the program, which do neither, leave no trace.
+    """
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(path, lambda _: None, lambda: None, overwrites=True, stops=False, late=True, **options)
+        self._absolute = self._destination = self._destination.of_child()
+
+    def prepare(self) -> None:
+        """Leaves no directory behind where there will be no trace."""
+        self._rank = rank_of(os.environ)
+
+    def _last_words(self) -> None:
+        self.finish()
+
+
+class Started:
+    """Counts the processes that the program starts with `multiprocessing` and `subprocess`, from `watch` on: Pythons,
+    but for helpers of torch's such as the workers of a DataLoader.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def watch(self) -> None:
+        """For good."""
+        _before(multiprocessing.process.BaseProcess, "start", self._on_process)
+        _before(subprocess.Popen, "__init__", self._on_command)
+
+    def _on_process(self, process: Any, *args: Any, **options: Any) -> None:
+        target = getattr(process, "_target", None)
+        self.count += not str(getattr(target, "__module__", "")).startswith(_HELPERS)
+
+    def _on_command(self, popen: object, args: Any = (), *more: Any, **options: Any) -> None:
+        command = args.split() if isinstance(args, str) else [os.fsdecode(one) for one in args]
+        python = bool(command) and Path(command[0]).name.startswith("python")
+        self.count += python and not any(one.startswith(_HELPERS) or "compile_worker" in one for one in command)
+
+
+def _before(owner: type, name: str, call: Callable[..., None]) -> None:
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def called(*args: Any, **options: Any) -> Any:
+        # Arguments may be wrong, which is for the method to say.
+        with suppress(Exception):
+            call(*args, **options)
+        return method(*args, **options)
+
+    setattr(owner, name, called)

@@ -1,0 +1,53 @@
+"""Files that this package has written, read back: anybody may have changed them since."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+_Kind = TypeVar("_Kind")
+
+MOST: Final = 10**15
+"""Of nanoseconds, bytes and whatever is counted: more than any recording has, and little enough to be added up."""
+_WIDEST: Final = 2**62
+"""Of any other number, such as an instant or the id of a thread."""
+_INSTANTS: Final = ("start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
+"""Times of this file or that clock, which may be before nought."""
+
+
+def decode(data: bytes, kind: type[_Kind]) -> _Kind:
+    """What JSON holds, and no number in it that cannot be: names say what may.
+
+    Raises msgspec.DecodeError, of which ValidationError is one.
+    """
+    try:
+        found = msgspec.json.decode(data, type=kind)
+        _check(msgspec.json.decode(data), "$", "")
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
+    return found
+
+
+def _check(value: Any, where: str, name: str) -> None:
+    """`name` is the nearest key that says what the value is of."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check(inner, f"{where}.{key}", name if name.endswith("_by_cause") else key)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _check(inner, f"{where}[{number}]", name)
+    elif isinstance(value, int | float):
+        least, most = _bounds(name)
+        if not least <= value <= most:
+            raise msgspec.ValidationError(f"Expected a number from {least:.3g} to {most:.3g} - at `{where}`")
+
+
+def _bounds(name: str) -> tuple[int, int]:
+    if name.endswith("_pct"):
+        return 0, 100
+    if (name.endswith(("_ns", "_by_cause")) and name not in _INSTANTS) or name in ("bytes", "count"):
+        return 0, MOST
+    return -_WIDEST, _WIDEST
