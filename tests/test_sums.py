@@ -188,3 +188,14 @@ def test_figures_do_not_depend_on_when_it_happened(ops: list[Op], shift: int) ->
     assert before.exposed_copy_by_cause == after.exposed_copy_by_cause
     assert before.idle_by_cause == after.idle_by_cause
     assert before.copies == after.copies
+
+
+def test_what_streams_did_is_found_for_any_number_of_them() -> None:
+    ops = [
+        Op(Kind.COMPUTE, 10 * one, 10 * one + 1 + one % 3, stream=one // 2, launch=(one, one + 1)) for one in range(600)
+    ]
+    [device] = analyze_trace(make_trace(ops)).devices
+    assert [use.stream for use in device.result.streams] == list(range(300))
+    for use in device.result.streams:
+        mine = [op for op in ops if op.stream == use.stream]
+        assert (use.ops, use.compute_ns, use.h2d_ns) == (2, sum(op.end - op.start for op in mine), 0)

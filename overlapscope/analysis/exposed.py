@@ -13,7 +13,7 @@ import numpy as np
 from overlapscope.analysis.causes import COPY_RANK as RANK
 from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover_ns
-from overlapscope.analysis.grouping import distinct, distinct_rows
+from overlapscope.analysis.grouping import distinct, distinct_rows, rows_by
 from overlapscope.analysis.host import Blocking, companion_of, inside_with
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
@@ -171,12 +171,15 @@ def _on_compute_stream(trace: Trace, timeline: Timeline, edges: Edges, pairs: _P
     share = np.zeros((len(streams), len(bounds)), np.int64)
     whole = np.zeros((len(streams), len(bounds)), np.int64)
     on_legacy = np.zeros(len(streams), np.bool_)
-    for number, stream in enumerate(streams):
-        mine = (ops.stream == stream) & (ops.kind == Kind.COMPUTE)
+    for number, (stream, rows) in enumerate(rows_by(ops.stream)):
+        if stream in LEGACY_STREAMS:
+            on_legacy[number] = _orders_all(trace, timeline, edges, stream)
+        mine = rows[ops.kind[rows] == Kind.COMPUTE]
+        if not len(mine):
+            continue
         computes = union(ops.start_ns[mine], ops.end_ns[mine])
         whole[number, :-1] = covered(computes, bounds[:-1], bounds[1:])
         share[number, :-1] = covered(subtract(computes, timeline.copy), bounds[:-1], bounds[1:])
-        on_legacy[number] = stream in LEGACY_STREAMS and _orders_all(trace, timeline, edges, int(stream))
     row = np.searchsorted(streams, ops.stream[pairs.copy])
     when = period[pairs.piece]
     own, most = share[row, when], share.max(axis=0, initial=0)[when]

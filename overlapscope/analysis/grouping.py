@@ -46,6 +46,16 @@ def distinct(values: Column) -> I64:
     return found
 
 
+def rows_by(values: Column) -> list[tuple[int, I64]]:
+    """The values that occur and the rows of each, both in ascending order: one sort, however many values there are."""
+    if not len(values):
+        return []
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    return list(zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True))
+
+
 def _key(columns: Sequence[Column]) -> I64:
     """One number for each combination of values, in their order."""
     key, combinations = np.zeros(len(columns[0]), np.int64), 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.results import Buckets, Engines, Overlap, StreamUse
 from overlapscope.intervals import (
     I64,
@@ -94,12 +94,11 @@ def _main_stream(ops: GpuOps) -> int:
     """The stream with the most compute; where nothing computes, the busiest; the lower id of equals."""
     compute = ops.kind == Kind.COMPUTE
     counts = compute if (ops.end_ns > ops.start_ns)[compute].any() else np.ones(len(ops), np.bool_)
-    streams = distinct(ops.stream)
-    work = []
-    for stream in streams:
-        mine = counts & (ops.stream == stream)
-        work.append(total(union(ops.start_ns[mine], ops.end_ns[mine])))
-    return int(streams[int(np.argmax(work))])
+    work = {}
+    for stream, rows in rows_by(ops.stream):
+        mine = rows[counts[rows]]
+        work[stream] = total(union(ops.start_ns[mine], ops.end_ns[mine]))
+    return max(work, key=lambda stream: (work[stream], -stream))
 
 
 def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
@@ -194,12 +193,10 @@ def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, .
     """What each stream did inside the given disjoint windows, by stream id."""
     ops = timeline.ops
     uses = []
-    for stream in distinct(ops.stream):
-        mine = ops.stream == stream
-        spent = {}
-        for kind in Kind:
-            rows = mine & (ops.kind == kind)
-            ran = union(ops.start_ns[rows], ops.end_ns[rows])
-            spent[f"{kind.name.lower()}_ns"] = int(covered(ran, starts, ends).sum())
-        uses.append(StreamUse(stream=int(stream), ops=int(mine.sum()), **spent))
+    for stream, mine in rows_by(ops.stream):
+        spent = {f"{kind.name.lower()}_ns": 0 for kind in Kind}
+        for kind, rows in rows_by(ops.kind[mine]):
+            ran = union(ops.start_ns[mine[rows]], ops.end_ns[mine[rows]])
+            spent[f"{Kind(kind).name.lower()}_ns"] = int(covered(ran, starts, ends).sum())
+        uses.append(StreamUse(stream=stream, ops=len(mine), **spent))
     return tuple(uses)

@@ -13,7 +13,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.causes import IDLE_RANK, IdleCause
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.missing_ops import launched_parts, recorded_launches
 from overlapscope.analysis.outliers import begins_with_warm_up
@@ -319,8 +319,7 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
 def _order(timeline: Timeline) -> Check:
     ops = timeline.ops
     disorder = 0
-    for stream in distinct(ops.stream):
-        rows = np.flatnonzero(ops.stream == stream)
+    for _, rows in rows_by(ops.stream):
         reach = np.maximum.accumulate(ops.end_ns[rows])
         beside = np.minimum(reach[:-1], ops.end_ns[rows][1:]) - ops.start_ns[rows][1:]
         launch = ops.launch[rows]

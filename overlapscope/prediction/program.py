@@ -8,19 +8,23 @@ from typing import TypeVar
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.grouping import distinct, distinct_rows
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Buckets, Device, Period, Plain
 from overlapscope.prediction.after import plain_trace
 from overlapscope.prediction.base import Base, as_plain, known_step, prepare
 from overlapscope.prediction.estimate import estimated
 from overlapscope.prediction.figures import fitted
-from overlapscope.trace import PlainSteps
+from overlapscope.trace import PlainSteps, Trace
 
 P = TypeVar("P", Device, Period)
 
 MOST_OPS = 200_000
 """Recordings of more GPU ops are not replayed unasked: each replay takes a second from there on (5.5 s in all for
 200,000 made-up ops, whose analysis takes 0.6 s). `overlapscope whatif` replays any."""
+_MOST_DEVICES = 16
+_MOST_LANES = 256
+"""A program has no more streams and threads. Each costs a replay some milliseconds, whatever it does."""
 _COPY, _IDLE = "exposed_copy_ns", "idle_ns"
 _UNKNOWN = (_IDLE, "unknown")
 
@@ -69,6 +73,14 @@ def _idle_for(part: P, more_ns: int) -> P:
     )
 
 
+def replayed_unasked(trace: Trace) -> bool:
+    """Whether a recording is small enough, in ops and in lanes, to be replayed without being asked to."""
+    if len(trace.gpu_ops) > MOST_OPS or len(trace.devices) > _MOST_DEVICES:
+        return False
+    streams = len(distinct_rows((trace.gpu_ops.device, trace.gpu_ops.stream)))
+    return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
+
+
 def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> Program | None:
     """The plain program of an analysed recording; `told_ns` is the length of its step where somebody knows it.
 
@@ -79,7 +91,7 @@ def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool
     if trace.predicted_by is not None or not analysis.devices:
         return None
     untold = told_ns is None and trace.plain_steps == PlainSteps()
-    if untold and (not estimate or len(trace.gpu_ops) > MOST_OPS):
+    if untold and (not estimate or not replayed_unasked(trace)):
         return None
     try:
         return _found(analysis, told_ns, estimate=estimate)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.prediction.program import MOST_OPS
+from overlapscope.prediction.program import replayed_unasked
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration
 from overlapscope.rules.finding import CostFrom, Draft, Fixes
@@ -44,7 +44,7 @@ class Costs:
         self._trace, self._device, self._ready = analysis.trace, device, ready
         self._judged_ns = found.judged_ns
         self._lost_ns = found.buckets.idle_ns + found.buckets.exposed_copy_ns
-        self._can_be_replayed = _is_whole(device) and len(analysis.trace.gpu_ops) <= MOST_OPS
+        self._can_be_replayed = _is_whole(device) and replayed_unasked(analysis.trace)
         self._savings: Savings | None = None
 
     def of(self, rule: Rule, draft: Draft) -> Cost:

@@ -1,0 +1,73 @@
+"""How analysis grows with devices, streams, threads, steps and ranges, on made-up traces: `python -m benchmarks.lanes`.
+
+The table has CPU seconds of reading, analysis and report; what doubles with the launches grows with ops, not lanes.
+On a shared machine of two cores:
+
+| launches | 1,250 | 2,500 | 5,000 |
+|---|---|---|---|
+| one of each | 0.11 | 0.11 | 0.18 |
+| 256 devices | 2.75 | 3.11 | 3.62 |
+| a stream for each launch | 0.51 | 1.01 | 2.08 |
+| a thread for each launch | 0.96 | 1.91 | 3.83 |
+| a step for each launch | 0.20 | 0.39 | 0.75 |
+| a range for each launch | 0.11 | 0.19 | 0.34 |
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import overlapscope as ov
+from overlapscope.report import to_json
+
+LAUNCHES = (1_250, 2_500, 5_000)
+MANY = {"one of each": {}, "256 devices": {"devices": 256}} | {
+    f"a {one} for each launch": {f"{one}s": max(LAUNCHES)} for one in ("stream", "thread", "step", "range")
+}
+
+
+def made_up(
+    launches: int, *, devices: int = 1, streams: int = 1, threads: int = 1, steps: int = 0, ranges: int = 0
+) -> dict[str, Any]:
+    """A trace of launches in turn on all devices, streams and threads; every fourth op is a copy."""
+    events: list[dict[str, Any]] = []
+
+    def add(cat: str, name: str, pid: int, tid: int, ts: float, dur: float, **args: int) -> None:
+        events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args})
+
+    for one in range(launches):
+        device, stream, at = one % devices, 7 + one // devices % streams, 10.0 * one + 1.5
+        add("cuda_runtime", "cudaLaunchKernel", 1, 1 + one % threads, at, 2.0, correlation=one + 1)
+        of = {"device": device, "stream": stream, "correlation": one + 1}
+        if one % 4:
+            add("kernel", "gemm", device, stream, at + 4, 8.0, **of)
+        else:
+            add("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", device, stream, at + 4, 8.0, bytes=4096, **of)
+    for count, name in ((min(steps, launches), "ProfilerStep#"), (min(ranges, launches), "range ")):
+        length = 10.0 * launches / max(1, count)
+        for one in range(count):
+            add("user_annotation", f"{name}{one}", 1, 1, one * length + 1, length - 0.5)
+    return {"schemaVersion": 1, "traceEvents": events}
+
+
+def main() -> None:
+    print(f"| {' | '.join(('launches', *(f'{launches:,}' for launches in LAUNCHES)))} |\n|{'---|' * 4}")
+    with tempfile.TemporaryDirectory() as folder:
+        for what, many in MANY.items():
+            row = []
+            for launches in LAUNCHES:
+                path = Path(folder) / "trace.json"
+                path.write_bytes(msgspec.json.encode(made_up(launches, **many)))
+                begun = time.process_time()
+                to_json(ov.analyze(ov.load(path, cache=False)))
+                row.append(f"{time.process_time() - begun:.2f}")
+            print(f"| {' | '.join((what, *row))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
