@@ -28,14 +28,14 @@ def train(steps):
     for _ in range(steps):
         model(torch.ones(4, 8)).sum().backward(); optimizer.step()
 def when_writing(number):
-    """Sends this process a signal as soon as a trace is being written."""
+    # Sends this process a signal as soon as a trace is being written.
     def watch():
         while not any(".trace.json.gz." in name and name.startswith(".") for name in os.listdir()): time.sleep(0)
         os.kill(os.getpid(), number)
     if "overlapscope" in sys.modules: threading.Thread(target=watch, daemon=True).start()
     else: sys.argv.append(str(number))
 def plainly():
-    """What comes of that signal where nothing is written."""
+    # What comes of that signal where nothing is written.
     if len(sys.argv) > 1: os.kill(os.getpid(), int(sys.argv[1]))
     time.sleep(0.1)
 """
