@@ -74,7 +74,9 @@ PROGRAMS = {
         "try: train(45); plainly()\nexcept TimeoutError as error: print(error)",
         7,
     ),
-    "help": Program("import argparse; argparse.ArgumentParser(prog='p').parse_args(['--help'])", None, "ran no op"),
+    "help": Program(
+        "import argparse, torch; argparse.ArgumentParser(prog='p').parse_args(['--help'])", None, "ran no op"
+    ),
     "dies early": Program("train(0); torch.ones(3) * 3; 1 / 0", None, "died of an exception"),
     "dies later": Program("train(2); 1 / 0", 2, f"wrote {TRACE}"),
 }
@@ -97,7 +99,7 @@ def steps(path: Path) -> int:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_does_what_it_does_alone_and_leaves_its_trace(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
-    text = HEAD + program.text
+    text = program.text if program.text.startswith("import") else HEAD + program.text
     alone = execute([sys.executable, "program.py"], tmp_path / "alone", text)
     run = [sys.executable, "-m", "overlapscope", "run", *program.options, "program.py"]
     recorded = execute(run, tmp_path / "recorded", text)
