@@ -20,7 +20,7 @@ from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script
 from overlapscope.recorder._torch import require_torch
-from overlapscope.recorder.destination import Destination, rank_of, window_path
+from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
 from overlapscope.streams import show
@@ -95,11 +95,18 @@ class Command:
         )
         parser.add_argument(
             "--delay",
+            dest="delay_s",
             metavar="S",
             type=float,
             help="record by the time instead of by steps: begin after so many seconds",
         )
-        parser.add_argument("--duration", metavar="S", type=float, help="and record for so many (default: to the end)")
+        parser.add_argument(
+            "--duration",
+            dest="duration_s",
+            metavar="S",
+            type=float,
+            help="and record for so many (default: to the end)",
+        )
         parser.add_argument(
             "--capture-range",
             metavar="NAME",
@@ -127,6 +134,7 @@ class Command:
         )
         parser.add_argument(
             "--max-size",
+            dest="max_size_bytes",
             metavar="SIZE",
             type=parse_size,
             default=DEFAULT_MAX_SIZE_BYTES,
@@ -203,6 +211,46 @@ def _is_text(path: str) -> bool:
     return False
 
 
+_OPTIONS = (
+    *("wait", "warmup", "active", "plain_steps", "delay_s", "duration_s", "capture_range", "slow_step", "repeat"),
+    *("stacks", "shapes", "memory", "light", "max_size_bytes", "check_hazards", "ignore_own_profiler"),
+)
+"""Those of the command line that are `Recording`'s, too."""
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """`Recording`'s options."""
+    options = {name: getattr(args, name) for name in _OPTIONS}
+    by_steps = all(options[name] is None for name in ("delay_s", "duration_s", "capture_range"))
+    if args.wait is None:
+        options["wait"] = 3 if by_steps else 0
+    if args.active is None and by_steps and args.slow_step is None:
+        options["active"] = 5
+    return options
+
+
+class _FormerTraces:
+    """Traces that were there. While the program runs they have another name: nobody is to take one for its own."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        """Of `paths`, absolute, those that are there."""
+        self._moved = {path: path.with_name(f"{path.name}.old") for path in paths if path.exists()}
+        for path, kept in self._moved.items():
+            os.replace(path, kept)
+
+    def put_back(self) -> None:
+        """Give them their names again."""
+        for path, kept in self._moved.items():
+            os.replace(kept, path)
+
+    def left(self) -> list[Path]:
+        """Those that no trace of the program's has taken the place of, by their new names. The others are removed."""
+        for path, kept in self._moved.items():
+            if path.exists():
+                kept.unlink(missing_ok=True)
+        return [kept for path, kept in self._moved.items() if not path.exists()]
+
+
 class _Run:
     """The recording around the program, and what is said about it. To the person, not to the program: on stderr."""
 
@@ -211,26 +259,8 @@ class _Run:
         asked = args.output or Path(f"{_name(args)}.trace.json.gz")
         # A launcher that starts its processes again after a failure means to go on.
         force = args.force or int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
-        told = (args.delay, args.duration, args.capture_range) != (None, None, None)
-        wait, active = (0, None) if told else (3, None if args.slow_step is not None else 5)
-        options: dict[str, Any] = {
-            "wait": wait if args.wait is None else args.wait,
-            "warmup": args.warmup,
-            "active": active if args.active is None else args.active,
-            "plain_steps": args.plain_steps,
-            "delay_s": args.delay,
-            "duration_s": args.duration,
-            "capture_range": args.capture_range,
-            "slow_step": args.slow_step,
-            "repeat": args.repeat,
-            "stacks": args.stacks,
-            "shapes": args.shapes,
-            "memory": args.memory,
-            "light": args.light,
-            "max_size_bytes": args.max_size,
-            "check_hazards": args.check_hazards,
-            "ignore_own_profiler": args.ignore_own_profiler,
-        }
+        options = _options(args)
+        self._args = args
         self._recording = ProgramRecording(
             asked,
             self._tell,
@@ -240,39 +270,31 @@ class _Run:
             late=args.subprocesses,
             **options,
         )
-        self._children = children.traces(asked.absolute()) if args.subprocesses else None
+        self._children = children.traces(asked) if args.subprocesses else None
         self._started = children.Started()
         self._began_ns = time.time_ns()
-        self._max_size_bytes = args.max_size
-        self._check_hazards = args.check_hazards
-        self._open = args.open
+        self._process = os.getpid()
         require_torch()
         if args.open:
             require_packages()
-        # As the person wrote it, where there is something to complain of.
-        destination = Destination.asked(asked)
-        destination.prepare(destination.path(rank_of(os.environ)))
         self._recording.prepare()
-        one = self._recording.shown(self._recording.path)
-        paths = [one] if args.repeat == 1 else [window_path(one, number + 1) for number in range(args.repeat)]
-        inputs = () if args.module or args.code else (args.script,)
-        for path in paths:
-            check_output(path, force=force, inputs=inputs)
-        self._former: list[tuple[Path, Path]] = []
-        """Traces that were there, and where they are now: nobody is to take one for this program's."""
-        for path in paths:
-            if path.exists():
-                kept = path.absolute().with_name(f"{path.name}.old")
-                os.replace(path, kept)
-                self._former.append((path.absolute(), kept))
+        self._former = _FormerTraces(self._paths(force=force))
         if self._children is not None:
             if self._recording.rank is None:
                 children.make_room(self._children, force=force)
             children.record_all(asked.absolute(), options)
         else:
             self._started.watch()
-        self._process = os.getpid()
         self._recording.begin_with_torch()
+
+    def _paths(self, *, force: bool) -> list[Path]:
+        """The files that will be written. Raises UsageError where one cannot, or must not without `force`."""
+        args, one = self._args, self._recording.path
+        paths = [one] if args.repeat == 1 else [window_path(one, number + 1) for number in range(args.repeat)]
+        inputs = () if args.module or args.code else (args.script,)
+        for path in paths:
+            check_output(self._recording.shown(path), force=force, inputs=inputs)
+        return paths
 
     @property
     def in_forked_child(self) -> bool:
@@ -281,8 +303,7 @@ class _Run:
 
     def put_back(self) -> None:
         """Nothing was run: former traces stay where they were."""
-        for path, kept in self._former:
-            os.replace(kept, path)
+        self._former.put_back()
 
     def report(self, *, died: bool) -> None:
         """End the recording, and say what became of it."""
@@ -306,11 +327,8 @@ class _Run:
         """Whether there is a trace."""
         recording = self._recording
         written = recording.finish(died=died)
-        for path, kept in self._former:
-            if path.exists():
-                kept.unlink(missing_ok=True)
-            else:
-                self._tell(f"the trace that was there before is now {kept.name}.")
+        for kept in self._former.left():
+            self._tell(f"the trace that was there before is now {kept.name}.")
         self._tell_hazards()
         if recording.failure is not None:
             self._tell(recording.failure)
@@ -334,8 +352,8 @@ class _Run:
                     "--subprocesses records those that mark steps or use a GPU."
                 )
             return
-        own = [path.absolute() for path in self._recording.paths]
-        found = [path for path in children.written(self._children, self._began_ns) if path not in own]
+        written = children.written(self._children, self._began_ns)
+        found = [path for path in written if path not in self._recording.paths]
         job = shlex.quote(str(self._recording.shown(self._children)))
         self._tell(
             f"processes that the program started left traces ({len(found)}); `overlapscope analyze {job}` shows them."
@@ -350,7 +368,7 @@ class _Run:
             self._tell(sentence)
 
     def _tell_hazards(self) -> None:
-        if self._check_hazards and self._recording.finished:
+        if self._args.check_hazards and self._recording.finished:
             from overlapscope.recorder.hazards import describe
 
             hazards = self._recording.hazards
@@ -368,10 +386,10 @@ class _Run:
             self._tell(f"no GPU activity: {devices.why_unused()}, so there is nothing to say about overlap.")
         else:
             # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
-            limit = ("--max-size", str(max(3 * self._max_size_bytes, _LEAST_LIMIT_BYTES)))
+            limit = ("--max-size", str(max(3 * self._args.max_size_bytes, _LEAST_LIMIT_BYTES)))
             recording = self._recording
             apart("analyze", str(recording.path), *limit)
-            if self._open:
+            if self._args.open:
                 # Ctrl-C ends the dashboard; the program has ended already.
                 with suppress(KeyboardInterrupt):
                     apart("dashboard", str(recording.path if recording.rank is None else recording.job), *limit)

@@ -67,13 +67,17 @@ def rank_by_launcher(environ: Mapping[str, str]) -> Rank | None:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The file that a trace was asked to be written to, with or without names in braces."""
+    """The file that a trace was asked to be written to, with or without names in braces, whatever directory the program
+    goes to.
+    """
 
     directory: Path
-    """What of it must be there. The rest is made."""
+    """What of it must be there, absolute. The rest is made."""
     pattern: str
     """The rest of the path."""
     time: str
+    person_at: Path | None
+    """Where the person is who asked; None where they wrote an absolute path."""
     child: bool = False
     """Whether it is of a process that the program started, of which there may be several, with or without a rank."""
 
@@ -88,18 +92,25 @@ class Destination:
                 known = ", ".join(f"{{{one}}}" for one in _NAMES)
                 raise UsageError(f"{path}: {{{name}}} stands for nothing; a file name can have {known}.")
         directory = next(parent for parent in path.parents if not _PLACEHOLDER.search(str(parent)))
-        return cls(directory, str(path.relative_to(directory)), time.strftime("%Y%m%d-%H%M%S"))
+        pattern, now = str(path.relative_to(directory)), time.strftime("%Y%m%d-%H%M%S")
+        return cls(directory.absolute(), pattern, now, None if path.is_absolute() else Path.cwd())
 
-    def absolute(self) -> Self:
-        """The same, whatever directory the program goes to."""
-        return replace(self, directory=self.directory.absolute())
+    @property
+    def as_asked(self) -> Path:
+        """What was asked for, absolute, with its names in braces."""
+        return self.directory / self.pattern
+
+    def shown(self, path: Path) -> Path:
+        """An absolute path as the person would write it."""
+        near = self.person_at is not None and path.is_relative_to(self.person_at)
+        return path.relative_to(self.person_at or "") if near else path
 
     def of_child(self) -> Self:
         """That of a process that the program started."""
         return replace(self, child=True)
 
     def path(self, rank: Rank | None) -> Path:
-        """The file of this process.
+        """The file of this process, absolute.
 
         Each rank has its own: where no `{rank}` and no `{pid}` sees to that, in a directory that loads as one job.
         `runs/x.trace.json.gz` becomes `runs/x.traces/rank3.trace.json.gz` for rank 3, and
@@ -133,15 +144,16 @@ class Destination:
 
     def prepare(self, path: Path) -> None:
         """See to it that a file of its can be written there. Raises UsageError where not."""
+        shown = self.shown(path)
         if not self.directory.is_dir():
-            raise UsageError(f"{path}: there is no directory {self.directory}; create it first.")
+            raise UsageError(f"{shown}: there is no directory {self.shown(self.directory)}; create it first.")
         self.make_directories(path)
         if path.is_dir():
-            raise UsageError(f"{path}: is a directory; name a file in it.")
+            raise UsageError(f"{shown}: is a directory; name a file in it.")
         if path.exists() and not os.access(path, os.W_OK):
-            raise UsageError(f"{path}: may not be written to; choose another file.")
+            raise UsageError(f"{shown}: may not be written to; choose another file.")
         if not os.access(path.parent, os.W_OK):
-            raise UsageError(f"{path}: the directory {path.parent} may not be written to; choose another.")
+            raise UsageError(f"{shown}: the directory {shown.parent} may not be written to; choose another.")
 
 
 def window_path(path: Path, number: int) -> Path:

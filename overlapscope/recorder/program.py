@@ -55,8 +55,7 @@ class ProgramRecording(Recording):
         whether a file that is there already may be replaced, `stops` ends the program when its recording is complete,
         `late` waits for a step or a GPU that is used, also where there is no GPU; `options` are `Recording`'s.
         """
-        super().__init__(path.absolute(), **options)
-        self._shown_from = None if path.is_absolute() else Path.cwd()
+        super().__init__(path, **options)
         self._say, self._say_last, self._stops = say, say_last, stops
         self._overwrites, self._late = overwrites, late
         self.failure: str | None = None
@@ -67,7 +66,7 @@ class ProgramRecording(Recording):
         self._marked_by: _Marks | None = None
         """Who marks the ends of steps."""
         self._own_recording: tuple[Recording, Path] | None = None
-        """The first one of the program's, and its file, absolute as the program may go to another directory."""
+        """The first one of the program's, and its file."""
         self._copied = False
         """Whether it is at `path`, too."""
 
@@ -166,7 +165,7 @@ class ProgramRecording(Recording):
 
     def _make_way(self, other: Recording) -> None:
         if self._give_way(_OWN_RECORDING):
-            self._own_recording = other, other.path.absolute()
+            self._own_recording = other, other.path
 
     def _copy_own_recording(self) -> None:
         if self._own_recording is None:

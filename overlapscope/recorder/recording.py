@@ -122,10 +122,7 @@ class Recording:
         ignore_own_profiler: bool = False,
     ) -> None:
         """Raises UsageError for numbers, file names and options that make no sense."""
-        self._asked_path = Path(path)
         self._destination = Destination.asked(path)
-        self._absolute = self._destination.absolute()
-        """The same, whatever directory the program goes to."""
         self._rank: Rank | None = None
         self._stepped = self._stepped_elsewhere = False
         """Whether ends of steps were marked by the thread that began, and by others."""
@@ -165,8 +162,6 @@ class Recording:
         self._checker: HazardChecker | None = None
         self._remarks: tuple[str, ...] = ()
         """What this system cannot do."""
-        self._shown_from = None if self._asked_path.is_absolute() else Path.cwd()
-        """Where the person is, to whom paths are shown as they were asked for."""
         self._told = 0
         """Of so many files was said that they are there."""
         self._termination = Termination(self._last_words)
@@ -176,8 +171,8 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        """The trace file, this rank's own where there are several, as far as that is known by now; of several windows
-        the last that was written.
+        """The trace file, absolute, this rank's own where there are several, as far as that is known by now; of several
+        windows the last that was written.
         """
         return self.paths[-1] if self.paths else self._destination.path(self._rank or rank_of(os.environ))
 
@@ -204,8 +199,7 @@ class Recording:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files that were written so far: of several windows one each, numbered from 1."""
-        written = () if self._recorder is None else self._recorder.paths
-        return tuple(self._destination.directory / path.relative_to(self._absolute.directory) for path in written)
+        return () if self._recorder is None else self._recorder.paths
 
     @property
     def finished(self) -> bool:
@@ -275,7 +269,7 @@ class Recording:
                 self._trigger.start()
             undo.pop_all()
             if self._ignored_profilers is None:
-                self._own_profiler.watch(self._absolute.path(self._rank))
+                self._own_profiler.watch(self._destination.path(self._rank))
             else:
                 self._ignored_profilers.start()
             self._process, self._thread = os.getpid(), threading.get_ident()
@@ -349,8 +343,7 @@ class Recording:
 
     def shown(self, path: Path) -> Path:
         """An absolute path as the person would write it."""
-        near = self._shown_from is not None and path.is_relative_to(self._shown_from)
-        return path.relative_to(self._shown_from or "") if near else path
+        return self._destination.shown(path)
 
     @property
     def _speaks(self) -> bool:
@@ -431,8 +424,8 @@ class Recording:
 
     def _file_to_write(self) -> Path:
         self._rank = self._rank or rank_of(os.environ)
-        path = self._absolute.path(self._rank)
-        self._absolute.make_directories(path)
+        path = self._destination.path(self._rank)
+        self._destination.make_directories(path)
         if self._rank is not None and self._overwrites:
             remove_former_ranks(path, self._rank)
         return path
@@ -482,7 +475,9 @@ class Recording:
 
     def _make_way(self, other: Recording) -> None:
         """`other` is to begin while this one is under way. Raises UsageError."""
-        raise UsageError(f"{self.path} is being recorded; end that recording first, there can be one at a time.")
+        raise UsageError(
+            f"{self.shown(self.path)} is being recorded; end that recording first, there can be one at a time."
+        )
 
     def _give_way(self, because: str) -> bool:
         """Stop and write nothing, but go on looking for hazards. False where this recording is complete and stands."""
@@ -515,11 +510,11 @@ class Recording:
 
     def _another(self) -> Recording:
         """The same, not yet begun."""
-        return Recording(self._asked_path, **self._asked)
+        return Recording(self._destination.as_asked, **self._asked)
 
     def __reduce__(self) -> tuple[Callable[..., Recording], tuple[Path]]:
         """What reaches another process is the same, not yet begun."""
-        return functools.partial(Recording, **self._asked), (self._asked_path,)
+        return functools.partial(Recording, **self._asked), (self._destination.as_asked,)
 
     @property
     def _asked(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class ChildRecording(ProgramRecording):
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, lambda _: None, lambda: None, overwrites=True, stops=False, late=True, **options)
-        self._absolute = self._destination = self._destination.of_child()
+        self._destination = self._destination.of_child()
 
     def prepare(self) -> None:
         """Leaves no directory behind where there will be no trace."""
