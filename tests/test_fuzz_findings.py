@@ -1,0 +1,22 @@
+"""What `tests/fuzz` found and no other test is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from overlapscope import analyze, load
+from overlapscope.report import from_json, to_json
+from tests.kineto_files import call, kernel, write
+
+
+def test_a_report_reads_back_whatever_the_ids_of_threads(tmp_path: Path) -> None:
+    events = [
+        kernel(1.0, 10.0, correlation=1),
+        call(0.5, 0.2, 1, tid=2**63 - 1),
+        call(2.0, 15.0, 2, name="cudaEventSynchronize", tid=2**63 - 1),
+        kernel(20.0, 10.0, correlation=3),
+        call(18.0, 0.2, 3, tid=2**63 - 1),
+    ]
+    report = analyze(load(write(tmp_path / "trace.json", events)))
+    assert [stall.thread for stall in report.devices[0].host_stalls] == [2**63 - 1]
+    assert from_json(to_json(report)) == report
