@@ -18,7 +18,7 @@ import inspect
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -151,11 +151,11 @@ class OverlapProfile:
         test.stash[_PROFILE] = self
 
     def __enter__(self) -> Recording:
-        from overlapscope.recorder.recording import Recording
+        from overlapscope.recorder.recording import SilentRecording
 
         number = len(self.recordings) + 1
         name = self._stem.name if number == 1 else f"{self._stem.name}-{number}"
-        recording = Recording(self._stem.with_name(f"{name}.trace.json.gz"), stacks=self._stacks)
+        recording = SilentRecording(self._stem.with_name(f"{name}.trace.json.gz"), stacks=self._stacks)
         recording.begin()
         self.recordings.append(recording)
         return recording
@@ -185,7 +185,9 @@ class OverlapProfile:
 
 
 @pytest.fixture
-def overlap_profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OverlapProfile:
+def overlap_profile(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OverlapProfile]:
     """Records what runs inside `with overlap_profile as recording:`; `recording.step()` ends a step."""
     reason = _why_not_here()
     if reason is not None:
@@ -201,9 +203,13 @@ def overlap_profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             pytest.fail(f"--overlap-dir {directory}: cannot be made ({error.strerror or error}).", pytrace=False)
-    return OverlapProfile(
+    profile = OverlapProfile(
         request.node, directory / _file_name(request.node.nodeid), stacks=request.config.getoption("overlap_stacks")
     )
+    yield profile
+    # One that was left open would be in the way of the next test's.
+    for recording in profile.recordings:
+        recording.end()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAI
 from overlapscope.streams import show
 from overlapscope.words import clean, plural
 
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?(\.exe)?")
 _LAUNCHERS = {
     "torchrun": "torchrun",
     "torch.distributed.run": "python -m torch.distributed.run",
@@ -65,14 +67,19 @@ class Command:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.usage = (
             "overlapscope run [options] SCRIPT [ARGUMENTS...]\n"
-            "       overlapscope run [options] -m MODULE [ARGUMENTS...]"
+            "       overlapscope run [options] -m MODULE [ARGUMENTS...]\n"
+            "       overlapscope run [options] -c CODE [ARGUMENTS...]"
         )
-        parser.add_argument("script", metavar="SCRIPT", help="script, directory or zip file with a __main__.py")
+        parser.add_argument(
+            "script", metavar="SCRIPT", help="script, directory or zip file with a __main__.py, - for stdin"
+        )
         arguments = parser.add_argument(
             "arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="its own arguments, options too"
         )
         arguments.required = False
-        parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
+        kinds = parser.add_mutually_exclusive_group()
+        kinds.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
+        kinds.add_argument("-c", dest="code", action="store_true", help="run a text, as `python -c` does")
         parser.add_argument("--wait", metavar="N", type=int, help="steps to leave out first (default: 3)")
         parser.add_argument(
             "--warmup", metavar="N", type=int, default=2, help="steps to record, but not judge, then (default: 2)"
@@ -150,15 +157,17 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> NoReturn:
         """Ends as the program does: by SystemExit or ProgramInterrupted."""
-        launcher = _LAUNCHERS.get(args.script if args.module else Path(args.script).name)
+        launcher = None if args.code else _LAUNCHERS.get(args.script if args.module else Path(args.script).name)
         if launcher is not None:
             raise UsageError(
                 f"{launcher} starts the processes that are to be recorded, so it comes first: "
                 f"{launcher} [options] -m overlapscope run SCRIPT."
             )
+        if not (args.module or args.code) and _PYTHON.fullmatch(Path(args.script).name) and not _is_text(args.script):
+            raise UsageError(f"overlapscope runs Python itself: leave out {args.script}.")
         run = _Run(args)
         try:
-            ending = (script.run_module if args.module else script.run_script)(args.script, args.arguments)
+            ending = _execute(args)
         except UsageError:
             run.put_back()
             raise
@@ -177,12 +186,29 @@ class Command:
         raise SystemExit(ending.exit_code)
 
 
+def _execute(args: argparse.Namespace) -> script.Ending:
+    if args.module:
+        return script.run_module(args.script, args.arguments)
+    if args.code:
+        return script.run_text(args.script, "-c", args.arguments)
+    if args.script == "-":
+        return script.run_text(sys.stdin.buffer.read(), "-", args.arguments)
+    return script.run_script(args.script, args.arguments)
+
+
+def _is_text(path: str) -> bool:
+    """Whether a file may be written in Python: an interpreter's is not text."""
+    with suppress(OSError), open(path, "rb") as file:
+        return b"\0" not in file.read(1024)
+    return False
+
+
 class _Run:
     """The recording around the program, and what is said about it. To the person, not to the program: on stderr."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Finds out what can be found out before the program runs. Raises UsageError and MissingPackage."""
-        asked = args.output or Path(f"{_name(args.script, module=args.module)}.trace.json.gz")
+        asked = args.output or Path(f"{_name(args)}.trace.json.gz")
         # A launcher that starts its processes again after a failure means to go on.
         force = args.force or int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
         told = (args.delay, args.duration, args.capture_range) != (None, None, None)
@@ -229,7 +255,7 @@ class _Run:
         self._recording.prepare()
         one = self._recording.shown(self._recording.path)
         paths = [one] if args.repeat == 1 else [window_path(one, number + 1) for number in range(args.repeat)]
-        inputs = () if args.module else (args.script,)
+        inputs = () if args.module or args.code else (args.script,)
         for path in paths:
             check_output(path, force=force, inputs=inputs)
         self._former: list[tuple[Path, Path]] = []
@@ -371,9 +397,12 @@ def apart(*arguments: str) -> None:
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, check=False)
 
 
-def _name(program: str, *, module: bool) -> str:
+def _name(args: argparse.Namespace) -> str:
     """What the trace is named after."""
-    if module:
+    program: str = args.script
+    if args.code or program == "-":
+        return "command" if args.code else "stdin"
+    if args.module:
         return program.removesuffix(".__main__").rpartition(".")[2]
     path = Path(os.path.abspath(program))
     if path.name == "__main__.py":

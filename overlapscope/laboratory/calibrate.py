@@ -18,7 +18,7 @@ from overlapscope.errors import UsageError
 from overlapscope.laboratory import machine, recording_costs
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.observe import observe
-from overlapscope.recorder.recording import Recording
+from overlapscope.recorder.recording import SilentRecording
 from overlapscope.sources import load
 
 COPY_BYTES = tuple(1 << power for power in range(10, 29, 2))
@@ -77,7 +77,7 @@ def record(path: Path) -> None:
         program = _Program()
         program.run()  # What is slow for the first time only stays out of the recording.
         torch.cuda.synchronize()
-        with Recording(path, plain_steps=0):
+        with SilentRecording(path, plain_steps=0):
             for _ in range(_PASSES):
                 program.run()
             torch.cuda.synchronize()

@@ -360,7 +360,7 @@ class Recorder:
             yield self._slow.none()
         elif not done and not self._failures:
             self._fail(self._schedule.why_none())
-        elif done < self._schedule.repeat:
+        elif done < self._schedule.repeat and not self._failures:
             yield f"The program ended after {done} of {self._schedule.repeat} windows."
 
     @property

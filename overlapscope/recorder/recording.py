@@ -383,7 +383,8 @@ class Recording:
             self.end_after(error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+        if any(is_kind(function) for is_kind in kinds):
             raise UsageError(f"{function.__qualname__} returns before it has run; use `with` inside it instead.")
 
         @functools.wraps(function)
@@ -529,3 +530,10 @@ class Recording:
             "check_hazards": self._check_hazards,
             "ignore_own_profiler": self._ignored_profilers is not None,
         }
+
+
+class SilentRecording(Recording):
+    """One that somebody else tells of."""
+
+    def _tell(self, sentence: str) -> None:
+        pass

@@ -90,6 +90,8 @@ class Schedule:
         least = {"wait": 0, "warmup": 0, "active": 1, "plain_steps": 0, "delay_s": 0, "repeat": 1}
         for name, limit in least.items():
             value = getattr(self, name)
+            if value is not None and (type(value) is not int if name != "delay_s" else isinstance(value, str)):
+                raise UsageError(f"{name} is {value!r}; it must be a whole number.")
             if value is not None and not value >= limit:
                 raise UsageError(f"{name} is {value}; it must be {limit} or more.")
         for name, limit in {"duration_s": 0, "slow_step": 1}.items():

@@ -64,6 +64,23 @@ def run_script(path: str, arguments: Sequence[str]) -> Ending:
     return _run(lambda: _of_file(absolute, source))
 
 
+def run_text(text: str | bytes, name: str, arguments: Sequence[str]) -> Ending:
+    """Runs a program that is no file, as `python -c TEXT` (`name` is `-c`) and `python -` do. See `run_script`."""
+    sys.argv[:] = [name, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = ""
+    file_name = "<string>" if name == "-c" else "<stdin>"
+
+    def load() -> tuple[CodeType, ModuleType]:
+        module = ModuleType("__main__")
+        module.__loader__ = importlib.machinery.BuiltinImporter
+        if name != "-c":
+            module.__dict__.update(__file__=file_name, __cached__=None)
+        return compile(text, file_name, "exec", dont_inherit=True), module
+
+    return _run(load)
+
+
 def run_module(name: str, arguments: Sequence[str]) -> Ending:
     """Runs a module, or a package's `__main__`, as `python -m NAME ARGUMENTS` does. See `run_script`.
 

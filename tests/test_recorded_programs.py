@@ -1,0 +1,150 @@
+"""Programs run plainly and under `overlapscope run`: exit code, stdout, stderr but for our lines, and files are alike.
+
+Every one is a real process. What only differs in how it ends is in `test_run`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from overlapscope.sources import load
+
+pytest.importorskip("torch", reason="records with torch")
+
+PATIENCE_S = 300
+"""A program that takes longer hangs."""
+TRACE = "program.trace.json.gz"
+HEAD = """
+import os, signal, sys, threading, time, torch
+model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(20)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(steps):
+    for _ in range(steps):
+        model(torch.ones(4, 8)).sum().backward(); optimizer.step()
+def when_writing(number):
+    # Sends this process a signal as soon as a trace is being written.
+    def watch():
+        while not any(".trace.json.gz." in name and name.startswith(".") for name in os.listdir()): time.sleep(0)
+        os.kill(os.getpid(), number)
+    if "overlapscope" in sys.modules: threading.Thread(target=watch, daemon=True).start()
+    else: sys.argv.append(str(number))
+def plainly():
+    # What comes of that signal where nothing is written.
+    if len(sys.argv) > 1: os.kill(os.getpid(), int(sys.argv[1]))
+    time.sleep(0.1)
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, what its trace has, and what is said of it."""
+
+    text: str
+    steps: int | None
+    """How many in the trace; None where there is none."""
+    said: str = ""
+    options: tuple[str, ...] = ()
+
+
+_INTERRUPTED = """
+when_writing(signal.SIGINT)
+try: train(45); plainly()
+except KeyboardInterrupt: print("its handler"); raise SystemExit(9)
+finally: print("finally")
+"""
+PROGRAMS = {
+    "three steps": Program("train(3)", 3, "only 3 of the 29 steps"),
+    "five steps": Program("train(5)", 5, "only 5 of the 29 steps"),
+    "its own handler of ctrl-c, while the trace is written": Program(_INTERRUPTED, 7, f"wrote {TRACE}"),
+    "ctrl-c without a handler, while the trace is written": Program(
+        "sys.excepthook = lambda kind, *_: print(kind)\nwhen_writing(signal.SIGINT); train(45); plainly()", 7
+    ),
+    "sigterm while the trace is written": Program("when_writing(signal.SIGTERM); train(45); plainly()", 7),
+    "sighup": Program("train(45); os.kill(os.getpid(), signal.SIGHUP); time.sleep(9)", 7, f"wrote {TRACE}"),
+    "_exit behind the recording": Program("train(45); os._exit(7)", 7, f"wrote {TRACE}, analyze with"),
+    "a handler that raises": Program(
+        "def late(*_): raise TimeoutError('its own')\n"
+        "signal.signal(signal.SIGUSR1, late)\nwhen_writing(signal.SIGUSR1)\n"
+        "try: train(45); plainly()\nexcept TimeoutError as error: print(error)",
+        7,
+    ),
+    "help": Program(
+        "import argparse, torch; argparse.ArgumentParser(prog='p').parse_args(['--help'])", None, "ran no op"
+    ),
+    "dies early": Program("train(0); torch.ones(3) * 3; 1 / 0", None, "died of an exception"),
+    "dies later": Program("train(2); 1 / 0", 2, f"wrote {TRACE}"),
+}
+
+
+def execute(command: list[str], directory: Path, text: str) -> subprocess.CompletedProcess[str]:
+    directory.mkdir()
+    (directory / "program.py").write_text(text)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+
+
+def steps(path: Path) -> int:
+    notes = load(path).annotations
+    return sum(notes.name(row).startswith("ProfilerStep#") for row in range(len(notes)))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_does_what_it_does_alone_and_leaves_its_trace(name: str, tmp_path: Path) -> None:
+    program = PROGRAMS[name]
+    text = program.text if program.text.startswith("import") else HEAD + program.text
+    alone = execute([sys.executable, "program.py"], tmp_path / "alone", text)
+    run = [sys.executable, "-m", "overlapscope", "run", *program.options, "program.py"]
+    recorded = execute(run, tmp_path / "recorded", text)
+    lines = recorded.stderr.splitlines(keepends=True)
+    ours = "".join(line for line in lines if line.startswith("overlapscope: "))
+    theirs = "".join(line for line in lines if not line.startswith(("overlapscope: ", "USDT:")))
+    theirs = theirs.replace(str(tmp_path / "recorded"), str(tmp_path / "alone"))
+    assert (recorded.returncode, recorded.stdout, theirs) == (alone.returncode, alone.stdout, alone.stderr)
+    assert program.said in ours
+    trace = tmp_path / "recorded" / TRACE
+    left = {path.name for path in (tmp_path / "recorded").iterdir()} - {"program.py"}
+    assert left == (set() if program.steps is None else {TRACE})
+    if program.steps is not None:
+        assert steps(trace) == program.steps
+        assert ours.count(f"wrote {TRACE}, analyze with `overlapscope analyze {TRACE}`") == 1
+
+
+def test_an_old_trace_is_never_taken_for_that_of_a_run_that_died(tmp_path: Path) -> None:
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / TRACE).write_text("old")
+    (tmp_path / "program" / "program.py").write_text("1 / 0")
+    command = [sys.executable, "-m", "overlapscope", "run", "-f"]
+    for script, left in (("nowhere.py", TRACE), ("program.py", f"{TRACE}.old")):
+        options = ["-o", TRACE, script]
+        done = subprocess.run(
+            [*command, *options], cwd=tmp_path / "program", capture_output=True, check=False, timeout=PATIENCE_S
+        )
+        assert done.returncode != 0
+        assert {path.name for path in (tmp_path / "program").iterdir()} == {"program.py", left}
+        assert (tmp_path / "program" / left).read_text() == "old"
+
+
+@pytest.mark.parametrize(("arguments", "stdin"), [(["-c", "TEXT", "-x"], False), (["-", "-x"], True)], ids=["-c", "-"])
+def test_a_text_and_standard_input_run_as_under_python(arguments: list[str], stdin: bool, tmp_path: Path) -> None:
+    text = "import sys\nprint(sys.argv, sys.path[0], sorted(globals()), __loader__, __name__)\n1 / 0\n"
+    python, ours = (
+        subprocess.run(
+            [sys.executable, *flags, *(text if argument == "TEXT" else argument for argument in arguments)],
+            cwd=tmp_path,
+            input=text if stdin else "",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for flags in ([], ["-m", "overlapscope", "run"])
+    )
+    assert (ours.returncode, ours.stdout) == (python.returncode, python.stdout)
+    assert ours.stderr == python.stderr + "overlapscope: nothing was recorded: the program never imported torch.\n"
