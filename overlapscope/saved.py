@@ -10,8 +10,8 @@ _Kind = TypeVar("_Kind")
 
 MOST: Final = 10**15
 """Of nanoseconds, bytes and whatever is counted: more than any recording has, and little enough to be added up."""
-_WIDEST: Final = 2**62
-"""Of any other number, such as an instant or the id of a thread."""
+_WIDEST: Final = 2**63
+"""Of any other number, such as an instant or the id of a thread: what 64 bits hold."""
 _INSTANTS: Final = ("start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
 """Times of this file or that clock, which may be before nought."""
 

@@ -365,6 +365,12 @@ def test_however_much_noise_is_read_in_a_time_that_grows_with_it(tmp_path: Path,
             read(tmp_path, f'{{"a": {{{many}')
 
 
+@pytest.mark.parametrize("noise", ["\0", "x", "x]"])
+def test_noise_up_to_the_end_is_read_in_a_time_that_grows_with_it(tmp_path: Path, noise: str) -> None:
+    trace = read(tmp_path, f"[{kernel_text('1.0')}," + noise * (8_000_000 // len(noise)))
+    assert len(trace.gpu_ops) == 1
+
+
 # -- figures beyond belief
 
 

@@ -6,7 +6,7 @@ the trace is None and the trust checks say why.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 
@@ -378,7 +378,7 @@ class HostUse(msgspec.Struct, frozen=True, kw_only=True):
 
     by_steps: bool
     """False where none are marked: the only one of `steps` is the whole recording then."""
-    steps: tuple[HostStep, ...]
+    steps: Annotated[tuple[HostStep, ...], msgspec.Meta(min_length=1)]
     loader: Literal["none", "own-thread", "workers"]
     """Who makes the DataLoader's batches: no loader, the thread that marks the steps, or processes beside it."""
     ops: tuple[OpTime, ...]

@@ -93,6 +93,7 @@ class _Recovery:
         self._ends = [found.end() for found in BOUNDARY.finditer(text)]
         self._phases = [found.start() for found in _PHASE.finditer(text)]
         self._starts = [found.start() for found in _EVENT_START.finditer(text)]
+        self._last_brace = text.rfind("{")
         self._credit = 4 * len(text) + _MAX_EVENT_CHARS
         """Characters that may yet be read in vain for objects with boundaries inside."""
 
@@ -197,7 +198,11 @@ class _Recovery:
             return None, self._starts[following]
         if self._final:
             return None, len(text)
-        return (_CUT, start) if len(text) - start < _MAX_EVENT_CHARS else (None, max(text.rfind("{"), start + 1))
+        if len(text) - start < _MAX_EVENT_CHARS:
+            return _CUT, start
+        # What may be the beginning of an event, or the end of all.
+        chosen = [at for at in (self._last_brace, text.find("]", start + 1)) if at > start]
+        return None, min(chosen, default=len(text))
 
     def _ends_behind(self, start: int) -> list[int]:
         """The boundaries behind `start` that matter to an event there: the last may be too far away for one."""

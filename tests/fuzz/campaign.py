@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.fuzz.corpus import origins
+from tests.fuzz.corpus import saved
 from tests.fuzz.mutators import BOMB, LIMIT_BYTES, Case, make
 from tests.fuzz.oracle import Found, examine
 
@@ -90,7 +90,7 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
     Each job takes a range of seeds of its own: `files` divided by `jobs`, or without end.
     """
     out.mkdir(parents=True, exist_ok=True)
-    origins()
+    saved()
     each = -(-files // jobs) if files is not None else 1 << 40
     last = first + files if files is not None else None
     workers = [

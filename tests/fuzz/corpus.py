@@ -1,4 +1,4 @@
-"""What is mutated: pieces of the bundled recordings, made-up programs, and predictions of them. All small."""
+"""What is mutated: pieces of the bundled recordings, made-up programs, predictions, and reports of them. All small."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from overlapscope.analysis import analyze_trace
+from overlapscope.budgets import baseline, baseline_file
+from overlapscope.errors import UsageError
 from overlapscope.marks import METADATA, PLAIN_STEPS
 from overlapscope.prediction import predict
+from overlapscope.report import Report, build, to_json
+from overlapscope.sources import kineto
 from overlapscope.trace import Trace
 from overlapscope.views import chrome_trace
 from tests.helpers import MS, TRACES, recordings
@@ -44,6 +52,33 @@ class Origin:
 def origins() -> tuple[Origin, ...]:
     """All of them, in the same order every time."""
     return (*_pieces(), *_made_up())
+
+
+@cache
+def saved() -> tuple[Origin, ...]:
+    """Reports and baselines of some of them, as this package writes them."""
+    found = []
+    for origin in origins()[::8]:
+        report = report_of(origin)
+        found.append(Origin(f"report of {origin.name}", to_json(report)))
+        with suppress(UsageError):
+            found.append(Origin(f"baseline of {origin.name}", baseline_file.to_json(baseline.of(report))))
+    return tuple(found)
+
+
+@cache
+def trace_of(origin: Origin) -> Trace:
+    """The trace, read."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "origin.json"
+        path.write_bytes(origin.text)
+        return kineto.read(path, progress=False)
+
+
+@cache
+def report_of(origin: Origin) -> Report:
+    """What is compared and judged of it."""
+    return build([analyze_trace(trace_of(origin))], replayed=False)
 
 
 def _pieces() -> Iterator[Origin]:

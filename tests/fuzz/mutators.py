@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from overlapscope.marks import METADATA, PLAIN_STEPS
-from tests.fuzz.corpus import Event, Origin, origins
+from tests.fuzz.corpus import Event, Origin, origins, saved
 
 Document = dict[str, Any]
 
@@ -27,6 +27,8 @@ COPIES_LOST = "copies lost"
 """What `Case.tells` says of a file whose copies were taken away or made unreadable while their launches stayed."""
 PREDICTED = "predicted"
 """And of a predicted timeline."""
+SAVED = "saved"
+"""And of a report or a baseline."""
 BOMB = "bomb"
 """In `Case.how`: more than `LIMIT_BYTES` when unpacked."""
 
@@ -104,7 +106,7 @@ class Case:
     suffix: str = ".json"
     how: list[str] = field(default_factory=list)
     tells: set[str] = field(default_factory=set)
-    """What is known of it, whatever else was done: `COPIES_LOST`, `PREDICTED`."""
+    """What is known of it, whatever else was done: `COPIES_LOST`, `PREDICTED`, `SAVED`."""
 
     @property
     def name(self) -> str:
@@ -742,6 +744,8 @@ _RARELY = 800
 def make(seed: int) -> Case:
     """The file of a seed."""
     rng = random.Random(seed)
+    if rng.random() < 0.04:
+        return _saved_case(rng, seed)
     origin = rng.choice(origins())
     document = origin.document()
     case = Case(seed, origin, b"")
@@ -767,6 +771,29 @@ def make(seed: int) -> Case:
     if rng.random() < 0.2 and not case.tells:
         case.how.append("packed")
         packed(rng, case)
+    return case
+
+
+def _saved_case(rng: random.Random, seed: int) -> Case:
+    """A report or a baseline, with something in it changed."""
+    case = Case(seed, rng.choice(saved()), b"", tells={SAVED})
+    document = case.origin.document()
+    for _ in range(rng.choice((0, 1, 1, 2, 5))):
+        slots = list(_slots(document))
+        if not slots:
+            break
+        holder, key = rng.choice(slots)
+        how = rng.randrange(5)
+        case.how.append(f"{key}")
+        if how == 0:
+            del holder[key]
+        elif how == 1 and isinstance(holder[key], list):
+            holder[key] = holder[key] * rng.choice((0, 2, 3))
+        else:
+            holder[key] = _shifted(rng, holder[key]) if rng.random() < 0.5 else _value(rng)
+    case.data = text(document)
+    if rng.random() < 0.2:
+        case.data = rng.choice(_OF_BYTES)(rng, case.data)
     return case
 
 

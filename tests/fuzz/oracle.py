@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ from overlapscope.prediction import predict
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
+from overlapscope.reading import read_baseline, read_report
 from overlapscope.report import Report, build, from_json, to_json
 from overlapscope.sources import kineto
 from overlapscope.trace import Trace
@@ -43,8 +43,8 @@ from overlapscope.views.page import Page
 from overlapscope.views.ranks import text as ranks_text
 from overlapscope.views.whatif import text as whatif_text
 from tests.fuzz import sweep
-from tests.fuzz.corpus import Origin
-from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, PREDICTED, Case
+from tests.fuzz.corpus import Origin, origins, report_of, trace_of
+from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, PREDICTED, SAVED, Case
 
 PACKAGE = str(Path(lanes.__file__).parents[1])
 WIDTH = 100
@@ -98,6 +98,14 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
             found.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
         return None
 
+    if SAVED in case.tells:
+        tried("read baseline", lambda: _against(path))
+        report = tried("read report", lambda: read_report([path], limit_bytes=LIMIT_BYTES, cache=False))
+        if report is not None:
+            for what, work in _of_saved(report):
+                tried(what, work)
+        yield from found
+        return
     trace = tried("load", lambda: kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False))
     if trace is not None:
         for what, work in _stages(case, rng, trace, tried):
@@ -348,6 +356,29 @@ def _refused(report: Report) -> None:
     raise Wrong("a predicted timeline is judged")
 
 
+# -- what was saved
+
+_RELATIVE = {"step_time": {"max_increase": "5 %"}, "efficiency_pct": {"max_decrease": "5 %"}}
+
+
+def _against(path: Path) -> None:
+    """A baseline, or whatever serves as one, that anybody may have changed."""
+    baseline = read_baseline(path, limit_bytes=LIMIT_BYTES, cache=False, allow_predicted=True)
+    asked = replace(config.from_mapping({"budgets": _RELATIVE}, "settings"), allow_predicted=True)
+    for settings in (asked, replace(Settings(), allow_predicted=True)):
+        judged = check(report_of(origins()[0]), settings, baseline=baseline)
+        json.loads(check_json.render(judged), parse_constant=_no_constant)
+        _shown(check_text.render(judged, width=WIDTH))
+
+
+def _of_saved(report: Report) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """A report that anybody may have changed: nothing but what is not ours goes wrong with it."""
+    yield "report again", lambda: json.loads(to_json(report), parse_constant=_no_constant)
+    yield "page of a report", lambda: _shown(terminal.render(Page(report, verbose=True), width=WIDTH))
+    yield "check of a report", lambda: [check(report, replace(one, allow_predicted=True)) for one in _settings()]
+    yield "diff of a report", lambda: _shown(diff_text.render(diff(report, report_of(origins()[0])), width=WIDTH))
+
+
 # -- views
 
 
@@ -383,7 +414,7 @@ def _has_plotly() -> bool:
 
 
 def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
-    sides = (_origin_report(origin), report)
+    sides = (report_of(origin), report)
     found = diff(*(sides if rng.random() < 0.5 else sides[::-1]))
     json.loads(diff_json(found), parse_constant=_no_constant)
     for device in found.devices:
@@ -403,19 +434,6 @@ def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
 
 def _named(changes: Any, name: str) -> Any:
     return next(one for one in changes if one.name == name)
-
-
-@cache
-def _origin_trace(origin: Origin) -> Trace:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "origin.json"
-        path.write_bytes(origin.text)
-        return kineto.read(path, progress=False)
-
-
-@cache
-def _origin_report(origin: Origin) -> Report:
-    return build([analyze_trace(_origin_trace(origin))], replayed=False)
 
 
 def _whatif(rng: random.Random, trace: Trace) -> None:
@@ -439,7 +457,7 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
 
 def _ranks(origin: Origin, trace: Trace) -> None:
     joined = Joined()
-    for number, one in enumerate((trace, _origin_trace(origin))):
+    for number, one in enumerate((trace, trace_of(origin))):
         outcome = reduce(replace(one, rank=number if trace.rank is None else one.rank))
         for rank in (outcome,) if isinstance(outcome, Unreadable) else outcome:
             joined.add(rank)

@@ -1,0 +1,34 @@
+"""What `tests/fuzz` found and no other test is about."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from overlapscope import analyze, load
+from overlapscope.report import from_json, to_json
+from tests.kineto_files import call, host, kernel, write
+
+
+def test_a_report_reads_back_whatever_the_ids_of_threads(tmp_path: Path) -> None:
+    events = [
+        kernel(1.0, 10.0, correlation=1),
+        call(0.5, 0.2, 1, tid=2**63 - 1),
+        call(2.0, 15.0, 2, name="cudaEventSynchronize", tid=2**63 - 1),
+        kernel(20.0, 10.0, correlation=3),
+        call(18.0, 0.2, 3, tid=2**63 - 1),
+    ]
+    report = analyze(load(write(tmp_path / "trace.json", events)))
+    assert [stall.thread for stall in report.devices[0].host_stalls] == [2**63 - 1]
+    assert from_json(to_json(report)) == report
+
+
+def test_a_report_whose_host_time_has_no_steps_is_none_of_ours(tmp_path: Path) -> None:
+    report = analyze(load(write(tmp_path / "trace.json", [host("cpu_op", "aten::mm", 1.0, 10.0)])))
+    changed = json.loads(to_json(report))
+    changed["traces"][0]["host"]["steps"] = []
+    with pytest.raises(msgspec.ValidationError, match="length >= 1"):
+        from_json(json.dumps(changed).encode())
