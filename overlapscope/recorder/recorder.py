@@ -218,17 +218,20 @@ class Recorder:
         """Stop and write nothing."""
         with suppress(Exception):
             self._stop()
-        self.abandon()
+        self._forget()
 
     def abandon(self) -> None:
-        """Forget about the profiler, which another thread's is about to take the place of.
+        """`discard`, where another thread's profiler is about to take the place of this one.
 
         To stop it then crashes the process (torch 2.13), unless it records all threads.
         """
         take = self._running
         if take is not None and take.session is not None and take.session.all_threads:
-            with suppress(Exception):
-                self._stop()
+            self.discard()
+        else:
+            self._forget()
+
+    def _forget(self) -> None:
         if self._guard is not None:
             self._guard.stop()
         self._rehearsal = self._recording = None
