@@ -27,6 +27,7 @@ from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.intervals import covered, union
 from overlapscope.lanes import CATEGORIES, Lane, Lanes, places
 from overlapscope.lanes.facts import duration
+from overlapscope.lanes.fill import Fill
 from overlapscope.lanes.stalls import caused_by
 from overlapscope.lanes.view import MOST, NAMED, WIDE
 from overlapscope.sources import load
@@ -614,6 +615,23 @@ def test_of_too_many_ops_the_longest_are_drawn() -> None:
     _, found = read(lanes.view(drawn, 0, drawn.end_ns, drawn.end_ns, [stream.id]))
     assert len(found[stream.id].row) == MOST
     assert all(row % 2 for row in found[stream.id].row)
+
+
+def test_a_lane_with_nothing_in_view_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = [Op(Kind.COMPUTE, 100 * one, 100 * one + 90, stream=one) for one in range(400)]
+    drawn, measured = built(make_trace(ops)), Counter[str]()
+    before = Fill.before
+
+    def counted(fill: Fill, at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        measured["columns"] += len(at_ns)
+        return before(fill, at_ns)
+
+    monkeypatch.setattr(Fill, "before", counted)
+    for of in (1, 10):
+        measured.clear()
+        lanes.view(drawn, 0, drawn.end_ns // of, 1_000, [lane.id for lane in drawn.lanes if lane.kind == "stream"])
+        # Each stream is as long as its op; the rest of the columns is not measured.
+        assert measured["columns"] <= 400 // of * (1_000 * of // 400 + 4)
 
 
 def test_lanes_stand_in_the_order_of_their_use() -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.analysis.by_step import row, step_at, table
-from overlapscope.analysis.grouping import distinct_rows
+from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import CopiesByStep, CopyGroup
 from overlapscope.analysis.timeline import Timeline
@@ -42,10 +42,9 @@ def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tupl
     inside |= empty & (np.append(windows.ends, -1)[np.searchsorted(windows.ends, begin, side="left")] == begin)
     copies = copies[inside]
     columns = (ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies])
-    keys = np.stack(columns, axis=1)
     groups = []
-    for key in distinct_rows(columns):
-        rows = copies[(keys == key).all(axis=1)]
+    for _, which in rows_by(groups_of(columns)) if len(copies) else ():
+        rows, key = copies[which], [int(column[which[0]]) for column in columns]
         ran = intersect(union(ops.start_ns[rows], ops.end_ns[rows]), windows)
         sized = ops.bytes[rows] >= 0
         moved = int(ops.bytes[rows][sized].sum())

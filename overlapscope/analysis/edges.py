@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool
 from overlapscope.trace import I8, Kind, Sync, Trace
@@ -173,7 +173,7 @@ def _lanes(trace: Trace) -> tuple[I64, I64, dict[int, I64]]:
     lane = ops.device.astype(np.int64) << 32 | (ops.stream.astype(np.int64) & 0xFFFFFFFF)
     launched = np.flatnonzero(ops.launch >= 0)
     in_order = launched[np.lexsort((ops.start_ns[launched], trace.runtime_calls.start_ns[ops.launch[launched]]))]
-    return lane, in_order, {int(one): in_order[lane[in_order] == one] for one in distinct(lane[in_order])}
+    return lane, in_order, {one: in_order[rows] for one, rows in rows_by(lane[in_order])}
 
 
 def _launch_ns(trace: Trace) -> I64:
@@ -237,9 +237,9 @@ def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> tuple[I64, Boo
 def _next_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
     """Index of the first of `times` (sorted) at or after each instant on the same thread; len(times) if none."""
     result = np.full(len(at), len(times), np.int64)
-    for one in distinct(thread):
-        theirs = np.flatnonzero(threads == one)
-        mine = thread == one
+    by_thread = dict(rows_by(threads))
+    for one, mine in rows_by(thread):
+        theirs = by_thread.get(one, mine[:0])
         found = np.searchsorted(times[theirs], at[mine], side="left")
         result[mine] = np.append(theirs, len(times))[found]
     return result
@@ -248,9 +248,9 @@ def _next_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
 def _last_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
     """Index of the last of `times` (sorted) before each instant on the same thread; -1 if none."""
     result = np.full(len(at), -1, np.int64)
-    for one in distinct(thread):
-        theirs = np.flatnonzero(threads == one)
-        mine = thread == one
+    by_thread = dict(rows_by(threads))
+    for one, mine in rows_by(thread):
+        theirs = by_thread.get(one, mine[:0])
         found = np.searchsorted(times[theirs], at[mine], side="left") - 1
         result[mine] = np.where(found >= 0, theirs[np.maximum(found, 0)], -1) if len(theirs) else -1
     return result

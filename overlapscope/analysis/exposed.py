@@ -13,7 +13,7 @@ import numpy as np
 from overlapscope.analysis.causes import COPY_RANK as RANK
 from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover_ns
-from overlapscope.analysis.grouping import distinct, distinct_rows, rows_by
+from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.host import Blocking, companion_of, inside_with
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
@@ -262,13 +262,14 @@ def _host_was_blocked(trace: Trace, timeline: Timeline, blocking: Blocking, pair
     ops, calls = timeline.ops, trace.runtime_calls
     launch = np.where(following >= 0, ops.launch[following], -1)
     blocked = np.zeros(len(following), np.bool_)
-    waiting = blocking.row[~blocking.allocation]
+    waiting = calls.take(blocking.row[~blocking.allocation])
     rows = np.flatnonzero(launch >= 0)
     pair = (calls.thread[launch[rows]], companion_of(trace, launch[rows]))
-    for thread, companion in distinct_rows(pair):
-        mine = rows[(pair[0] == thread) & (pair[1] == companion)]
+    for _, which in rows_by(groups_of(pair)) if len(rows) else ():
+        thread, companion = (int(one[which[0]]) for one in pair)
+        mine = rows[which]
         until = np.minimum(pairs.exposed_to[mine], calls.start_ns[launch[mine]])
-        waits = inside_with(trace, thread, companion, calls, waiting)
+        waits = inside_with(trace, thread, companion, waiting)
         waited = covered(waits, pairs.exposed_from[mine], until)
         blocked[mine] = 2 * waited >= pairs.exposed_to[mine] - pairs.exposed_from[mine]
     return blocked

@@ -9,10 +9,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool, Index, Intervals, Nesting, contains, join, subtract, union
+from overlapscope.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
 from overlapscope.trace import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
@@ -20,6 +20,7 @@ _LIBRARY = re.compile(
     r"(^|/)(torch|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
     r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
+_NO_ROWS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,44 +103,47 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
     result = np.full(len(at), -1, np.int64)
     if not len(table) or not len(at):
         return result
-    for one in distinct(thread).tolist():
+    for one, mine in rows_by(thread):
         rows, nesting = _nesting(table, one)
-        mine = thread == one
         result[mine] = np.append(rows, -1)[nesting.innermost(at[mine])]
     return result
 
 
-_NESTINGS: WeakKeyDictionary[HostEvents, dict[int, tuple[Index, Nesting]]] = WeakKeyDictionary()
+_ROWS: WeakKeyDictionary[HostEvents, dict[int, I64]] = WeakKeyDictionary()
+_NESTINGS: WeakKeyDictionary[HostEvents, dict[int, tuple[I64, Nesting]]] = WeakKeyDictionary()
 _BUSY: WeakKeyDictionary[HostEvents, dict[int, Intervals]] = WeakKeyDictionary()
 _OWN_FRAMES: WeakKeyDictionary[HostEvents, HostEvents] = WeakKeyDictionary()
 
 
-def _nesting(table: HostEvents, thread: int) -> tuple[Index, Nesting]:
+def rows_of(table: HostEvents, thread: int) -> I64:
+    """The rows of a thread; those of all threads are found once per table."""
+    if table not in _ROWS:
+        _ROWS[table] = dict(rows_by(table.thread))
+    return _ROWS[table].get(thread, _NO_ROWS)
+
+
+def _nesting(table: HostEvents, thread: int) -> tuple[I64, Nesting]:
     """The rows of a thread, prepared for look-up once per table."""
     known = _NESTINGS.setdefault(table, {})
     if thread not in known:
-        rows = np.flatnonzero(table.thread == thread)
+        rows = rows_of(table, thread)
         known[thread] = rows, Nesting(table.start_ns[rows], table.end_ns[rows])
     return known[thread]
 
 
-def on_thread(table: HostEvents, thread: int, rows: Index | None = None) -> Intervals:
-    """When a thread was inside any of the given events (all if None)."""
-    start, end, on = table.start_ns, table.end_ns, table.thread
-    if rows is not None:
-        start, end, on = start[rows], end[rows], on[rows]
-    mine = on == thread
-    return union(start[mine], end[mine])
+def on_thread(table: HostEvents, thread: int) -> Intervals:
+    """When a thread was inside any of the given events."""
+    mine = rows_of(table, thread)
+    return union(table.start_ns[mine], table.end_ns[mine]) if len(mine) else EMPTY
 
 
 def inside_named(trace: Trace, name: str, thread: I64, at: I64) -> Bool:
     """Whether each instant of a thread lies inside a CPU op or a range of that name, at whatever depth."""
     inside = np.zeros(len(at), np.bool_)
     for table in (trace.cpu_ops, trace.annotations):
-        rows = np.flatnonzero(table.named(lambda one: one == name))
-        for one in distinct(thread).tolist():
-            mine = thread == one
-            inside[mine] |= contains(on_thread(table, one, rows), at[mine])
+        named = table.take(table.named(lambda one: one == name))
+        for one, mine in rows_by(thread):
+            inside[mine] |= contains(on_thread(named, one), at[mine])
     return inside
 
 
@@ -153,13 +157,13 @@ def companion_of(trace: Trace, launch: I64) -> I64:
     return trace.runtime_calls.thread[np.where(position > 0, np.append(launches, -1)[position - 1], launch)]
 
 
-def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents, rows: Index | None = None) -> Intervals:
-    """When a launching thread was inside any of the given events (all if None), or its companion was while the thread
-    itself showed nothing of its own."""
-    own = on_thread(table, thread, rows)
-    if companion == thread:
+def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents) -> Intervals:
+    """When a launching thread was inside any of the given events, or its companion was while the thread itself showed
+    nothing of its own."""
+    own = on_thread(table, thread)
+    if companion == thread or not len(rows_of(table, companion)):
         return own
-    return join(own, subtract(on_thread(table, companion, rows), _busy(trace, thread)))
+    return join(own, subtract(on_thread(table, companion), _busy(trace, thread)))
 
 
 def _busy(trace: Trace, thread: int) -> Intervals:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.late_launch import loading
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
@@ -96,8 +96,7 @@ def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:
 def _threads(trace: Trace, windows: Intervals, main: int) -> tuple[ThreadUse, ...]:
     """How long each thread was in ops, that of the steps first, then the busiest."""
     found = []
-    for thread in distinct(trace.cpu_ops.thread).tolist():
-        mine = trace.cpu_ops.thread == thread
+    for thread, mine in rows_by(trace.cpu_ops.thread):
         busy = intersect(union(trace.cpu_ops.start_ns[mine], trace.cpu_ops.end_ns[mine]), windows)
         found.append(ThreadUse(thread=thread, steps=thread == main, busy_ns=int((busy.ends - busy.starts).sum())))
     return tuple(sorted(found, key=lambda one: (not one.steps, -one.busy_ns, one.thread)))

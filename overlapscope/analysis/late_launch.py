@@ -17,13 +17,12 @@ import numpy as np
 from overlapscope.analysis.causes import IDLE_RANK as RANK
 from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT
-from overlapscope.analysis.grouping import distinct, distinct_rows
-from overlapscope.analysis.host import Blocking, around, companion_of, inside_with, pinning
+from overlapscope.analysis.grouping import distinct, groups_of, rows_by
+from overlapscope.analysis.host import Blocking, around, companion_of, inside_with, pinning, rows_of
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import (
     I64,
     Bool,
-    Index,
     Intervals,
     contains,
     cut,
@@ -85,11 +84,15 @@ class _Host:
 
     trace: Trace
     blocking: Blocking
+    blocked: HostEvents
+    """The calls that are `blocking`, and below them by cause."""
+    staging: HostEvents
+    allocation: HostEvents
+    syncs: HostEvents
     slow: Intervals
     loading: HostEvents
     pins: HostEvents
-    long_ops: Index
-    """Rows of `Trace.cpu_ops`."""
+    long_ops: HostEvents
     overhead_elsewhere: Intervals
 
 
@@ -99,6 +102,10 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, launche
     host = _Host(
         trace,
         blocking,
+        calls.take(blocking.row),
+        calls.take(blocking.row[blocking.staging]),
+        calls.take(blocking.row[blocking.allocation]),
+        calls.take(blocking.row[~blocking.allocation & ~blocking.staging]),
         _slow_stretches(trace, launches),
         loading(trace),
         pinning(trace),
@@ -109,14 +116,18 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, launche
     since = np.maximum(np.append(timeline.start_ns, calls.start_ns[late.launch])[:-1], timeline.judged_from_ns)
     until = np.minimum(late.start_ns, calls.start_ns[late.launch])
     keeping = _outermost_waits(trace, blocking)
+    kept_calls = calls.take(keeping)
     pair = (calls.thread[late.launch], companion_of(trace, late.launch))
-    parts, waits = [], []
-    for thread, companion in distinct_rows(pair):
-        rows = np.flatnonzero((pair[0] == thread) & (pair[1] == companion))
+    parts, waits = [], [np.empty((4, 0), np.int64)]
+    for _, rows in rows_by(groups_of(pair)) if len(late.launch) else ():
+        thread, companion = (int(one[rows[0]]) for one in pair)
         part = _label(host, Late(*(getattr(late, f.name)[rows] for f in fields(late))), thread, companion)
         parts.append(replace(part, gap=rows[part.gap]))
-        kept = subtract(inside_with(trace, thread, companion, calls, keeping), timeline.idle)
-        theirs = keeping[np.isin(calls.thread[keeping], (thread, companion))]
+        theirs = np.concatenate([rows_of(kept_calls, one) for one in {thread, companion}])
+        if not len(theirs):
+            continue
+        theirs = keeping[np.sort(theirs)]
+        kept = subtract(inside_with(trace, thread, companion, kept_calls), timeline.idle)
         window = intersect(kept, union(since[rows], until[rows]))
         which, start, end = cut(calls.start_ns[theirs], calls.end_ns[theirs], window)
         gap = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
@@ -146,20 +157,19 @@ class _Labelled:
 
 
 def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
-    blocking, calls = host.blocking, host.trace.runtime_calls
+    def inside(table: HostEvents) -> Intervals:
+        return inside_with(host.trace, thread, companion, table)
 
-    def inside(table: HostEvents, rows: Index | None = None) -> Intervals:
-        return inside_with(host.trace, thread, companion, table, rows)
-
-    layers = (
+    every = (
         (IdleCause.PROFILER_OVERHEAD, inside(host.trace.overheads)),
-        (IdleCause.HOST_STAGING, join(inside(calls, blocking.row[blocking.staging]), inside(host.pins))),
-        (IdleCause.ALLOCATION, inside(calls, blocking.row[blocking.allocation])),
-        (IdleCause.HOST_SYNC, inside(calls, blocking.row[~blocking.allocation & ~blocking.staging])),
+        (IdleCause.HOST_STAGING, join(inside(host.staging), inside(host.pins))),
+        (IdleCause.ALLOCATION, inside(host.allocation)),
+        (IdleCause.HOST_SYNC, inside(host.syncs)),
         (IdleCause.DATA_LOADING, inside(host.loading)),
         (IdleCause.PROFILER_OVERHEAD, host.overhead_elsewhere),
-        (IdleCause.HOST_COMPUTE, inside(host.trace.cpu_ops, host.long_ops)),
+        (IdleCause.HOST_COMPUTE, inside(host.long_ops)),
     )
+    layers = [(name, layer) for name, layer in every if len(layer.starts)]
     gap, start, end = _cut(late, [host.slow, *(layer for _, layer in layers)])
     chargeable = np.ones(len(start), np.bool_)
     cause = np.where(contains(host.slow, start), RANK[IdleCause.HOST_COMPUTE], RANK[IdleCause.LAUNCH_BOUND])
@@ -167,7 +177,7 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
         hit = contains(layer, start)
         cause[hit] = RANK[name]
         chargeable &= ~hit
-    call = _call_around(host.trace, blocking.row, [thread, companion], start)
+    call = _call_around(host, (thread, companion), start)
     return _Labelled(gap, start, end, cause, np.where(np.isin(cause, _AT_CALL), call, -1), chargeable)
 
 
@@ -177,8 +187,8 @@ def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
     rows = blocking.row[~blocking.allocation]
     rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
     kept = []
-    for thread in distinct(calls.thread[rows]):
-        mine = rows[calls.thread[rows] == thread]
+    for _, which in rows_by(calls.thread[rows]):
+        mine = rows[which]
         enclosing = outermost(calls.start_ns[mine], calls.end_ns[mine], calls.start_ns[mine])
         kept.append(mine[enclosing == np.arange(len(mine))])
     return np.sort(np.concatenate(kept)) if kept else rows
@@ -282,17 +292,16 @@ def _slow_stretches(trace: Trace, launches: I64) -> Intervals:
     return join(union(leaves[apart], arrives[apart]), union(start[lengthy], end[lengthy]))
 
 
-def _long_ops(trace: Trace) -> Index:
+def _long_ops(trace: Trace) -> HostEvents:
     """CPU ops of at least `LONG_OP_NS` in which their thread makes no runtime call."""
     ops, calls = trace.cpu_ops, trace.runtime_calls
     rows = np.flatnonzero(ops.end_ns - ops.start_ns >= LONG_OP_NS)
     silent = np.ones(len(rows), np.bool_)
-    for thread in distinct(ops.thread[rows]):
-        mine = ops.thread[rows] == thread
-        made = calls.start_ns[calls.thread == thread]
+    for thread, mine in rows_by(ops.thread[rows]):
+        made = calls.start_ns[rows_of(calls, thread)]
         first = np.searchsorted(made, ops.start_ns[rows[mine]], side="left")
         silent[mine] = first == np.searchsorted(made, ops.end_ns[rows[mine]], side="left")
-    return rows[silent]
+    return ops.take(rows[silent])
 
 
 def loading(trace: Trace) -> HostEvents:
@@ -308,12 +317,12 @@ def _overhead_elsewhere(trace: Trace) -> Intervals:
     return union(overheads.start_ns[foreign], overheads.end_ns[foreign])
 
 
-def _call_around(trace: Trace, rows: I64, threads: list[int], at: I64) -> I64:
-    """The outermost of the calls `rows` around each instant on one of the threads; -1 if none."""
-    calls = trace.runtime_calls
+def _call_around(host: _Host, threads: tuple[int, int], at: I64) -> I64:
+    """The outermost of the blocking calls around each instant on one of the threads; -1 if none."""
+    calls = host.trace.runtime_calls
     found = np.full(len(at), -1, np.int64)
     for thread in threads:
-        mine = rows[calls.thread[rows] == thread]
+        mine = host.blocking.row[rows_of(host.blocked, thread)]
         here = outermost(calls.start_ns[mine], calls.end_ns[mine], at)
         found = np.where(found < 0, np.append(mine, -1)[here], found)
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.results import Device, Period
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.intervals import I64, covered, union
@@ -59,8 +59,8 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
     inside = np.flatnonzero((ops.start_ns < end) & (ops.end_ns > start))
     streams = ops.stream[inside]
     found = []
-    for stream in distinct(streams).tolist():
-        rows = inside[streams == stream]
+    for stream, which in rows_by(streams):
+        rows = inside[which]
         busy = np.zeros((len(Kind), slices), np.int64)
         for kind in Kind:
             mine = rows[ops.kind[rows] == kind]

@@ -38,9 +38,13 @@ def columns_of(start_ns: int, end_ns: int, columns: int) -> Columns:
 def shares(fill: Fill, columns: Columns) -> U8 | None:
     """How much of each column the category covers: 0 nothing, 255 all of it, else 254ths, rounded up. None where it
     covers nothing of any."""
-    cuts, length = columns.cuts, columns.length
-    if not fill.touches(columns.start_ns, columns.end_ns):
+    first_ns, last_ns = fill.reach_ns
+    if first_ns >= columns.end_ns or last_ns <= columns.start_ns or not fill.touches(columns.start_ns, columns.end_ns):
         return None
+    # Only the columns between, and one on the left, which may reach into the first interval.
+    low = max(int(columns.cuts.searchsorted(first_ns)) - 1, 0)
+    high = min(int(columns.cuts.searchsorted(last_ns)), len(columns.length))
+    cuts, length = columns.cuts[low : high + 1], columns.length[low:high]
     passed = fill.before(cuts)
     ran = np.diff(passed) if columns.touching else fill.before(cuts[:-1] + length) - passed[:-1]
     if not ran.any():
@@ -50,6 +54,7 @@ def shares(fill: Fill, columns: Columns) -> U8 | None:
     ran += length
     ran -= 1
     ran //= length
-    share = ran.astype(np.uint8)
-    share[full] = FULL
+    ran[full] = FULL
+    share = np.zeros(len(columns.length), np.uint8)
+    share[low:high] = ran
     return share

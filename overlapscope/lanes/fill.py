@@ -33,6 +33,12 @@ class Fill:
     def total_ns(self) -> int:
         return int(self.flat[-2])
 
+    @property
+    def reach_ns(self) -> tuple[int, int]:
+        """Where its first interval begins and its last one ends."""
+        first, (start, passed, _, total) = int(self.flat[0]), self.flat[-5:-1].tolist()
+        return first, start + total - passed
+
     def before(self, at_ns: I64) -> I64:
         """Length of the set before each instant."""
         cell = at_ns >> self.shift

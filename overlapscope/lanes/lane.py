@@ -83,6 +83,8 @@ class Lane:
     names: tuple[str, ...]
     name_id: Ids
     """Place of each op's name in `names`."""
+    reach_ns: tuple[int, int]
+    """Where its first op begins and its last one ends."""
     fills: tuple[Fill, ...]
     brackets: Brackets
 
@@ -156,6 +158,7 @@ def prepared(
         source=source,
         names=names,
         name_id=name_id,
+        reach_ns=(int(start_ns[0]), int(end_ns.max())) if len(start_ns) else (0, 0),
         fills=fills(start_ns, end_ns, category),
         brackets=brackets(start_ns, end_ns),
     )
@@ -174,3 +177,8 @@ def level_of(length_ns: I64) -> U8:
     exponent = (np.maximum(length_ns, 1).astype(np.float64).view(np.int64) >> 52) - 1023
     levels: U8 = _LEVEL_OF_EXPONENT.take(exponent)
     return levels
+
+
+def least_level(length_ns: int) -> int:
+    """The lowest bracket that may hold an op of that length or longer. It is above 0."""
+    return min((length_ns.bit_length() - 1) // 3, 19)

@@ -30,6 +30,7 @@ from overlapscope.words import clean
 WIDE, NAMED = 3, 24
 MOST = 4_000
 _LONGEST_NAME = 120
+_NO_OPS = {"count": 0, "at": 0}
 
 
 def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Sequence[int]) -> bytes:
@@ -43,14 +44,19 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
     payload = _Payload()
     names: dict[str, int] = {}
     shown: list[dict[str, Any]] = []
+    wide_ns = -(-WIDE * (end_ns - start_ns) // columns)
     for lane in map(lanes.lane, lane_ids):
+        first_ns, last_ns = lane.reach_ns
+        if first_ns >= end_ns or last_ns <= start_ns:
+            shown.append({"lane": lane.id, "fill": (), "ops": _NO_OPS})
+            continue
         fill = [
             {"category": one.category, "at": payload.add(share)}
             for one in lane.fills
             if (share := shares(one, grid)) is not None
         ]
-        rows = at_least(lane, start_ns, end_ns, -(-WIDE * (end_ns - start_ns) // columns), MOST)
-        at = _add_ops(payload, names, lane, rows, start_ns, end_ns, columns)
+        rows = at_least(lane, start_ns, end_ns, wide_ns, MOST)
+        at = _add_ops(payload, names, lane, rows, start_ns, end_ns, columns) if len(rows) else 0
         shown.append({"lane": lane.id, "fill": fill, "ops": {"count": len(rows), "at": at}})
     header = msgspec.json.encode(
         {"start": start_ns, "end": end_ns, "columns": columns, "names": list(names), "lanes": shown}

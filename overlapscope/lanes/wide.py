@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.lanes.lane import Lane, level_of
+from overlapscope.lanes.lane import Lane, least_level
 from overlapscope.trace import I32
 
 
@@ -12,7 +12,7 @@ def at_least(lane: Lane, start_ns: int, end_ns: int, length_ns: int, most: int) 
     """Rows of the ops inside `[start_ns, end_ns)` that last at least `length_ns` (above 0), by start; of more than
     `most` the longest."""
     parts = []
-    for level in range(int(level_of(np.array([length_ns], np.int64))[0]), len(lane.brackets.bounds) - 1):
+    for level in range(least_level(length_ns), len(lane.brackets.bounds) - 1):
         rows = lane.brackets.reaching(lane.start_ns, level, start_ns, end_ns)
         if len(rows):
             ends = lane.end_ns[rows]
