@@ -29,8 +29,8 @@ MOST_S, MOST_S_PER_BYTE = 5.0, 5e-6
 """CPU time that a file may take, and for each of its bytes, unpacked: some ten times what it usually takes."""
 MOST_BYTES, MOST_BYTES_PER_BYTE = 96 << 20, 60
 """Likewise memory, beyond what the process has taken before."""
-GROWTH_BYTES, SETTLED = 48 << 20, 5000
-"""How much a process may grow after so many files."""
+GROWTH_BYTES, SETTLED = 128 << 20, 5000
+"""How much a process may grow after so many files: what the largest of them leaves behind, and no more."""
 KEPT = 3
 """Files written of each kind that is found."""
 _REPORT_S = 10.0

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,7 +72,7 @@ def trace_of(origin: Origin) -> Trace:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "origin.json"
         path.write_bytes(origin.text)
-        return kineto.read(path, progress=False)
+        return replace(kineto.read(path, progress=False), source=origin.name)
 
 
 @cache
