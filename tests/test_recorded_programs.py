@@ -6,6 +6,7 @@ Every one is a real process. What only differs in how it ends is in `test_run`.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ class Program:
     """How many in the trace; None where there is none."""
     said: str = ""
     options: tuple[str, ...] = ()
+    op: str = ""
+    """One that is in the trace."""
 
 
 _INTERRUPTED = """
@@ -59,7 +62,6 @@ except KeyboardInterrupt: print("its handler"); raise SystemExit(9)
 finally: print("finally")
 """
 PROGRAMS = {
-    "three steps": Program("train(3)", 3, "only 3 of the 29 steps"),
     "five steps": Program("train(5)", 5, "only 5 of the 29 steps"),
     "its own handler of ctrl-c, while the trace is written": Program(_INTERRUPTED, 7, f"wrote {TRACE}"),
     "ctrl-c without a handler, while the trace is written": Program(
@@ -79,6 +81,27 @@ PROGRAMS = {
     ),
     "dies early": Program("train(0); torch.ones(3) * 3; 1 / 0", None, "died of an exception"),
     "dies later": Program("train(2); 1 / 0", 2, f"wrote {TRACE}"),
+    "no more than is recorded": Program(
+        "from atexit import register; register(print, 'exit handler')\n"
+        "try: train(10**9 if 'overlapscope' in sys.modules else 1)\nfinally: print('finally')",
+        7,
+        f"wrote {TRACE}",
+        ("--stop-after-recording",),
+    ),
+    "a thread pool's server": Program(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(1) as pool: print(list(pool.map(train, [2] * 8)))",
+        0,
+        "Steps were marked on another thread",
+        op="aten::linear",
+    ),
+    "forks, and children are to be recorded": Program(
+        "from multiprocessing import get_context\n"
+        "child = get_context('fork').Process(target=train, args=(9,)); child.start(); child.join()",
+        None,
+        "forked processes (1) after it had imported torch",
+        ("--subprocesses",),
+    ),
 }
 
 
@@ -114,7 +137,20 @@ def test_a_program_does_what_it_does_alone_and_leaves_its_trace(name: str, tmp_p
     assert left == (set() if program.steps is None else {TRACE})
     if program.steps is not None:
         assert steps(trace) == program.steps
+        assert not program.op or load(trace).cpu_ops.named(program.op.__eq__).any()
         assert ours.count(f"wrote {TRACE}, analyze with `overlapscope analyze {TRACE}`") == 1
+
+
+def test_sigterm_inside_a_recording_in_code_leaves_its_trace(tmp_path: Path) -> None:
+    text = (
+        HEAD + "import overlapscope\n"
+        "with overlapscope.record('x.json') as rec:\n"
+        "    train(1); rec.step()\n"
+        "    os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)\n"
+    )
+    done = execute([sys.executable, "program.py"], tmp_path / "program", text)
+    assert done.returncode == -signal.SIGTERM and "overlapscope: wrote x.json, analyze with" in done.stderr
+    assert steps(tmp_path / "program" / "x.json") == 1
 
 
 def test_an_old_trace_is_never_taken_for_that_of_a_run_that_died(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from overlapscope.recorder.destination import Destination, Rank, rank_of
 from overlapscope.recorder.memory_guard import MemoryGuard, bound, taken_bytes
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
-from overlapscope.recorder.session import Metadata, Options, Session
+from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
 from overlapscope.trace import PlainSteps
 
 torch = pytest.importorskip("torch", reason="records with torch")
@@ -51,7 +51,7 @@ def nothing_is_left_running() -> Any:
     if left is not None:
         left.end()
     assert left is None
-    assert not torch.autograd._profiler_enabled()
+    assert not profiler_running()
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -273,6 +273,18 @@ class TestWhatIsRecorded:
                 work()
             assert seen() == (chosen == "stacks", chosen == "shapes", chosen == "memory")
 
+    @pytest.mark.parametrize(("made", "wait", "stacks"), [(2, 0, True), (2, 2, False), (5, 2, True)])
+    def test_no_stacks_are_recorded_while_steps_are_waited_for(
+        self, made: int, wait: int, stacks: bool, path: Path
+    ) -> None:
+        with ov.record(path, wait=wait, active=1, plain_steps=0, stacks=True) as rec:
+            for _ in range(made):
+                work()
+                rec.step()
+        recorded = any(event.get("cat") == "python_function" for event in content(path)["traceEvents"])
+        assert recorded == stacks
+        assert any("There are no stacks" in note for note in rec.notes) != stacks
+
     def test_a_program_s_own_annotation_of_the_same_name_is_not_taken_out(self, path: Path) -> None:
         with ov.record(path) as rec:
             work("[ProfilerStep#1]")
@@ -294,11 +306,13 @@ class TestWhatIsRefused:
             ({"plain_steps": -1}, "plain_steps is -1; it must be 0 or more"),
             ({"light": True, "stacks": True, "memory": True}, "leave out light or stacks and memory"),
             ({"max_size_bytes": 0}, "max_size_bytes is 0"),
+            ({"wait": 1.5}, "wait is 1.5; it must be a whole number"),
+            ({"active": "5"}, "active is '5'; it must be a whole number"),
         ],
     )
-    def test_numbers_that_make_no_sense(self, options: dict[str, int], said: str, path: Path) -> None:
+    def test_numbers_that_make_no_sense(self, options: dict[str, Any], said: str, path: Path) -> None:
         with pytest.raises(UsageError, match=said):
-            ov.record(path, **options)  # type: ignore[arg-type]
+            ov.record(path, **options)
 
     @pytest.mark.parametrize("name", ["x", "x.trace", "x.json.zst", "x.html", "gz"])
     def test_a_file_name_of_another_format(self, name: str, tmp_path: Path) -> None:
@@ -512,6 +526,14 @@ with ov.record(path, active=2) as rec:
         assert sorted(set(multiplied)) == sorted(threads)
         ov.load(path)
 
+    def test_a_program_whose_other_threads_cannot_be_recorded_is_told(self, path: Path) -> None:
+        notes = []
+        for light in (False, True):
+            with ThreadPoolExecutor(1) as pool, ov.record(path, memory=not light, light=light) as rec:
+                pool.submit(work).result()
+            notes += rec.notes
+        assert notes == [f"The ops of other threads are not in the trace: {notes[0].partition(': ')[2]}"]
+
     @pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
     def test_before_the_profiler_stops_no_thread_notes_an_op_any_more(self, path: Path) -> None:
         done, ended = 0, False
@@ -610,7 +632,7 @@ class TestMemoryGuard:
         with ov.record(path, wait=3, plain_steps=0, max_size_bytes=self.LIMIT) as rec:
             rec.step()
             work("before")
-            self.grow(lambda: not torch.autograd._profiler_enabled())
+            self.grow(lambda: not profiler_running())
             assert not rec.finished
             work("in the pause")
             for index in range(1, 5):
@@ -623,7 +645,7 @@ class TestMemoryGuard:
     def test_a_program_that_ends_in_that_pause_leaves_what_was_recorded_until_then(self, path: Path) -> None:
         with ov.record(path, wait=3, plain_steps=0, max_size_bytes=self.LIMIT) as rec:
             rec.step()
-            self.grow(lambda: not torch.autograd._profiler_enabled())
+            self.grow(lambda: not profiler_running())
         early, short = rec.notes
         assert early.startswith("Recording ended early, in step 1: ")
         assert "only 1 of the 5 steps" in short
@@ -733,7 +755,7 @@ class TestPlainSteps:
         profiled = []
         with ov.record(path, wait=30, **self.SCHEDULE) as rec:  # type: ignore[arg-type]
             for _ in range(40):
-                profiled.append(torch.autograd._profiler_enabled())
+                profiled.append(profiler_running())
                 work()
                 rec.step()
         # The rehearsal has three steps to wait for as well.
@@ -773,6 +795,26 @@ class TestPlainSteps:
             for _ in range(4):
                 rec.step()
         assert steps(path) == [0, 1, 2]
+
+    def test_data_races_are_looked_for_until_the_recording_is_complete(self, path: Path) -> None:
+        unwrapped = torch.Tensor.numpy
+        watched = []
+        with ov.record(path, active=2, check_hazards=True) as rec:
+            for _ in range(5):
+                watched.append(torch.Tensor.numpy is not unwrapped)
+                rec.step()
+        assert watched == [True, True, True, False, False]
+        assert [note for note in rec.notes if "Data races" in note] == [
+            "Data races were looked for until the recording was complete; a larger --active looks longer."
+        ]
+        with ov.record(path, active=1, check_hazards=True) as rec:
+            rec.step()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+                work()
+            for _ in range(3):
+                rec.step()
+            assert torch.Tensor.numpy is not unwrapped
+        assert torch.Tensor.numpy is unwrapped
 
     @pytest.mark.parametrize("change", ["removed", "replaced"])
     def test_a_trace_that_is_no_longer_there_is_not_amended(self, change: str, path: Path) -> None:
@@ -814,7 +856,7 @@ class TestPuttingOff:
         )
         made.start(put_off=True)
         assert made.running
-        assert not torch.autograd._profiler_enabled()
+        assert not profiler_running()
         return made
 
     @pytest.mark.parametrize(("made", "recorded"), [(1, []), (2, [1]), (3, [1]), (4, [3]), (5, [3, 4]), (9, [3, 4])])

@@ -203,6 +203,7 @@ def test_spawned_processes_import_the_program(program: list[str], tmp_path: Path
         (["-m", "sys"], "not written in Python"),
         (["torchrun", "plain.py"], "torchrun [options] -m overlapscope run"),
         (["-m", "torch.distributed.run"], "python -m torch.distributed.run [options] -m overlapscope run"),
+        (["python", "plain.py"], "overlapscope runs Python itself: leave out python."),
         (["--wait", "-1", "plain.py"], "wait is -1"),
         (["--active", "0", "plain.py"], "active is 0"),
         (["--max-size", "much", "plain.py"], "'much' is not a size"),
@@ -524,8 +525,8 @@ def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_pa
     assert said(run) == [
         wrote("out/x.trace.json.gz"),
         "overlapscope: The program marked no step, so all of it was recorded.",
-        "overlapscope: the program started Python processes (1), which were not recorded; --subprocesses records those "
-        "that mark steps or use a GPU.",
+        "overlapscope: the program forked processes (1) after it had imported torch. Those cannot be recorded; with "
+        "multiprocessing's start method spawn, --subprocesses records them.",
         NO_GPU,
     ]
     recorded = names(tmp_path / "out" / "x.trace.json.gz")

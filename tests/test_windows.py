@@ -231,7 +231,7 @@ class TestASlowStep:
         assert timed(tmp_path / "x.json") == (0, 0)
 
     def test_windows_without_one_are_thrown_away(self, tmp_path: Path) -> None:
-        program = self.LOOP.format(200) + "\nassert not torch.autograd._profiler_enabled()"
+        program = self.LOOP.format(200) + "\nassert not torch.autograd.profiler._is_profiler_enabled"
         run("--slow-step 100 --wait 3 --warmup 1 --active 50", program, tmp_path)
         # Windows of 51 steps from the third on, with a step between them.
         assert steps(tmp_path / "x.json") == list(range(55, 101))

@@ -283,8 +283,7 @@ class _Run:
             if self._recording.rank is None:
                 children.make_room(self._children, force=force)
             children.record_all(asked.absolute(), options)
-        else:
-            self._started.watch()
+        self._started.watch()
         self._recording.begin_with_torch()
 
     def _paths(self, *, force: bool) -> list[Path]:
@@ -345,21 +344,26 @@ class _Run:
         return written
 
     def _tell_children(self) -> None:
-        if self._children is None:
-            if self._started.count and self._recording.may_be_elsewhere:
-                self._tell(
-                    f"the program started Python processes ({self._started.count}), which were not recorded; "
-                    "--subprocesses records those that mark steps or use a GPU."
-                )
-            return
-        written = children.written(self._children, self._began_ns)
-        found = [path for path in written if path not in self._recording.paths]
-        job = shlex.quote(str(self._recording.shown(self._children)))
-        self._tell(
-            f"processes that the program started left traces ({len(found)}); `overlapscope analyze {job}` shows them."
-            if found
-            else "no process that the program started marked a step or used a GPU."
-        )
+        started, elsewhere = self._started, self._recording.may_be_elsewhere
+        if self._children is not None:
+            written = children.written(self._children, self._began_ns)
+            found = len([path for path in written if path not in self._recording.paths])
+            job = shlex.quote(str(self._recording.shown(self._children)))
+            if found:
+                analyze = f"`overlapscope analyze {job}` shows them"
+                self._tell(f"processes that the program started left traces ({found}); {analyze}.")
+            elif started.count or not started.forked:
+                self._tell("no process that the program started marked a step or used a GPU.")
+        elif started.count and elsewhere:
+            self._tell(
+                f"the program started Python processes ({started.count}), which were not recorded; --subprocesses "
+                "records those that mark steps or use a GPU."
+            )
+        if started.forked and (elsewhere or self._children is not None):
+            self._tell(
+                f"the program forked processes ({started.forked}) after it had imported torch. Those cannot be "
+                "recorded; with multiprocessing's start method spawn, --subprocesses records them."
+            )
 
     def _tell_step_times(self) -> None:
         times = self._recording.step_times

@@ -43,7 +43,7 @@ def settle() -> None:
     from torch.profiler import ProfilerActivity
 
     autograd: Any = torch._C._autograd
-    with _quiet():
+    with quiet():
         autograd._toggle_collection_dynamic(False, {ProfilerActivity.CPU})
     if not os.path.isdir(_THREADS):
         time.sleep(_BLIND_WAIT_S)
@@ -81,8 +81,10 @@ def _threads() -> dict[str, tuple[bool, int]]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """torch says on stderr what comes of switching the ops off while GPUs are recorded, which end with them here."""
+def quiet() -> Iterator[None]:
+    """Keeps torch's warnings from stderr: among others, it says what comes of switching the ops off while GPUs are
+    recorded, which end with them here.
+    """
     try:
         level = ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level")
     except (OSError, ValueError):

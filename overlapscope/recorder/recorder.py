@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,10 @@ from overlapscope.recorder.trace_files import TraceFiles
 if TYPE_CHECKING:
     from overlapscope.trace import TimedSteps
 
+_NO_STACKS = (
+    "There are no stacks, which are not recorded while steps are waited for; --wait 0 records them from the start."
+)
+
 
 class Recorder:
     """Records from `start` on, until the schedule, the memory guard or `finish` ends it.
@@ -38,6 +43,9 @@ class Recorder:
     were entered under (`open_ranges`): the program's around its step, torch's around an optimizer's. Where a range
     stays open around several steps there is no such gap, and the rehearsal goes on as the recording, its steps to
     wait for unjudged.
+
+    While a rehearsal waits for steps, however long the first one takes to come, no stacks are recorded: a Python call
+    takes 1.6 KB when the profiler stops.
 
     Windows that do not open by steps, but by `open` and `close`, have no rehearsal. There can be several windows, each
     with a file of its own, and such as are thrown away because none of their steps was slow.
@@ -245,7 +253,8 @@ class Recorder:
         if take is None or exceeded_bytes is None:
             return
         where = f", in step {self._steps}" if self._steps else ""
-        least = " With stacks an eighth of that is the limit." if self._options.stacks else ""
+        stacks = take.session is not None and take.session.stacks
+        least = " With stacks an eighth of that is the limit." if stacks else ""
         take.notes.append(
             f"Recording ended early{where}: its events had taken up to {exceeded_bytes / 1e9:.2f} GB of memory "
             f"(--max-size).{least}"
@@ -429,14 +438,17 @@ class Recorder:
         return self._recording if self.recording else None
 
     def _start_session(self, window: Window, stage: Stage) -> Take:
+        waits = stage is Stage.REHEARSAL and self._schedule.wait > 0
+        options = replace(self._options, stacks=self._options.stacks and not waits)
         try:
-            session = Session(self._options)
+            session = Session(options)
         except Exception as error:
             raise RecordingFailed(f"torch.profiler does not start: {_first_line(error)}") from error
-        self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much, stacks=self._options.stacks)
+        self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much, stacks=options.stacks)
         self._stage = stage
         self._mark_ns = time.perf_counter_ns()
-        return Take(window, session, wanted=self._slow is None)
+        notes = [] if options == self._options else [_NO_STACKS]
+        return Take(window, session, notes=notes, wanted=self._slow is None)
 
     def _or_fail(self, start: Callable[[], None]) -> None:
         """`start`, in the middle of the program. Where that fails, what there is already is written."""
@@ -464,6 +476,7 @@ class Recorder:
         metadata = Metadata(take.window.warm_up_steps(self._steps), PlainSteps(before=before))
         try:
             take.session.stop(metadata, unfinished=self._annotation.name)
+            take.notes += filter(None, [take.session.what_others_did])
         except Exception as error:
             take.session = None
             self._fail(f"the profiler cannot be stopped, and there is no trace: {_first_line(error)}")

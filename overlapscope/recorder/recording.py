@@ -49,6 +49,8 @@ _ELSEWHERE = (
     "that one."
 )
 
+_CHECKED = "Data races were looked for until the recording was complete; a larger --active looks longer."
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -87,7 +89,8 @@ class Recording:
     `stacks`, `shapes` and `memory` record the Python stack, the shapes of inputs and every allocation too; `light`
     leaves out PyTorch's ops, and slows the program less.
     `max_size_bytes` bounds the memory that events may take while they are recorded (see `memory_guard`); past it
-    the recording ends early. `check_hazards` looks for data races as well, until `end`.
+    the recording ends early. `check_hazards` looks for data races as well, until the active steps are over, else until
+    `end`. `stacks` are not recorded in a rehearsal that waits for steps (`Recorder`).
 
     A torch.profiler that the program starts meanwhile takes precedence, and its trace is the recording
     (`own_profiler`); with `ignore_own_profiler` it records nothing.
@@ -297,6 +300,11 @@ class Recording:
                 recorder.step()
                 if self._trigger is not None:
                     self._trigger.advance(recorder)
+                done = self._schedule.by_steps and recorder.complete and recorder.failure is None
+                if self._checker is not None and done and not self._gave_way:
+                    # It slows every operator. Elsewhere than here, it may be in the middle of one.
+                    self._checker.stop()
+                    self._remarks += (_CHECKED,)
 
     def end(self) -> None:
         """Stop recording and write the trace, unless that is done, and add the steps that were timed since.

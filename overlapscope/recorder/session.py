@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -82,6 +83,7 @@ class Session:
 
         undisturbed()
         self.stacks = options.stacks
+        self._light = options.light
         # Asked for all threads, it records no memory (pytorch issue 192290, torch 2.13).
         self.all_threads = all_threads.possible() and not options.memory
         """Whether the ops of all threads are recorded, and any thread may stop it."""
@@ -131,9 +133,21 @@ class Session:
             self._profiler.profiler.use_device = None
         if self.all_threads:
             all_threads.settle()
-        with detached():
+        # torch warns of ranges that are still open, of an optimizer's step for example.
+        with detached(), all_threads.quiet():
             self._profiler.stop_trace()
         _running.discard(self)
+
+    @property
+    def what_others_did(self) -> str | None:
+        """A sentence on the program's other threads, where it has any whose ops are not recorded."""
+        import torch
+
+        others = any(not one.daemon and one is not threading.current_thread() for one in threading.enumerate())
+        if self.all_threads or self._light or not others:
+            return None
+        which = "with --memory" if all_threads.possible() else torch.__version__
+        return f"The ops of other threads are not in the trace: torch {which} records those of one and of autograd's."
 
     @property
     def empty(self) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import glob
 import json
+import multiprocessing
 import multiprocessing.process
 import multiprocessing.util
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -99,6 +101,9 @@ class Started:
 
     def __init__(self) -> None:
         self.count = 0
+        """Without those that `record_all` does not reach."""
+        self.forked = 0
+        """Those: they go on where this process is, with torch imported."""
 
     def watch(self) -> None:
         """For good."""
@@ -107,7 +112,11 @@ class Started:
 
     def _on_process(self, process: Any, *args: Any, **options: Any) -> None:
         target = getattr(process, "_target", None)
-        self.count += not str(getattr(target, "__module__", "")).startswith(_HELPERS)
+        if not str(getattr(target, "__module__", "")).startswith(_HELPERS):
+            method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+            forked = method == "fork" and "torch" in sys.modules
+            self.forked += forked
+            self.count += not forked
 
     def _on_command(self, popen: object, args: Any = (), *more: Any, **options: Any) -> None:
         command = args.split() if isinstance(args, str) else [os.fsdecode(one) for one in args]
