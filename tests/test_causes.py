@@ -468,7 +468,7 @@ def test_a_copy_of_no_length_counts_at_the_edge_of_the_window() -> None:
 def test_threads_are_not_looked_for_one_by_one_in_all_calls() -> None:
     compared = 0
 
-    class Counted(np.ndarray[Any, np.dtype[np.int64]]):
+    class Counted(np.ndarray[Any, np.dtype[np.int64]]):  # noqa: PLW1641
         def __eq__(self, other: object) -> Any:
             nonlocal compared
             compared += self.size
