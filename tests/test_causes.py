@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from overlapscope.analysis import analyze_trace
@@ -462,6 +463,25 @@ def test_a_copy_of_no_length_counts_at_the_edge_of_the_window() -> None:
     ops = [copy(0, 0, size=100), compute(0, MS), copy(MS, MS, size=100)]
     (group,) = device_of(make_trace(ops)).copies
     assert (group.count, group.bytes, group.time_ns) == (2, 200, 0)
+
+
+def test_threads_are_not_looked_for_one_by_one_in_all_calls() -> None:
+    compared = 0
+
+    class Counted(np.ndarray[Any, np.dtype[np.int64]]):  # noqa: PLW1641
+        def __eq__(self, other: object) -> Any:
+            nonlocal compared
+            compared += self.size
+            return np.asarray(self) == other
+
+    ops = [
+        Op(Kind.COMPUTE, at + 20 * US, at + 30 * US, launch=(at, at + 2 * US), thread=1 + one)
+        for one, at in enumerate(range(0, 30 * MS, 100 * US))
+    ]
+    trace = make_trace(ops)
+    calls = replace(trace.runtime_calls, thread=trace.runtime_calls.thread.view(Counted))
+    analyze_trace(replace(trace, runtime_calls=calls))
+    assert compared <= 10 * len(ops)
 
 
 def test_the_pages_of_diagnoses_and_experiments_are_up_to_date() -> None:

@@ -527,7 +527,7 @@ with ov.record(path, active=2) as rec:
         ov.load(path)
 
     def test_a_program_whose_other_threads_cannot_be_recorded_is_told(self, path: Path) -> None:
-        notes = []
+        notes: list[str] = []
         for light in (False, True):
             with ThreadPoolExecutor(1) as pool, ov.record(path, memory=not light, light=light) as rec:
                 pool.submit(work).result()
