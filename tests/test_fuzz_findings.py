@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from overlapscope import analyze, load
+from overlapscope.prediction.turns import Relation, relations
 from overlapscope.report import from_json, to_json
+from tests.helpers import Host, make_trace
 from tests.kineto_files import call, host, kernel, write
 
 
@@ -32,3 +34,12 @@ def test_a_report_whose_host_time_has_no_steps_is_none_of_ours(tmp_path: Path) -
     changed["traces"][0]["host"]["steps"] = []
     with pytest.raises(msgspec.ValidationError, match="length >= 1"):
         from_json(json.dumps(changed).encode())
+
+
+def test_of_very_many_threads_the_busiest_alone_are_compared_for_taking_turns() -> None:
+    busy = [Host("aten::mm", 100 * turn, 100 * turn + 40, thread) for turn in range(50) for thread in (998, 999)]
+    idlers = [Host("aten::mm", 7 * thread, 7 * thread + 3, thread) for thread in range(500)]
+    threads = [*range(500), 998, 999]
+    found = relations(make_trace(cpu_ops=[*idlers, *busy]), threads)
+    assert found[500, 501] == Relation.BESIDE
+    assert len(found) < len(threads)
