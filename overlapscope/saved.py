@@ -15,6 +15,9 @@ _WIDEST: Final = 2**63
 _INSTANTS: Final = ("start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
 """Times of this file or that clock, which may be before nought."""
 
+_NAMES: Final = ("rule", "id")
+"""Words of ours, which are printed as they are. What a trace calls its ops and ranges may be anything."""
+
 
 def decode(data: bytes, kind: type[_Kind]) -> _Kind:
     """What JSON holds, and no number in it that cannot be: names say what may.
@@ -39,6 +42,9 @@ def _check(value: Any, where: str, name: str) -> None:
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             _check(inner, f"{where}[{number}]", name)
+    elif isinstance(value, str):
+        if name in _NAMES and not value.isprintable():
+            raise msgspec.ValidationError(f"Expected a name - at `{where}`")
     elif isinstance(value, int | float):
         least, most = _bounds(name)
         if not least <= value <= most:

@@ -1,5 +1,6 @@
 """Options of this suite."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,11 @@ from hypothesis import settings
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Behind `nohup` and `&` these are ignored, by every program that a test starts, too.
+for _one, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_one) is signal.SIG_IGN:
+        signal.signal(_one, _usual)
 
 # For the tests of our own pytest plugin.
 pytest_plugins = ["pytester"]

@@ -36,6 +36,15 @@ def test_a_report_whose_host_time_has_no_steps_is_none_of_ours(tmp_path: Path) -
         from_json(json.dumps(changed).encode())
 
 
+@pytest.mark.parametrize("place", ["rule", "id"])
+def test_a_report_whose_words_would_control_a_terminal_is_none_of_ours(place: str) -> None:
+    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
+    words = changed["findings"] if place == "rule" else changed["traces"][0]["trust"]["checks"]
+    words[0][place] = "\x1b[2J"
+    with pytest.raises(msgspec.ValidationError, match="Expected a name"):
+        from_json(json.dumps(changed).encode())
+
+
 def test_of_very_many_threads_the_busiest_alone_are_compared_for_taking_turns() -> None:
     busy = [Host("aten::mm", 100 * turn, 100 * turn + 40, thread) for turn in range(50) for thread in (998, 999)]
     idlers = [Host("aten::mm", 7 * thread, 7 * thread + 3, thread) for thread in range(500)]

@@ -74,6 +74,7 @@ WAYS: dict[str, Callable[[Event], Event | None]] = {
     "missing": lambda event: {key: value for key, value in event.items() if key != "dur"},
     "zero": lambda event: event | {"dur": 0},
     "text": lambda event: event | {"dur": "a while"},
+    "truth": lambda event: event | {"dur": True},
     "years": lambda event: event | {"dur": 1e15},
     "removed": lambda event: None,
 }

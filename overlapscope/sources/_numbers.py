@@ -28,7 +28,7 @@ def to_number(value: Any) -> Decimal | None:
                 return None
     elif isinstance(value, float):
         value = repr(value)
-    elif not isinstance(value, int | Decimal):
+    elif isinstance(value, bool) or not isinstance(value, int | Decimal):
         return None
     number = _CONTEXT.create_decimal(value)
     return number if number.is_finite() else None
