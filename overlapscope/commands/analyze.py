@@ -37,7 +37,9 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("traces", nargs="+", metavar="TRACE", help="trace file, directory of traces, or pattern")
+        parser.add_argument(
+            "traces", nargs="+", metavar="TRACE", help="trace file, directory of traces, pattern, or - for stdin"
+        )
         parser.add_argument("--format", choices=FORMATS, default="terminal", help="what to print (default: terminal)")
         add_output_arguments(parser)
         parser.add_argument("--device", type=int, metavar="N", help="this device only")

@@ -31,7 +31,9 @@ class Command:
             formatter_class=parser.formatter_class,
             allow_abbrev=False,
         )
-        writes.add_argument("traces", nargs="+", metavar="TRACE", help="trace, directory of traces, pattern, or report")
+        writes.add_argument(
+            "traces", nargs="+", metavar="TRACE", help="trace, directory of traces, pattern, report, or - for stdin"
+        )
         writes.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the baseline to write")
         writes.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
         add_config_argument(writes)

@@ -54,7 +54,9 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("traces", nargs="+", metavar="TRACE", help="trace, directory of traces, pattern, or report")
+        parser.add_argument(
+            "traces", nargs="+", metavar="TRACE", help="trace, directory of traces, pattern, report, or - for stdin"
+        )
         parser.add_argument(
             "--baseline",
             metavar="FILE",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from overlapscope.commands import DONE
 from overlapscope.commands._reading import add_reading_arguments, parse_size
@@ -28,7 +27,10 @@ class Command:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "traces", nargs="*", metavar="TRACE", help="trace file, directory of traces, pattern, or report of ranks"
+            "traces",
+            nargs="*",
+            metavar="TRACE",
+            help="trace file, directory of traces, pattern, report of ranks, or - for stdin",
         )
         parser.add_argument("--port", type=_port, metavar="N", help="default: 8050, or a free one; 0: a free one")
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
@@ -45,9 +47,11 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         require_packages()
+        from overlapscope.sources.pipes import named
+
         base = args.base_path.strip("/")
         server, url = launch(
-            [Path(trace) for trace in args.traces],
+            [named(trace) for trace in args.traces],
             host=args.host,
             port=args.port,
             base=f"/{base}/" if base else "/",

@@ -28,7 +28,9 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("before", metavar="BEFORE", help="trace, directory of traces, pattern, or JSON report")
+        parser.add_argument(
+            "before", metavar="BEFORE", help="trace, directory of traces, pattern, report, or - for stdin"
+        )
         parser.add_argument("after", metavar="AFTER", help="the same, after the change")
         parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
         add_output_arguments(parser)

@@ -61,7 +61,7 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("trace", metavar="TRACE", help="trace file")
+        parser.add_argument("trace", metavar="TRACE", help="trace file, or - for stdin")
         changes = parser.add_argument_group("changes")
         for option in OPTIONS:
             _add(changes, option)
