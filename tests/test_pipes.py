@@ -44,6 +44,16 @@ def test_every_command_that_reads_a_trace_reads_a_pipe(command: tuple[str, ...])
     assert b"Traceback" not in done.stderr
 
 
+def test_the_dashboard_shows_a_pipe() -> None:
+    program = (
+        "from overlapscope import load\nfrom overlapscope.dashboard.entries import find\n"
+        "from overlapscope.sources.pipes import named\n"
+        "[one], _ = find([named('-')])\nprint(len(load(one.path).gpu_ops))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, timeout=120, input=PLAIN)
+    assert int(done.stdout) == len(load(TRACE).gpu_ops), done.stderr
+
+
 def test_a_report_comes_through_a_pipe_too() -> None:
     report = overlapscope("analyze", str(TRACE), "--format", "json").stdout
     assert overlapscope("check", "-", stdin=report).stdout == overlapscope("check", str(TRACE)).stdout
