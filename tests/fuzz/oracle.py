@@ -28,6 +28,7 @@ from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction import predict
+from overlapscope.prediction.program import replayed_unasked
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
@@ -135,7 +136,7 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
         yield "part", lambda: _narrowed(rng, trace, analysis)
     if rng.random() < 0.08:
         yield "diff", lambda: _diff(rng, case.origin, measured)
-    if rng.random() < 0.08:
+    if rng.random() < 0.08 and replayed_unasked(trace):
         yield "whatif", lambda: _whatif(rng, trace)
     if rng.random() < 0.03:
         yield "ranks", lambda: _ranks(case.origin, trace)
@@ -393,7 +394,8 @@ def _shown(text: str, width: int = WIDTH) -> None:
 
 
 def _drawn(rng: random.Random, analysis: TraceAnalysis) -> None:
-    told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62))
+    # Whoever tells a step or asks for a prediction waits for it, however many lanes there are.
+    told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62)) if replayed_unasked(analysis.trace) else None
     report = build([analysis], plain_step_ns=told_ns)
     _report(report)
     page = Page(report, verbose=True)
