@@ -114,7 +114,9 @@ EVENTS = st.one_of(
 def test_any_events_are_read_back_as_they_were(tmp_path: Path, events: list[dict[str, Any]], base: int) -> None:
     top = {"baseTimeNanoseconds": base, "distributedInfo": {"rank": 3}, "with_stack": 1, "cupti_version": "007"}
     trace = ov.load(kineto_files.write(tmp_path / "made.json", events, **top))
-    assert_same(again(trace, tmp_path / "again.json"), trace)
+    # A size that no copy can have is not written.
+    written = replace(trace, damage=replace(trace.damage, impossible_sizes={}))
+    assert_same(again(trace, tmp_path / "again.json"), written)
 
 
 def test_viewers_find_names_and_arrows(tmp_path: Path) -> None:

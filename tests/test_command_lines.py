@@ -415,7 +415,7 @@ def test_a_program_that_is_run_keeps_its_exit_code(ends: int, script: str, stder
 def test_our_own_failure_behind_a_program_is_told_and_leaves_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import overlapscope.recorder.program as ours\n"
-        "def fail(self):\n    raise KeyError('ours')\n"
+        "def fail(self, **options):\n    raise KeyError('ours')\n"
         "ours.ProgramRecording.finish = fail\n"
     )
     done = process("$O run program.py; echo $?", directory=tmp_path)

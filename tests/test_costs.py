@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.prediction import program
 from overlapscope.prediction.predict import parse
 from overlapscope.prediction.savings import Savings
 from overlapscope.report import build
@@ -106,7 +107,7 @@ def test_a_step_alone_is_not_replayed() -> None:
 
 
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_costs, "MOST_OPS", 10)
+    monkeypatch.setattr(program, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
     assert (finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns)
 
