@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import math
 import random
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +26,7 @@ from overlapscope.budgets import config
 from overlapscope.budgets.check import check
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.commands import main
 from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
 from overlapscope.errors import OverlapscopeError, UsageError
@@ -99,6 +102,8 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
             found.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
         return None
 
+    if rng.random() < 0.01:
+        tried("check command", lambda: _command(case, path))
     if SAVED in case.tells:
         tried("read baseline", lambda: _against(path))
         report = tried("read report", lambda: read_report([path], limit_bytes=LIMIT_BYTES, cache=False))
@@ -355,6 +360,16 @@ def _refused(report: Report) -> None:
     except UsageError:
         return
     raise Wrong("a predicted timeline is judged")
+
+
+def _command(case: Case, path: Path) -> None:
+    """The exit codes are those of the documentation, and wrong input is told in a sentence."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main(["check", str(path), "--no-cache", "--max-size", str(LIMIT_BYTES)])
+    _must(code in (0, 1, 2, 3), "an exit code that check does not have", code, err.getvalue()[-2000:])
+    _must(code == 2 or out.getvalue(), "check says nothing", code)
+    _must(code != 2 or err.getvalue(), "wrong input is not told", code)
+    _must(code != 0 or not {COPIES_LOST, PREDICTED} & case.tells, "an untrusted file passes", out.getvalue())
 
 
 # -- what was saved
