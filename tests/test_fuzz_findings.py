@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from overlapscope import analyze, load
+from overlapscope.marks import METADATA, PLAIN_STEPS
 from overlapscope.prediction.turns import Relation, relations
 from overlapscope.report import from_json, to_json
 from tests.helpers import Host, make_trace
@@ -52,3 +53,20 @@ def test_of_very_many_threads_the_busiest_alone_are_compared_for_taking_turns() 
     found = relations(make_trace(cpu_ops=[*idlers, *busy]), threads)
     assert found[500, 501] == Relation.BESIDE
     assert len(found) < len(threads)
+
+
+def test_plain_steps_in_a_file_of_very_many_threads_replay_nothing(tmp_path: Path) -> None:
+    numbers = range(400)
+    events = [
+        event
+        for number in numbers
+        for event in (call(10.0 * number, 2.0, number, tid=number), kernel(10.0 * number + 3, 5.0, correlation=number))
+    ]
+    timed = {"host_ns": [4_000_000] * 12, "device_ns": []}
+    plain = {METADATA: {PLAIN_STEPS: {"before": timed, "after": timed}}}
+    few, many = (
+        analyze(load(write(tmp_path / f"{len(some)}.json", some, **plain))).devices[0].plain
+        for some in (events[:100], events)
+    )
+    assert few is not None and few.origin == "measured"
+    assert many is None

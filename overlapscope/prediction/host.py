@@ -87,7 +87,7 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     ops = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
     made = [calls.start_ns[mine] for mine in members]
     for taker, mine in enumerate(members):
-        other = _last_ended(calls, mine, ended, [members[giver] for giver in np.flatnonzero(tied[taker]).tolist()])
+        other = _last_ended(calls, mine, ended, [members[giver] for giver in tied[taker]])
         for call, giving in zip(mine[other >= 0].tolist(), other[other >= 0].tolist(), strict=True):
             giver = int(calls.thread[giving])
             if engine[taker] or _silent(ops[taker], made[giver], int(ended[call]), int(calls.end_ns[giving])):
@@ -119,8 +119,9 @@ def _silent(ops_ns: I64, made_ns: I64, since: int, until: int) -> bool:
     return bool(low == high)
 
 
-def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[Bool, Bool, int]:
-    """Which thread (row) may go on when which (column) has made a call, which are autograd's own, and the main one.
+def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bool, int]:
+    """For each thread those that it may go on after when they have made a call, ascending; which are autograd's own;
+    and the main one.
 
     Threads that take turns are tied. Autograd runs backward passes on threads of its own while the one that called it
     waits: these are tied to the main thread and to each other unless they are seen to work side by side, and so is the
@@ -131,13 +132,14 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[Bool, Bool, int]:
     engine[main] = False
     autograds = engine.copy()
     autograds[main] = True
-    tied = np.zeros((len(threads), len(threads)), np.bool_)
+    tied: list[list[int]] = [[] for _ in range(len(threads))]
     speaks = np.isin(threads[main], trace.cpu_ops.thread)
     for (one, other), relation in relations(trace, threads.tolist()).items():
         possible = relation == Relation.UNKNOWN
         both = possible and bool(autograds[one] and autograds[other])
-        tied[one, other] = relation == Relation.TURNS or both or (possible and one == main and speaks)
-        tied[other, one] = relation == Relation.TURNS or both or (possible and other == main and speaks)
+        for taker, giver in ((one, other), (other, one)):
+            if relation == Relation.TURNS or both or (possible and taker == main and speaks):
+                tied[taker].append(giver)
     return tied, engine, main
 
 

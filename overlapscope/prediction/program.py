@@ -75,7 +75,11 @@ def _idle_for(part: P, more_ns: int) -> P:
 
 def replayed_unasked(trace: Trace) -> bool:
     """Whether a recording is small enough, in ops and in lanes, to be replayed without being asked to."""
-    if len(trace.gpu_ops) > MOST_OPS or len(trace.devices) > _MOST_DEVICES:
+    return len(trace.gpu_ops) <= MOST_OPS and _of_few_lanes(trace)
+
+
+def _of_few_lanes(trace: Trace) -> bool:
+    if len(trace.devices) > _MOST_DEVICES:
         return False
     streams = len(distinct_rows((trace.gpu_ops.device, trace.gpu_ops.stream)))
     return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
@@ -85,13 +89,16 @@ def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool
     """The plain program of an analysed recording; `told_ns` is the length of its step where somebody knows it.
 
     None where the step is neither told nor timed, and not asked to be estimated, or the recording is too large for that
-    or cannot be replayed; for a prediction, which is no recording; and without GPU activity.
+    or cannot be replayed; where it is not told and the recording has more devices, streams and threads than programs
+    do; for a prediction, which is no recording; and without GPU activity.
     """
     trace = analysis.trace
     if trace.predicted_by is not None or not analysis.devices:
         return None
+    if told_ns is None and not _of_few_lanes(trace):
+        return None
     untold = told_ns is None and trace.plain_steps == PlainSteps()
-    if untold and (not estimate or not replayed_unasked(trace)):
+    if untold and (not estimate or len(trace.gpu_ops) > MOST_OPS):
         return None
     try:
         return _found(analysis, told_ns, estimate=estimate)

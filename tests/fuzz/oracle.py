@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import math
 import random
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,10 +26,12 @@ from overlapscope.budgets import config
 from overlapscope.budgets.check import check
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.commands import main
 from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction import predict
+from overlapscope.prediction.program import replayed_unasked
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
@@ -98,6 +102,8 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
             found.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
         return None
 
+    if rng.random() < 0.01:
+        tried("check command", lambda: _command(case, path))
     if SAVED in case.tells:
         tried("read baseline", lambda: _against(path))
         report = tried("read report", lambda: read_report([path], limit_bytes=LIMIT_BYTES, cache=False))
@@ -135,7 +141,7 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
         yield "part", lambda: _narrowed(rng, trace, analysis)
     if rng.random() < 0.08:
         yield "diff", lambda: _diff(rng, case.origin, measured)
-    if rng.random() < 0.08:
+    if rng.random() < 0.08 and replayed_unasked(trace):
         yield "whatif", lambda: _whatif(rng, trace)
     if rng.random() < 0.03:
         yield "ranks", lambda: _ranks(case.origin, trace)
@@ -356,6 +362,16 @@ def _refused(report: Report) -> None:
     raise Wrong("a predicted timeline is judged")
 
 
+def _command(case: Case, path: Path) -> None:
+    """The exit codes are those of the documentation, and wrong input is told in a sentence."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main(["check", str(path), "--no-cache", "--max-size", str(LIMIT_BYTES)])
+    _must(code in (0, 1, 2, 3), "an exit code that check does not have", code, err.getvalue()[-2000:])
+    _must(code == 2 or out.getvalue(), "check says nothing", code)
+    _must(code != 2 or err.getvalue(), "wrong input is not told", code)
+    _must(code != 0 or not {COPIES_LOST, PREDICTED} & case.tells, "an untrusted file passes", out.getvalue())
+
+
 # -- what was saved
 
 _RELATIVE = {"step_time": {"max_increase": "5 %"}, "efficiency_pct": {"max_decrease": "5 %"}}
@@ -393,7 +409,8 @@ def _shown(text: str, width: int = WIDTH) -> None:
 
 
 def _drawn(rng: random.Random, analysis: TraceAnalysis) -> None:
-    told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62))
+    # Whoever tells a step or asks for a prediction waits for it, however many lanes there are.
+    told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62)) if replayed_unasked(analysis.trace) else None
     report = build([analysis], plain_step_ns=told_ns)
     _report(report)
     page = Page(report, verbose=True)
