@@ -214,17 +214,15 @@ def test_a_launch_without_its_op_tells_what_is_lost(call: str, parts: set[Part])
 
 
 @pytest.mark.parametrize(
-    ("start", "length", "size", "lost"),
+    ("start", "length", "lost"),
     [
-        (10_007, 0, 4, True),  # the file has nanoseconds
-        (10_007, 1, 512 << 20, True),
-        (10_007, 10_000, 512, False),
-        (10_000, 0, 4, False),  # whole microseconds: it took less than one
-        (10_000, 0, 64 << 20, True),
+        (10_007, 0, True),  # the file has nanoseconds
+        (10_007, 10_000, False),
+        (10_000, 0, False),  # whole microseconds: it took less than one
     ],
 )
-def test_a_copy_has_a_duration_that_can_be_true(start: int, length: int, size: int, lost: bool) -> None:
-    ops = [Op(Kind.H2D, start, start + length, launch=(0, 1000), call="cudaMemcpyAsync", size=size)]
+def test_a_copy_takes_time(start: int, length: int, lost: bool) -> None:
+    ops = [Op(Kind.H2D, start, start + length, launch=(0, 1000), call="cudaMemcpyAsync", size=4)]
     ops.append(Op(Kind.H2D, start + 20_000, start + 21_000, launch=(2000, 3000), call="cudaMemcpyAsync", size=512))
     assert ("copies" in analyze_trace(make_trace(ops)).result.trust.lost) == lost
 
