@@ -15,7 +15,7 @@ _WIDEST: Final = 2**63
 _INSTANTS: Final = ("start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
 """Times of this file or that clock, which may be before nought."""
 
-_NAMES: Final = ("rule", "id")
+_NAMES: Final = ("rule", "id", "cause", "source_kind", "target_kind")
 """Words of ours, which are printed as they are. What a trace calls its ops and ranges may be anything."""
 
 

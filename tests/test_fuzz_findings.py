@@ -13,7 +13,7 @@ from overlapscope.marks import METADATA, PLAIN_STEPS
 from overlapscope.prediction.turns import Relation, relations
 from overlapscope.report import from_json, to_json
 from tests.helpers import Host, make_trace
-from tests.kineto_files import call, host, kernel, write
+from tests.kineto_files import call, host, kernel, memcpy, write
 
 
 def test_a_report_reads_back_whatever_the_ids_of_threads(tmp_path: Path) -> None:
@@ -37,13 +37,32 @@ def test_a_report_whose_host_time_has_no_steps_is_none_of_ours(tmp_path: Path) -
         from_json(json.dumps(changed).encode())
 
 
-@pytest.mark.parametrize("place", ["rule", "id"])
+@pytest.mark.parametrize("place", ["rule", "id", "cause", "target_kind"])
 def test_a_report_whose_words_would_control_a_terminal_is_none_of_ours(place: str) -> None:
     changed = json.loads(to_json(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
-    words = changed["findings"] if place == "rule" else changed["traces"][0]["trust"]["checks"]
-    words[0][place] = "\x1b[2J"
+    [trace] = changed["traces"]
+    [device] = trace["devices"]
+    within = {"rule": changed["findings"], "id": trace["trust"]["checks"], "cause": device["evidence"]}
+    within.get(place, device["copies"])[0][place] = "\x1b[2J"
     with pytest.raises(msgspec.ValidationError, match="Expected a name"):
         from_json(json.dumps(changed).encode())
+
+
+def test_an_estimate_holds_its_middle_where_a_replay_takes_longer_than_the_recording(tmp_path: Path) -> None:
+    events = [
+        host("user_annotation", "ProfilerStep#3", 1858.179, 895.683),
+        call(0.0, 0.321, 98, name="cudaGraphLaunch"),
+        memcpy(118.101, 40.672, stream=45, correlation=0),
+        memcpy(160.117, 40.544, stream=61, correlation=98),
+        kernel(185.365, 7.168, correlation=98),
+        call(172.971, 7.902, 68),
+        call(1958.202, 3.916, 56, name="cudaMemcpyAsync"),
+        memcpy(1993.074, 40.512, stream=7, correlation=56),
+        memcpy(2035.314, 40.288, stream=41, correlation=98),
+    ]
+    [device] = analyze(load(write(tmp_path / "trace.json", events))).devices
+    assert device.plain is not None
+    assert device.plain.low_ns <= device.plain.step_ns <= device.plain.high_ns
 
 
 def test_of_very_many_threads_the_busiest_alone_are_compared_for_taking_turns() -> None:
