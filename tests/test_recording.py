@@ -24,7 +24,7 @@ from overlapscope.errors import RecordingFailed, UsageError
 from overlapscope.recorder import all_threads
 from overlapscope.recorder.current import current
 from overlapscope.recorder.destination import Destination, Rank, rank_of
-from overlapscope.recorder.memory_guard import MemoryGuard, bound, taken_bytes
+from overlapscope.recorder.memory_guard import bound, taken_bytes
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
@@ -668,15 +668,19 @@ class TestMemoryGuard:
 
     @pytest.mark.parametrize("stacks", [False, True])
     def test_weights_that_the_program_loads_do_not_count(self, stacks: bool) -> None:
-        torch.empty(8 * MB // 4)  # Once one has been freed, malloc maps none of that size any more.
-        kept: list[Any] = []
-        seemed = threading.Event()
-        guard = MemoryGuard(self.LIMIT, seemed.set, stacks=stacks)
-        until = time.monotonic() + PATIENCE_S
-        while not seemed.wait(0.02) and time.monotonic() < until:
-            kept.append(torch.ones(5 * MB // 4))
-        assert guard.exceeded_bytes is None
-        guard.stop()
+        # In a process of its own: what a process of many tests has freed lies where a program's weights do not.
+        program = (
+            "import threading, time, torch\n"
+            "from overlapscope.recorder.memory_guard import MemoryGuard\n"
+            f"torch.empty({8 * MB // 4})\n"  # Once one has been freed, malloc maps none of that size any more.
+            "kept, seemed = [], threading.Event()\n"
+            f"guard = MemoryGuard({self.LIMIT}, seemed.set, stacks={stacks})\n"
+            f"until = time.monotonic() + {PATIENCE_S}\n"
+            "while not seemed.wait(0.02) and time.monotonic() < until:\n"
+            f"    kept.append(torch.ones({5 * MB // 4}))\n"
+            "assert guard.exceeded_bytes is None and kept\n"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=4 * PATIENCE_S)
 
     @pytest.mark.parametrize(
         ("taken", "grown", "elapsed_s", "expected"),
