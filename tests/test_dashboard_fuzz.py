@@ -192,14 +192,14 @@ def mutated(post: dict[str, Any], draw: random.Random) -> dict[str, Any]:
         if what == 0:
             del inside[last]
         elif what == 1 and isinstance(inside, list):
-            inside.append(inside[last])
+            inside.append(copy.deepcopy(inside[last]))
         elif what == 2:
             source: Any = post
             for step in draw.choice(found):
                 source = source[step]
             inside[last] = copy.deepcopy(source)
         else:
-            inside[last] = draw.choice(NASTY)
+            inside[last] = copy.deepcopy(draw.choice(NASTY))
     return post
 
 
