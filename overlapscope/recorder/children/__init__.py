@@ -6,7 +6,6 @@ program starts, through PYTHONPATH. It waits until the program there imports tor
 
 from __future__ import annotations
 
-import functools
 import glob
 import json
 import multiprocessing
@@ -25,6 +24,7 @@ from overlapscope.errors import UsageError
 from overlapscope.recorder._torch_import import when_torch_is_imported
 from overlapscope.recorder.destination import Destination, rank_of
 from overlapscope.recorder.program import ProgramRecording
+from overlapscope.recorder.wrapping import around
 
 _SITE = Path(__file__).parent / "site"
 _ROOT = Path(__file__).parents[3]
@@ -125,13 +125,10 @@ class Started:
 
 
 def _before(owner: type, name: str, call: Callable[..., None]) -> None:
-    method = getattr(owner, name)
-
-    @functools.wraps(method)
-    def called(*args: Any, **options: Any) -> Any:
+    def called(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         # Arguments may be wrong, which is for the method to say.
         with suppress(Exception):
             call(*args, **options)
         return method(*args, **options)
 
-    setattr(owner, name, called)
+    around(owner, name, called)
