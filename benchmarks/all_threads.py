@@ -28,7 +28,7 @@ import torch
 import overlapscope
 from overlapscope.recorder import all_threads
 from overlapscope.recorder.session import Metadata, Options, Session
-from overlapscope.trace import PlainSteps
+from overlapscope.trace.model import PlainSteps
 
 ROUNDS, WARM_UP, STEPS, THREADS, REQUESTS = 7, 3, 30, 4, 32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

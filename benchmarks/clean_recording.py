@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.sources import load
+from overlapscope.reading import load
 
 STEPS_AHEAD, STEPS = 40, 6
 NAMES = {"torch_profiler": "torch.profiler alone", "overlapscope": "overlapscope.record"}

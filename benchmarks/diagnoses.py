@@ -15,7 +15,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.laboratory import store, truth
 from overlapscope.laboratory.comparison import compare
 from overlapscope.laboratory.results import Results
-from overlapscope.sources import load
+from overlapscope.reading import load
 from overlapscope.views.laboratory import markdown as laboratory_markdown
 
 ROOT = Path(__file__).parents[1]

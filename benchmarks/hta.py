@@ -21,8 +21,8 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.hta import trace_analysis
 from overlapscope.hta.catalog import ANALYSES
 from overlapscope.hta.package import quiet
-from overlapscope.sources import load
-from overlapscope.trace import Kind, Trace
+from overlapscope.reading import load
+from overlapscope.trace.model import Kind, Trace
 
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT / "traces"

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 import overlapscope as ov
-from overlapscope.report import to_json
+from overlapscope.report.model import to_json
 
 LAUNCHES = (1_250, 2_500, 5_000)
 MANY = {"one of each": {}, "256 devices": {"devices": 256}} | {

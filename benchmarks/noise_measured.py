@@ -35,8 +35,8 @@ from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Change, DeviceDiff
 from overlapscope.compare.pair import Pair, Row, Side, side
 from overlapscope.compare.steps import averaged
-from overlapscope.report import Report, build
-from overlapscope.sources import load
+from overlapscope.reading import load
+from overlapscope.report.model import Report, build
 
 ROOT = Path(__file__).parents[1]
 ARCHIVE = ROOT / "tests" / "repeats.tar.xz"

@@ -14,7 +14,7 @@ from benchmarks.plain_runs import BEFORE, WAYS, Machine, Pair, trace_path, varia
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.errors import UsageError
 from overlapscope.prediction.result import Estimate
-from overlapscope.trace import PlainSteps, TimedSteps
+from overlapscope.trace.model import PlainSteps, TimedSteps
 
 PROCESSES = 2
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.plain_evaluation import Predicted, Recorded, error_pct
 from benchmarks.plain_runs import BEFORE, Machine
 from benchmarks.whatif_page import milliseconds
-from overlapscope.words import clean
+from overlapscope.base.words import clean
 
 TEXT = Path(__file__).with_name("plain_page.md")
 """The page around the tables."""

@@ -24,12 +24,12 @@ from typing import Any
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.report import build, to_json
-from overlapscope.sources import kineto
-from overlapscope.sources._crew import Crew
-from overlapscope.sources._cuts import boundaries
-from overlapscope.sources._events import fast_events
-from overlapscope.sources.files import BLOCK_BYTES
+from overlapscope.reading import kineto
+from overlapscope.reading._crew import Crew
+from overlapscope.reading._cuts import boundaries
+from overlapscope.reading._events import fast_events
+from overlapscope.reading.files import BLOCK_BYTES
+from overlapscope.report.model import build, to_json
 
 _ALONE = Crew(processes=1)
 _MOST = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.trace import (
+from overlapscope.trace.model import (
     I64,
     Collectives,
     DeviceAnnotations,

@@ -16,7 +16,7 @@ import msgspec
 from benchmarks.noise_measured import unpack
 from overlapscope.prediction import predict
 from overlapscope.prediction.result import WhatIf
-from overlapscope.sources import load
+from overlapscope.reading import load
 
 TRACES = Path(__file__).parents[1] / "traces"
 LIST = Path(__file__).with_name("whatif_pairs.toml")

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.whatif_evaluation import TRACES, Evaluation, Row, experiment_of, folders, name_of, place_of
+from overlapscope.base.words import clean
 from overlapscope.laboratory import store
 from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.result import WhatIf
-from overlapscope.words import clean
 
 TEXT = Path(__file__).with_name("whatif_page.md")
 """The page around the tables."""

@@ -12,7 +12,7 @@ from benchmarks.whatif_page import milliseconds
 from overlapscope.laboratory import store
 from overlapscope.prediction import predict
 from overlapscope.prediction.result import WhatIf
-from overlapscope.sources import load
+from overlapscope.reading import load
 
 _ALIKE = (0.85, 2.5)
 """Between which multiples of the time without a profiler a recorded step is the same step; other variants were timed by

@@ -14,7 +14,7 @@ from overlapscope.prediction.after import predicted_trace
 from overlapscope.prediction.build import build
 from overlapscope.prediction.hardware import find_hardware
 from overlapscope.prediction.replay import replay
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 
 OPS = 1_000_000
 LIMIT_S = 10

@@ -17,8 +17,8 @@ from overlapscope.prediction.base import prepare
 from overlapscope.prediction.graph import Graph, Why
 from overlapscope.prediction.periods import step_times
 from overlapscope.prediction.replay import replay
-from overlapscope.sources import load
-from overlapscope.trace import Memory
+from overlapscope.reading import load
+from overlapscope.trace.model import Memory
 
 PROCESSES = 2
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from overlapscope.version import __version__
+
 if TYPE_CHECKING:
     from overlapscope import hta
     from overlapscope.api import analyze, check, diff, load, whatif
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
 
 __all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "step", "whatif"]
-__version__ = "0.1.0"
-
 
 _PLACES = {
     "analyze": ("overlapscope.api", "analyze"),

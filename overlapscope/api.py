@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.errors import UsageError
-from overlapscope.report import Report, build
-from overlapscope.sources import load
-from overlapscope.trace import Trace
+from overlapscope.reading import load
+from overlapscope.report.model import Report, build
+from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.budgets.verdicts import CheckResult
@@ -83,7 +83,7 @@ def check(
     from overlapscope.budgets import check as checking
     from overlapscope.budgets.config import from_mapping
     from overlapscope.budgets.settings import Settings
-    from overlapscope.reading import read_baseline
+    from overlapscope.inputs import read_baseline
 
     told = Settings() if settings is None else from_mapping(settings, "settings")
     told = replace(told, allow_predicted=allow_predicted)
@@ -127,7 +127,7 @@ def whatif(
 
 
 def _report(job: Job, plain_step_ns: int | None = None) -> Report:
-    from overlapscope.reading import TOLD_OF_A_REPORT, read_report
+    from overlapscope.inputs import TOLD_OF_A_REPORT, read_report
 
     if isinstance(job, Report):
         if plain_step_ns is not None:

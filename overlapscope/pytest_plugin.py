@@ -30,8 +30,8 @@ from overlapscope.errors import ConfigError, MissingPackage, OverlapscopeError, 
 if TYPE_CHECKING:
     from overlapscope.budgets.settings import Settings
     from overlapscope.recorder.recording import Recording
-    from overlapscope.report import Report
-    from overlapscope.trace import Trace
+    from overlapscope.report.model import Report
+    from overlapscope.trace.model import Trace
 
 __all__ = ["OverlapProfile", "assert_overlap", "overlap"]
 
@@ -254,7 +254,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     try:
         failure = _judged(item)
     except OverlapscopeError as error:
-        from overlapscope.words import clean
+        from overlapscope.base.words import clean
 
         failure = clean(str(error))
     if failure is not None:
@@ -272,7 +272,7 @@ def _judged(item: pytest.Item) -> str | None:
             f"marked with {_MARKER}, but nothing was recorded: take the fixture {_FIXTURE}, and run what is to be "
             f"judged inside `with {_FIXTURE} as recording:`."
         )
-    from overlapscope.words import clean
+    from overlapscope.base.words import clean
 
     verdicts, texts = [], []
     for recording in profile.recordings:
@@ -305,7 +305,7 @@ def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
     known = inspect.signature(overlap).parameters
     for name in limits:
         if name not in known:
-            from overlapscope.words import did_you_mean
+            from overlapscope.base.words import did_you_mean
 
             raise UsageError(
                 f"{whose}: there is no keyword {name!r}{did_you_mean(name, known)}; keywords: {', '.join(known)}."
@@ -316,8 +316,8 @@ def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
 def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
     """Whatever it is, analysed. Raises UnreadableTrace."""
     from overlapscope.api import analyze
-    from overlapscope.reading import read_report
-    from overlapscope.report import Report
+    from overlapscope.inputs import read_report
+    from overlapscope.report.model import Report
 
     if isinstance(trace, Report):
         return trace
@@ -326,9 +326,9 @@ def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
 
 def _check(report: Report, settings: Settings) -> tuple[bool, str]:
     """Whether it passes, and the text that `overlapscope check` prints."""
+    from overlapscope.base.words import clean
     from overlapscope.budgets.check import check
     from overlapscope.views.check.text import render
-    from overlapscope.words import clean
 
     result = check(report, settings)
     return result.outcome == "pass", "\n".join((render(result).strip(), *map(clean, result.warnings)))

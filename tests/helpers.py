@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from overlapscope.marks import METADATA, PLAIN_STEPS
-from overlapscope.trace import (
+from overlapscope.base.marks import METADATA, PLAIN_STEPS
+from overlapscope.trace.model import (
     Collectives,
     DeviceAnnotations,
     GpuOps,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from overlapscope.trace import Kind, Memory, Trace
+from overlapscope.trace.model import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, make_trace
 
 CALL, LATENCY, GAP, RETURN, STAGING = 5 * US, 6 * US, 1 * US, 4 * US, 80 * US

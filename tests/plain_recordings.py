@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from overlapscope.trace import Kind, Trace
+from overlapscope.trace.model import Kind, Trace
 from tests.helpers import MS, US, Host, Op, make_trace
 
 LAUNCH, LATENCY, GAP, RETURN = 2_200, 10 * US, 1 * US, 4 * US

@@ -11,7 +11,7 @@ import numpy as np
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import CommKernels, ReducedRank, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable
-from overlapscope.sources import load
+from overlapscope.reading import load
 
 DDP = Path(__file__).parents[1] / "traces" / "ddp"
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m|`@everyone`"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Trust
-from overlapscope.intervals import union
+from overlapscope.base.intervals import union
 from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank, StepFigures
 
 

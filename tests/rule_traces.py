@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overlapscope.trace import Kind, Memory, Trace
+from overlapscope.trace.model import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, Wait, make_trace
 
 MIB = 1 << 20

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.errors import UnreadableTrace
-from overlapscope.report import build, to_json
-from overlapscope.sources import load
-from overlapscope.trace import Kind, Memory
-from overlapscope.views import annotated
+from overlapscope.export import annotated
+from overlapscope.reading import load
+from overlapscope.report.model import build, to_json
+from overlapscope.trace.model import Kind, Memory
 from tests import kineto_files
 from tests.helpers import Host, Op, make_trace
 from tests.test_sums import gpu_ops

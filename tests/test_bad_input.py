@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from overlapscope import analyze
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.report import to_json
-from overlapscope.sources import _stream, files, load
-from overlapscope.trace import Damage, Trace
+from overlapscope.reading import _stream, files, load
+from overlapscope.report.model import to_json
+from overlapscope.trace.model import Damage, Trace
 
 DATA = Path(__file__).parents[1] / "traces"
 REAL = DATA / "known_causes" / "host_sync.json.gz"

@@ -25,7 +25,7 @@ from overlapscope.budgets.verdicts import CheckResult, Verdict
 from overlapscope.commands import main
 from overlapscope.compare.steps import compared
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import read_report
+from overlapscope.inputs import read_report
 from overlapscope.views.check import openmetrics
 from tests.stepped_traces import write_steps
 

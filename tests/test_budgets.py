@@ -16,7 +16,7 @@ from overlapscope.budgets.samples import of_steps, of_window, series
 from overlapscope.budgets.settings import DEFAULT_FORBID, DEFAULT_RELATIVE, Budget, Patterns
 from overlapscope.budgets.verdicts import Subject, Unit
 from overlapscope.errors import ConfigError
-from overlapscope.reading import read_report
+from overlapscope.inputs import read_report
 from overlapscope.rules import all_rules
 
 UNITS: tuple[Unit, ...] = ("ns", "pct", "gb_per_s")

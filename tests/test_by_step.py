@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 from tests.helpers import Host, Op, Wait, make_trace
 from tests.test_sums import gpu_ops, host_events, running, steps, waits
 

@@ -29,13 +29,13 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
 from overlapscope.dashboard.library import Library
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.report import build, to_json
-from overlapscope.sources import LIMIT_BYTES, cache_file, cache_folder, kineto
-from overlapscope.sources._crew import Crew
-from overlapscope.sources.cache import READER_DIGEST, Cache, Opening, reader_files
-from overlapscope.sources.cache_file import BrokenFile, Stored
-from overlapscope.sources.cache_folder import Folder
-from overlapscope.trace import Damage, Kind, Table, Trace
+from overlapscope.reading import LIMIT_BYTES, cache_file, cache_folder, kineto
+from overlapscope.reading._crew import Crew
+from overlapscope.reading.cache import READER_DIGEST, Cache, Opening, reader_files
+from overlapscope.reading.cache_file import BrokenFile, Stored
+from overlapscope.reading.cache_folder import Folder
+from overlapscope.report.model import build, to_json
+from overlapscope.trace.model import Damage, Kind, Table, Trace
 from tests.helpers import MS, TRACES, Host, Op, Wait, make_trace, recordings
 from tests.kineto_files import kernel, write
 
@@ -415,13 +415,13 @@ def test_an_entry_of_another_reader_is_not_taken_and_makes_room(tmp_path: Path) 
 
 def test_the_digest_of_the_reader_covers_all_that_it_is_made_of() -> None:
     code = (
-        f"import sys\nfrom overlapscope.sources import kineto\nkineto.read({str(SMALL)!r})\n"
+        f"import sys\nfrom overlapscope.reading import kineto\nkineto.read({str(SMALL)!r})\n"
         "files = [module.__file__ for name, module in sys.modules.items() if name.startswith('overlapscope')]\n"
         "print(*files, sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    # The version counts besides; errors and sizes have no say in what is read.
-    told = {"__init__.py", "errors.py", "sizes.py"}
+    # The version counts besides; errors have no say in what is read.
+    told = {"__init__.py", "base/__init__.py", "trace/__init__.py", "version.py", "errors.py"}
     package = Path(ov.__file__).parent
     needed = {Path(line) for line in done.stdout.split()} - {package / name for name in told}
     assert needed <= set(reader_files())
@@ -434,10 +434,10 @@ _FORKS = """
 import os, random, signal, sys, time
 from pathlib import Path
 import pyarrow
-from overlapscope.sources import kineto
-from overlapscope.sources._crew import Crew
-from overlapscope.sources.cache import Cache, Opening
-from overlapscope.sources.cache_folder import Folder
+from overlapscope.reading import kineto
+from overlapscope.reading._crew import Crew
+from overlapscope.reading.cache import Cache, Opening
+from overlapscope.reading.cache_folder import Folder
 
 def columns(trace):
     return [trace.names, trace.gpu_ops.start_ns.tobytes(), trace.cpu_ops.thread.tobytes(), trace.damage, trace.rank]

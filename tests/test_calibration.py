@@ -14,7 +14,7 @@ from overlapscope.prediction import calibration
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.constants import Constants, SizedTime
 from overlapscope.prediction.observe import observe
-from overlapscope.sources import load
+from overlapscope.reading import load
 from overlapscope.views.laboratory.calibration import summary
 
 TRACES = Path("traces")

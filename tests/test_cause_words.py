@@ -6,8 +6,8 @@ from pathlib import Path
 
 import overlapscope as ov
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
-from overlapscope.views.check_words import AFFECTS
+from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
+from overlapscope.report.check_words import AFFECTS
 
 TRACE = Path(__file__).parents[1] / "traces" / "gpt2_train.json.gz"
 

@@ -12,8 +12,8 @@ import pytest
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.sources import load
-from overlapscope.trace import Kind, Memory, Trace
+from overlapscope.reading import load
+from overlapscope.trace.model import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, Wait, make_trace, recordings
 
 DATA = Path(__file__).parents[1] / "traces"

@@ -16,14 +16,15 @@ from hypothesis.extra import numpy as hnp
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
-from overlapscope.report import build
-from overlapscope.sources import load
-from overlapscope.trace import Kind, Memory, Trace
-from overlapscope.views import charts, grids
+from overlapscope.reading import load
+from overlapscope.report import grids
+from overlapscope.report.model import build
+from overlapscope.report.page import Page, Section
+from overlapscope.report.scale import unit_of
+from overlapscope.trace.model import Kind, Memory, Trace
+from overlapscope.views import charts
 from overlapscope.views.charts.bandwidth import choose
 from overlapscope.views.charts.steps import MOST_BARS, chosen
-from overlapscope.views.page import Page, Section
-from overlapscope.views.scale import unit_of
 from tests.helpers import US, Host, Op, make_trace
 
 TRACES = sorted(Path("traces/known_causes").glob("*.json.gz")) + [

@@ -22,8 +22,8 @@ from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.settings import Budget, Ranks, Settings
 from overlapscope.budgets.verdicts import CheckResult, Verdict, schema
 from overlapscope.commands import main
-from overlapscope.reading import read_report
-from overlapscope.report import Report
+from overlapscope.inputs import read_report
+from overlapscope.report.model import Report
 from tests.stepped_traces import write_steps
 
 OFFLOAD = "traces/laboratory/offload_pipeline/one_stream.trace.json.gz"

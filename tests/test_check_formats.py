@@ -23,13 +23,13 @@ from prometheus_client import parser as prometheus
 from prometheus_client.openmetrics import parser as open_metrics
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.base.words import clean
 from overlapscope.budgets.check import check
 from overlapscope.budgets.settings import Budget, Patterns, Settings
 from overlapscope.budgets.verdicts import CheckResult, Reason, Subject, Verdict
-from overlapscope.report import build
-from overlapscope.trace import Kind
+from overlapscope.report.model import build
+from overlapscope.trace.model import Kind
 from overlapscope.views.check import github, gitlab, html, junit, markdown, openmetrics, shown
-from overlapscope.words import clean
 from tests.check_results import every_kind, forbidden, part, passed, result, unknown, verdict
 from tests.helpers import MS, US, Host, Op, make_trace
 

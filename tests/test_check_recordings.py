@@ -13,7 +13,7 @@ import pytest
 
 from overlapscope.budgets.check import check
 from overlapscope.budgets.verdicts import CheckResult
-from overlapscope.reading import read_report
+from overlapscope.inputs import read_report
 
 LABORATORY = Path("traces/laboratory")
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import overlapscope as ov
-from overlapscope.trace import Table, Trace
-from overlapscope.views import chrome_trace
+from overlapscope.export import chrome_trace
+from overlapscope.trace.model import Table, Trace
 from tests import kineto_files
 
 TRACES = Path(__file__).parents[1] / "traces"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from overlapscope import __version__
 from overlapscope.commands import COMMANDS, main
 from overlapscope.commands._reading import parse_size
+from overlapscope.version import __version__
 
 DATA = Path("traces")
 PIPELINE = str(DATA / "pipeline_1stream.json.gz")
@@ -316,7 +316,7 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("overlapscope.sources.look", interrupted)
+    monkeypatch.setattr("overlapscope.reading.look", interrupted)
     assert main(["analyze", PIPELINE]) == 130
     assert capsys.readouterr().err == ""
 
@@ -341,7 +341,7 @@ def test_ops_that_take_no_time_are_no_gpu_activity(tmp_path: Path, capsys: pytes
 
 def test_a_report_of_a_file_whose_name_is_no_text_can_be_written_in_python(tmp_path: Path) -> None:
     import overlapscope as ov
-    from overlapscope.report import from_json, to_json
+    from overlapscope.report.model import from_json, to_json
 
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.json.gz"))
     path.write_bytes(Path(PIPELINE).read_bytes())

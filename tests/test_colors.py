@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.lanes import CATEGORIES
-from overlapscope.views.colors import palette
+from overlapscope.documents.colors import palette
+from overlapscope.timeline import CATEGORIES
 
 BOTH = pytest.mark.parametrize("dark", [False, True])
 APART = ("compute", "comm", "h2d-pinned", "d2h-pinned", "exposed-copy", "idle")

@@ -327,9 +327,9 @@ def test_an_error_that_nobody_foresaw_is_no_failed_budget(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    for place in ("overlapscope.reading.look", "overlapscope.ranks.files.expand", "overlapscope.sources.look"):
+    for place in ("overlapscope.inputs.look", "overlapscope.ranks.files.expand", "overlapscope.reading.look"):
         monkeypatch.setattr(place, fail)
-    monkeypatch.setattr("overlapscope.sources.load", fail)
+    monkeypatch.setattr("overlapscope.reading.load", fail)
     trace = str(GOOD)
     arguments = {"diff": [trace, trace], "baseline": ["write", trace, "-o", "x"]}.get(command, [trace])
     assert main([command, *arguments]) == DEFECT == 70
@@ -345,7 +345,7 @@ def test_what_the_system_refuses_is_told_in_a_sentence(
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error", "disk.json")
 
-    monkeypatch.setattr("overlapscope.reading.look", fail)
+    monkeypatch.setattr("overlapscope.inputs.look", fail)
     assert main(["check", str(GOOD)]) == 2
     assert capfd.readouterr().err == "overlapscope: error: disk.json: Input/output error.\n"
 

@@ -13,15 +13,15 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.prediction import program
 from overlapscope.prediction.predict import parse
 from overlapscope.prediction.savings import Savings
-from overlapscope.report import build
+from overlapscope.reading import load
+from overlapscope.report import verdict
+from overlapscope.report.model import build
+from overlapscope.report.page import Page, section_of
+from overlapscope.report.tables import cost, costs_note
 from overlapscope.rules import _costs, all_rules, find_all
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
-from overlapscope.sources import load
-from overlapscope.trace import Memory
-from overlapscope.views import verdict
-from overlapscope.views.page import Page, section_of
-from overlapscope.views.tables import cost, costs_note
+from overlapscope.trace.model import Memory
 from tests.rule_traces import blocking_uploads, uploads
 
 DATA = Path(__file__).parents[1] / "traces"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from overlapscope.commands import main
-from overlapscope.sources import load
+from overlapscope.reading import load
 
 torch = pytest.importorskip("torch", reason="the recording is made with torch")
 

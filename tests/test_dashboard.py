@@ -30,7 +30,7 @@ from overlapscope.dashboard.place import RECORDED, Place, parse
 from overlapscope.dashboard.security import own_token
 from overlapscope.dashboard.serve import DEFAULT_PORT, Listening
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.views.verdict import judge
+from overlapscope.report.verdict import judge
 from tests.dashboard_process import ask, serve
 from tests.helpers import with_plain_steps
 

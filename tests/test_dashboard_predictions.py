@@ -13,7 +13,7 @@ import flask
 import pytest
 from msgspec import structs
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.dashboard import timeline_routes, whatif_panels
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.place import Place
@@ -21,7 +21,7 @@ from overlapscope.dashboard.predictions import Asked, Predicted, Predictions
 from overlapscope.dashboard.shown import Shown
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction import Prediction, predict
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 
 TRACE = Path(__file__).parents[1] / "traces" / "laboratory" / "offload_pipeline" / "one_stream.trace.json.gz"
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlapscope.sources import _stream, files, kineto
-from overlapscope.sources._events import CATEGORIES
-from overlapscope.trace import Trace
+from overlapscope.reading import _stream, files, kineto
+from overlapscope.reading._events import CATEGORIES
+from overlapscope.trace.model import Trace
 from tests.test_parallel_reader import ALONE, RECORDINGS, assert_identical, dialect, events_of_all_kinds, patched, write
 
 

@@ -18,8 +18,8 @@ from overlapscope.compare.diff import diff, schema, to_json
 from overlapscope.compare.difference import Change, DeviceDiff, Diff, Figures
 from overlapscope.compare.resampling import DRAWS, draw, interval, weights
 from overlapscope.compare.steps import averaged, compared
-from overlapscope.report import Report
-from overlapscope.trace import Kind, Memory, Trace
+from overlapscope.report.model import Report
+from overlapscope.trace.model import Kind, Memory, Trace
 from tests.helpers import MS, Host, Op, make_trace
 
 TRACES = Path(__file__).parents[1] / "traces"

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from overlapscope.base.words import unit_for
 from overlapscope.commands import main
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Diff
-from overlapscope.reading import read_report
+from overlapscope.inputs import read_report
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.diff import html, markdown, tables, text
 from overlapscope.views.diff.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
-from overlapscope.words import unit_for
 from tests.diff_samples import HOSTILE, MS, change, device, figures, kernel, sample, side
 
 LABORATORY = Path("traces/laboratory")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlapscope.analysis.jobs import APART_NS, Recorded, different_jobs
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
-from overlapscope.jobs import APART_NS, Recorded, different_jobs
-from overlapscope.sources import look
+from overlapscope.reading import look
 from tests.stepped_traces import write_steps
 
 KEPT = ("--budget", "step_time <= 1 s")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope import disk
+from overlapscope.base import disk
 from overlapscope.commands import main
 from overlapscope.errors import OverlapscopeError
 from overlapscope.laboratory import store
@@ -100,7 +100,7 @@ def test_a_pipe_and_standard_output_are_written_as_they_are(tmp_path: Path) -> N
     disk.write(pipe, [b"1", b"2"], over=False)
     reader.join()
     assert read == [b"12"] and pipe.is_fifo()
-    script = "import pathlib, overlapscope.disk; overlapscope.disk.write(pathlib.Path(sys.argv[1]), [b'new'])"
+    script = "import pathlib, overlapscope.base.disk; overlapscope.base.disk.write(pathlib.Path(sys.argv[1]), [b'new'])"
     for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
         with (tmp_path / "redirected").open("wb") as file:
             subprocess.run([sys.executable, "-c", f"import sys; {script}", name], stdout=file, check=True)
@@ -399,10 +399,10 @@ def test_what_is_no_file_in_the_cache_keeps_nobody_waiting(
 ) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("xxhash")
-    from overlapscope.sources import LIMIT_BYTES
-    from overlapscope.sources._crew import Crew
-    from overlapscope.sources.cache import Cache
-    from overlapscope.sources.cache_folder import Folder
+    from overlapscope.reading import LIMIT_BYTES
+    from overlapscope.reading._crew import Crew
+    from overlapscope.reading.cache import Cache
+    from overlapscope.reading.cache_folder import Folder
 
     cache = Cache(Folder(tmp_path / "cache"), limit_bytes=1 << 30, least_bytes=0, settled_ns=0)
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.each_copy import NO_CAUSE, issuers, list_copies, peak_gb_per_s
-from overlapscope.sources import load
-from overlapscope.trace import Kind, Memory
+from overlapscope.reading import load
+from overlapscope.trace.model import Kind, Memory
 from tests.helpers import Host, Op, Wait, make_trace
 from tests.test_sums import CALLS, gpu_ops, host_events, steps, waits
 

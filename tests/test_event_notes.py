@@ -8,8 +8,8 @@ from typing import Any
 from overlapscope import load
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.edges import EXACT
-from overlapscope.marks import EVENT_RECORD, EVENT_WAIT
-from overlapscope.trace import Trace
+from overlapscope.base.marks import EVENT_RECORD, EVENT_WAIT
+from overlapscope.trace.model import Trace
 from tests.kineto_files import Event, call, host, kernel, memcpy, write
 
 COPY, FIRST, SECOND = 13, 7, 17

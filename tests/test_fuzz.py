@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 from tests.fuzz import campaign, once, oracle
 from tests.fuzz.mutators import Case, make
 from tests.fuzz.oracle import Found

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from overlapscope import analyze, load
-from overlapscope.marks import METADATA, PLAIN_STEPS
+from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.prediction.turns import Relation, relations
-from overlapscope.report import from_json, to_json
+from overlapscope.report.model import from_json, to_json
 from tests.helpers import Host, make_trace
 from tests.kineto_files import call, host, kernel, memcpy, write
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.sources import load
+from overlapscope.reading import load
 from tests.programs import known_causes
 
 ROOT = Path(__file__).parents[1]

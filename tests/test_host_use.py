@@ -14,7 +14,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.results import HostUse
 from overlapscope.commands import main
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 from tests.helpers import Host, Op, make_trace
 
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -15,7 +15,7 @@ import pytest
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.sources import load
+from overlapscope.reading import load
 from tests.hta_recordings import rewritten
 
 pytest.importorskip("hta", reason="compares with HolisticTraceAnalysis")

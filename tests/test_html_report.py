@@ -18,18 +18,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.commands import main
-from overlapscope.lanes import Lanes
-from overlapscope.report import build
+from overlapscope.reading import expand, load
+from overlapscope.report.model import build
+from overlapscope.report.page import Page
 from overlapscope.rules import all_rules
-from overlapscope.sources import expand, load
-from overlapscope.trace import Kind, Trace
+from overlapscope.timeline import Lanes
+from overlapscope.trace.model import Kind, Trace
 from overlapscope.views.html import report as html_report
 from overlapscope.views.html.document import changes
 from overlapscope.views.html.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
-from overlapscope.views.page import Page
 from tests.helpers import MS, US, Host, Op, make_trace
 
 TRACES = Path(__file__).parents[1] / "traces"

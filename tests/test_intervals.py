@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlapscope import intervals as iv
+from overlapscope.base import intervals as iv
 
 instants = st.integers(-30, 30)
 # Nested, touching, identical, zero-length and inverted intervals all occur.

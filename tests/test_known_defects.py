@@ -9,8 +9,8 @@ import pytest
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.sources import load
-from overlapscope.trace import Kind
+from overlapscope.reading import load
+from overlapscope.trace.model import Kind
 from tests.helpers import recordings
 from tests.kineto_files import call, host, kernel, memcpy, write
 
@@ -129,7 +129,7 @@ def test_kernels_of_a_graph_launch_keep_their_own_names_and_times() -> None:
 
 
 def test_two_files_of_one_rank_are_both_kept(tmp_path: Path) -> None:
-    from overlapscope.sources import load_all
+    from overlapscope.reading import load_all
 
     for name in ("a.json", "b.json"):
         write(tmp_path / name, [kernel(0, 5)], distributedInfo={"rank": 3, "world_size": 8})

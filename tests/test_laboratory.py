@@ -24,7 +24,7 @@ from overlapscope.laboratory import catalog, runner, store
 from overlapscope.laboratory.comparison import compare
 from overlapscope.laboratory.experiment import WrongResults
 from overlapscope.laboratory.results import Machine, Results, VariantResult
-from overlapscope.sources import load
+from overlapscope.reading import load
 
 # One worker runs the experiments that several tests look at.
 pytestmark = pytest.mark.xdist_group("laboratory")

@@ -19,8 +19,8 @@ from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import Experiment, Truth, Variant, WrongResults
 from overlapscope.laboratory.renew import collect, renewed
 from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
+from overlapscope.reading import load
 from overlapscope.rules import find_all
-from overlapscope.sources import load
 from overlapscope.views.laboratory import markdown as laboratory_markdown
 from overlapscope.views.laboratory import terminal as laboratory_terminal
 from overlapscope.views.laboratory.tables import digits
@@ -298,7 +298,7 @@ def test_the_shipped_results_are_shown_and_not_written_to(
     shipped = tmp_path / "traces" / "laboratory"
     shipped.mkdir(parents=True)
     store.write(made_results(), shipped)
-    monkeypatch.setattr("overlapscope.samples.sample_traces", lambda: tmp_path / "traces")
+    monkeypatch.setattr("overlapscope.reading.samples.sample_traces", lambda: tmp_path / "traces")
     monkeypatch.chdir(tmp_path)
     assert main(["scenarios", "report"]) == 0
     assert "three_streams is faster than one_stream" in " ".join(capsys.readouterr().out.split())

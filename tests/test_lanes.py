@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.calls import records_event, waits_event
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
@@ -24,14 +24,14 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import lengths, measured
-from overlapscope.intervals import covered, union
-from overlapscope.lanes import CATEGORIES, Lane, Lanes, places
-from overlapscope.lanes.facts import duration
-from overlapscope.lanes.fill import Fill
-from overlapscope.lanes.stalls import caused_by
-from overlapscope.lanes.view import MOST, NAMED, WIDE
-from overlapscope.sources import load
-from overlapscope.trace import Kind, Trace
+from overlapscope.base.intervals import covered, union
+from overlapscope.reading import load
+from overlapscope.timeline import CATEGORIES, Lane, Lanes, places
+from overlapscope.timeline.facts import duration
+from overlapscope.timeline.fill import Fill
+from overlapscope.timeline.stalls import caused_by
+from overlapscope.timeline.view import MOST, NAMED, WIDE
+from overlapscope.trace.model import Kind, Trace
 from tests.helpers import TRACES, Host, Op, Wait, make_trace, recordings
 from tests.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
 

@@ -11,10 +11,10 @@ import flask
 import pytest
 from flask.testing import FlaskClient
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.dashboard import timeline_routes
 from overlapscope.dashboard.library import Library
-from overlapscope.lanes import Lanes
+from overlapscope.timeline import Lanes
 from tests.helpers import with_plain_steps
 
 TRACE = Path(__file__).parents[1] / "traces" / "known_causes" / "event_wait.json.gz"

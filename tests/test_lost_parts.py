@@ -21,12 +21,12 @@ from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.settings import Budget, Scope, Settings
 from overlapscope.budgets.verdicts import Status
 from overlapscope.commands import main
-from overlapscope.lost import CAUSES, FIGURES, HOST, WORDS, Part
+from overlapscope.inputs import read_report
 from overlapscope.pytest_plugin import assert_overlap
-from overlapscope.reading import read_report
-from overlapscope.report import Report
+from overlapscope.report.model import Report
 from overlapscope.rules import all_rules
-from overlapscope.trace import Kind
+from overlapscope.trace.lost import CAUSES, FIGURES, HOST, WORDS, Part
+from overlapscope.trace.model import Kind
 from tests.helpers import Host, Op, make_trace
 from tests.stepped_traces import write_steps
 

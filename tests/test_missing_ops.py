@@ -11,9 +11,9 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.analysis.results import Check, Device, partition
-from overlapscope.trace import Kind, Memory, Trace
-from overlapscope.views.page import Page
-from overlapscope.views.verdict import judge
+from overlapscope.report.page import Page
+from overlapscope.report.verdict import judge
+from overlapscope.trace.model import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, make_trace, recordings
 
 C, D2H = Kind.COMPUTE, Kind.D2H

@@ -14,8 +14,8 @@ import pytest
 
 from overlapscope.prediction.constants import Constants, SizedTime
 from overlapscope.prediction.observe import FEWEST, observe
-from overlapscope.sources import load
-from overlapscope.trace import Kind, Memory, Trace
+from overlapscope.reading import load
+from overlapscope.trace.model import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, Wait, make_trace
 
 TRACES = Path("traces")

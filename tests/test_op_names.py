@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from overlapscope.op_names import GPU_CATEGORIES, kind, memory_kinds
-from overlapscope.trace import Kind, Memory
+from overlapscope.trace.model import Kind, Memory
+from overlapscope.trace.op_names import GPU_CATEGORIES, kind, memory_kinds
 
 COMMUNICATION = [
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.outliers import find_outliers
 from overlapscope.analysis.results import Period
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 from tests.helpers import Host, Op, make_trace
 
 

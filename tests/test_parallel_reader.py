@@ -27,10 +27,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapscope.errors import UnreadableTrace
-from overlapscope.sources import _crew, _processes, files, kineto
-from overlapscope.sources._columns import Columns, Share
-from overlapscope.sources._crew import Crew
-from overlapscope.trace import Damage, Table, Trace
+from overlapscope.reading import _crew, _processes, files, kineto
+from overlapscope.reading._columns import Columns, Share
+from overlapscope.reading._crew import Crew
+from overlapscope.trace.model import Damage, Table, Trace
 from tests.helpers import recordings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")
@@ -428,7 +428,7 @@ def test_an_application_that_ignores_its_children_gets_the_same(tmp_path: Path) 
 
 _INTERRUPTED = """
 import os, sys, time
-from overlapscope.sources import _crew, files, kineto
+from overlapscope.reading import _crew, files, kineto
 files.BLOCK_BYTES = 2000
 batches = _crew.StretchStream.batches
 def slow(self):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 from tests.helpers import Host, Op, make_trace
 
 

@@ -20,16 +20,16 @@ import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.plain_step import FEWEST, measured, told
 from overlapscope.analysis.results import Device, Period, Plain
+from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
-from overlapscope.marks import METADATA, PLAIN_STEPS
 from overlapscope.prediction.after import plain_trace
 from overlapscope.prediction.base import as_plain, prepare
 from overlapscope.prediction.figures import fitted
 from overlapscope.prediction.program import find_program, summary
-from overlapscope.report import Report, build
-from overlapscope.sources import load
-from overlapscope.trace import Kind, PlainSteps, TimedSteps, Trace
-from overlapscope.views.plain import sentence
+from overlapscope.reading import load
+from overlapscope.report.model import Report, build
+from overlapscope.report.plain import sentence
+from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
 from tests.helpers import MS, TRACES, US, Op, make_trace, recordings
 from tests.made_up_programs import Do, repeated
 from tests.made_up_programs import record as record_copies

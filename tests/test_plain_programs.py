@@ -12,10 +12,10 @@ import pytest
 from benchmarks import plain_record, plain_runs
 from benchmarks.plain_evaluation import Truth, evaluate
 from benchmarks.plain_page import page
+from overlapscope.export.chrome_trace import blocks
 from overlapscope.prediction.interventions import all_interventions
-from overlapscope.sources import load
-from overlapscope.trace import PlainSteps, TimedSteps
-from overlapscope.views.chrome_trace import blocks
+from overlapscope.reading import load
+from overlapscope.trace.model import PlainSteps, TimedSteps
 from tests.helpers import TRACES
 
 PROGRAMS = plain_runs.programs()

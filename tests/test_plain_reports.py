@@ -16,12 +16,12 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
-from overlapscope.report import Report, build, from_json, of_program, spoken, to_json
+from overlapscope.reading import load
+from overlapscope.report.model import Report, build, from_json, of_program, spoken, to_json
 from overlapscope.rules import all_rules, costliest_first, counterparts, find_all
 from overlapscope.rules.finding import Draft, Finding, Where
 from overlapscope.rules.rule import Rule
-from overlapscope.sources import load
-from overlapscope.trace import HostEvents, Trace
+from overlapscope.trace.model import HostEvents, Trace
 from tests.helpers import MS, TRACES, US
 from tests.plain_recordings import HOST_BOUND, Slowed, Work, record
 

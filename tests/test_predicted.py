@@ -37,7 +37,7 @@ def taken(request: pytest.FixtureRequest, predicted: Path, tmp_path: Path) -> st
         assert main(["analyze", str(predicted), "--format", "json", "-o", str(path)]) == 0
     elif request.param == "annotated":
         from overlapscope.analysis import analyze_trace
-        from overlapscope.views import annotated
+        from overlapscope.export import annotated
 
         path.write_bytes(b"".join(annotated.write(analyze_trace(ov.load(predicted)), predicted)))
     else:

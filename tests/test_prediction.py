@@ -22,8 +22,8 @@ from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.predict import Outcome, outcome, parse
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
-from overlapscope.sources import load
-from overlapscope.trace import Kind, Trace
+from overlapscope.reading import load
+from overlapscope.trace.model import Kind, Trace
 from tests.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, recordings
 from tests.made_up_programs import Do, record, repeated
 

@@ -22,7 +22,7 @@ from overlapscope.ranks.engine import Outcome, reduce_all, reduce_one
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import RanksReport, Unreadable, from_json, to_json
-from overlapscope.sources import LIMIT_BYTES
+from overlapscope.reading import LIMIT_BYTES
 from tests.dask_processes import PATIENCE_S, Scheduler, scheduler, wait_until
 
 DDP = Path("traces/ddp")

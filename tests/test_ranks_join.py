@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from overlapscope import load
+from overlapscope.base.intervals import Intervals, union
 from overlapscope.errors import UnreadableTrace
-from overlapscope.intervals import Intervals, union
 from overlapscope.ranks.collectives import gather, match
 from overlapscope.ranks.join import MOST_RANKS, Joined
 from overlapscope.ranks.reduced import CommKind, ReducedRank, reduce

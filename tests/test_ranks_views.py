@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Clocks, Duplicate, Matching, RanksReport, Unreadable, from_json, to_json
-from overlapscope.sources import expand, load
+from overlapscope.reading import expand, load
 from overlapscope.views.charts.rank_buckets import MOST_BARS, rank_buckets
 from overlapscope.views.charts.rank_maps import MOST_STEPS, drawn_steps, rank_map, step_map
 from overlapscope.views.ranks import html, markdown, metrics, tables, text, words

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlapscope.intervals import union
+from overlapscope.base.intervals import union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.reduced import CommKind, ReducedRank

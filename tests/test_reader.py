@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapscope.errors import UnreadableTrace
-from overlapscope.sources import expand, files, load, load_all
-from overlapscope.trace import Kind, Memory, Sync, Trace
+from overlapscope.reading import expand, files, load, load_all
+from overlapscope.trace.model import Kind, Memory, Sync, Trace
 
 DATA = Path(__file__).parents[1] / "traces"
 REAL = sorted((DATA / "known_causes").glob("*.json.gz"))
@@ -545,7 +545,7 @@ def test_a_pattern_or_directory_without_traces_is_an_error(tmp_path: Path) -> No
 
 
 def test_importing_the_reader_imports_neither_pandas_nor_rich() -> None:
-    code = "import sys, overlapscope.sources.kineto; print([m for m in ('pandas', 'rich') if m in sys.modules])"
+    code = "import sys, overlapscope.reading.kineto; print([m for m in ('pandas', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -562,7 +562,7 @@ def test_a_long_read_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
 
     path = write(tmp_path / "trace.json", document([kernel(float(i)) for i in range(1, 9000)]))
     code = (
-        "import sys; from overlapscope.sources import _progress, load; _progress._PATIENCE_S = 0.0;"
+        "import sys; from overlapscope.reading import _progress, load; _progress._PATIENCE_S = 0.0;"
         "print(len(load(sys.argv[1]).gpu_ops))"
     )
     ours, theirs = pty.openpty()

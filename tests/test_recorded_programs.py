@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.sources import load
+from overlapscope.reading import load
 
 pytest.importorskip("torch", reason="records with torch")
 

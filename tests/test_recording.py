@@ -28,7 +28,7 @@ from overlapscope.recorder.memory_guard import bound, taken_bytes
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
-from overlapscope.trace import PlainSteps
+from overlapscope.trace.model import PlainSteps
 
 torch = pytest.importorskip("torch", reason="records with torch")
 known_causes = pytest.importorskip("tests.programs.known_causes", reason="records with torch")
@@ -1013,7 +1013,7 @@ class TestRanks:
     def test_directories_with_names_in_braces_are_made_and_load_as_one_job(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from overlapscope.sources import load_all
+        from overlapscope.reading import load_all
 
         monkeypatch.setenv("WORLD_SIZE", "2")
         for rank in ("0", "1"):
@@ -1050,7 +1050,7 @@ class TestRanks:
             with ov.record(path) as rec:
                 work()
             written.append(rec.path)
-        from overlapscope.sources import load_all
+        from overlapscope.reading import load_all
 
         assert [trace.rank for trace in load_all(path.with_name("x.traces"))] == [0, 1]
         assert written == [path.with_name("x.traces") / f"rank{rank}.trace.json.gz" for rank in (0, 1)]

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.reading import load
 from overlapscope.rules import _page, all_rules, find_all
 from overlapscope.rules._claims import claims, judged_windows
 from overlapscope.rules._text import counted, duration, listed, name, size
 from overlapscope.rules.finding import Draft, Finding
 from overlapscope.rules.rule import Rule
-from overlapscope.sources import load
-from overlapscope.trace import Kind, Memory, Trace
+from overlapscope.trace.model import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, make_trace, recordings
 from tests.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
 from tests.test_sums import gpu_ops, host_events

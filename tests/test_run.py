@@ -18,8 +18,8 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
+from overlapscope.reading import expand, load
 from overlapscope.recorder import devices
-from overlapscope.sources import expand, load
 
 RUN = (sys.executable, "-m", "overlapscope", "run")
 PATIENCE_S = 300

@@ -16,9 +16,9 @@ import pytest
 import overlapscope as ov
 from overlapscope.prediction import predict
 from overlapscope.prediction.result import WhatIf
-from overlapscope.sources import load
-from overlapscope.sources.shapes import read_inputs, signature
-from overlapscope.trace import Trace
+from overlapscope.reading import load
+from overlapscope.reading.shapes import read_inputs, signature
+from overlapscope.trace.model import Trace
 from tests.kineto_files import Event, call, host, kernel, memcpy, write
 
 MS = 1000.0

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import overlapscope as ov
+from overlapscope.base.shown import Shown
 from overlapscope.commands import main
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.result import from_json as ranks_from_json
-from overlapscope.report import Report
-from overlapscope.shown import Shown
-from overlapscope.views.notebook import LINES, WIDTH
+from overlapscope.render.notebook import LINES, WIDTH
+from overlapscope.report.model import Report
 from tests.helpers import TRACES
 from tests.kineto_files import kernel, write
 

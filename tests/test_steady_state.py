@@ -10,7 +10,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.analysis.results import Check
-from overlapscope.trace import Kind, PlainSteps, TimedSteps
+from overlapscope.trace.model import Kind, PlainSteps, TimedSteps
 from tests.helpers import MS, Host, Op, make_trace, recordings
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device, Period
-from overlapscope.trace import Kind, Memory
+from overlapscope.trace.model import Kind, Memory
 from tests.helpers import Host, Op, Wait, make_trace
 
 COPY = (Kind.H2D, Kind.D2H)

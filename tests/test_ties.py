@@ -14,8 +14,8 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.names import check_names
 from overlapscope.prediction.noise import spread
 from overlapscope.prediction.turns import Relation, relations
-from overlapscope.sources import load
-from overlapscope.trace import HostEvents, Kind, Trace
+from overlapscope.reading import load
+from overlapscope.trace.model import HostEvents, Kind, Trace
 from tests.helpers import MS, TRACES, US, Host, Op, make_trace
 
 MAIN, OTHER = 1, 2

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 import overlapscope as ov
-from overlapscope.report import Report
-from overlapscope.trace import Kind, Memory
-from overlapscope.views.headline import headlines
-from overlapscope.views.page import Page
+from overlapscope.report.headline import headlines
+from overlapscope.report.model import Report
+from overlapscope.report.page import Page
+from overlapscope.trace.model import Kind, Memory
 from tests.helpers import MS, US, Host, Op, make_trace
 
 C, H2D, D2H = Kind.COMPUTE, Kind.H2D, Kind.D2H

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from overlapscope.errors import UnreadableTrace
-from overlapscope.sources import _ahead, kineto
-from overlapscope.sources._crew import Crew
-from overlapscope.trace import Trace
+from overlapscope.reading import _ahead, kineto
+from overlapscope.reading._crew import Crew
+from overlapscope.trace.model import Trace
 from tests.test_parallel_reader import ALONE, RECORDINGS, assert_identical, dialect, events_of_all_kinds
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 import overlapscope as ov
-from overlapscope import words
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.strip import measure
-from overlapscope.report import Report, build
-from overlapscope.trace import Kind
-from overlapscope.views import markdown, strip, terminal
-from overlapscope.views.page import Page
-from overlapscope.views.verdict import judge
+from overlapscope.base import words
+from overlapscope.report import strip
+from overlapscope.report.model import Report, build
+from overlapscope.report.page import Page
+from overlapscope.report.verdict import judge
+from overlapscope.trace.model import Kind
+from overlapscope.views import markdown, terminal
 from tests import kineto_files
 
 HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"

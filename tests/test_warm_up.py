@@ -11,7 +11,7 @@ import pytest
 from overlapscope import load
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.trace import Kind, Trace
+from overlapscope.trace.model import Kind, Trace
 from tests.helpers import Host, Op, make_trace
 from tests.kineto_files import kernel, write
 

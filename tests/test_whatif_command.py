@@ -14,6 +14,7 @@ import overlapscope as ov
 from overlapscope.commands import main, scenarios
 from overlapscope.commands.whatif import OPTIONS
 from overlapscope.errors import UsageError
+from overlapscope.inputs import CALIBRATION, read_calibration
 from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.result import (
@@ -27,7 +28,6 @@ from overlapscope.prediction.result import (
     Rung,
     WhatIf,
 )
-from overlapscope.reading import CALIBRATION, read_calibration
 from overlapscope.views.whatif import markdown, text, words
 
 TRACES = Path(__file__).parents[1] / "traces"

@@ -12,7 +12,7 @@ from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.results import TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_device, judge_file, verdict
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.periods import Periods
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 
 
 def step_at(steps: Periods, at: I64) -> I64:

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from overlapscope.trace import Bool, Index, RuntimeCalls, Trace
+from overlapscope.trace.model import Bool, Index, RuntimeCalls, Trace
 
 # The same entry point under per-thread default streams, a versioned symbol, or ROCm's stream-per-thread mode.
 _SUFFIX = r"(_v\d+|_ptsz|_ptds|_spt)*"

@@ -11,8 +11,8 @@ from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import CopiesByStep, CopyGroup
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Intervals, covered, intersect, total, union
-from overlapscope.trace import Kind, Memory
+from overlapscope.base.intervals import I64, Intervals, covered, intersect, total, union
+from overlapscope.trace.model import Kind, Memory
 
 TINY_BYTES = 64 << 10
 """Below this a copy's time is latency: at 50 GB/s the bytes take 1.3 us, a copy at least about as long."""

@@ -22,8 +22,8 @@ from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, 
 from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.analysis.stalls import find_stalls
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
-from overlapscope.intervals import I64, Intervals, covered, union
-from overlapscope.trace import Trace
+from overlapscope.base.intervals import I64, Intervals, covered, union
+from overlapscope.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

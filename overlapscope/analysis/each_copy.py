@@ -11,8 +11,8 @@ from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import lines_around, ops_around
-from overlapscope.intervals import I64, covered, cut
-from overlapscope.trace import I8, Kind, Memory, Trace
+from overlapscope.base.intervals import I64, covered, cut
+from overlapscope.trace.model import I8, Kind, Memory, Trace
 
 NO_CAUSE = -1
 

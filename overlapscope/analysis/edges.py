@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool
-from overlapscope.trace import I8, Kind, Sync, Trace
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.trace.model import I8, Kind, Sync, Trace
 
 EXACT, HIGH, LOW = 2, 1, 0
 

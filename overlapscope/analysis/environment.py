@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlapscope.analysis.results import Environment
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 
 
 def describe(trace: Trace) -> Environment:

@@ -17,8 +17,8 @@ from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.results import Evidence, Window
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import Intervals, cut
-from overlapscope.trace import Memory, Trace
+from overlapscope.base.intervals import Intervals, cut
+from overlapscope.trace.model import Memory, Trace
 
 MOST = 40
 """Rows of evidence kept per device and subject; the largest. The causes' totals are always complete."""

@@ -16,8 +16,8 @@ from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover
 from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.host import Blocking, companion_of, inside_with
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
-from overlapscope.trace import I8, Kind, Memory, Trace
+from overlapscope.base.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
+from overlapscope.trace.model import I8, Kind, Memory, Trace
 
 PROMPT_NS = 50_000
 """A copy that begins at most this long after its call returned was held up by nothing on the device."""

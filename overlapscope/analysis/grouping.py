@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 
 Column = NDArray[np.signedinteger[Any]]
 

@@ -12,8 +12,8 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
-from overlapscope.trace import HostEvents, Kind, Memory, Trace
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
+from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
 _LIBRARY = re.compile(

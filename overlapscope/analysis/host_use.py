@@ -11,9 +11,9 @@ from overlapscope.analysis.late_launch import loading
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.results import HostStep, HostUse, OpTime, ThreadUse, Window
-from overlapscope.intervals import I64, Intervals, covered, cut, intersect, subtract, union
-from overlapscope.lost import GPU_OPS
-from overlapscope.trace import HostEvents, Trace
+from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect, subtract, union
+from overlapscope.trace.lost import GPU_OPS
+from overlapscope.trace.model import HostEvents, Trace
 
 MOST_OPS = 20
 _ALONE = "_SingleProcessDataLoaderIter"

@@ -18,8 +18,8 @@ from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.late_launch import IdleTime, Late, attribute_host, joined, table
 from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool, complement, cut
-from overlapscope.trace import Trace
+from overlapscope.base.intervals import I64, Bool, complement, cut
+from overlapscope.trace.model import Trace
 
 LAUNCH_LATENCY_NS = 10_000
 """From a launch call's end to its op's start on a drained device, at most, unless the trace shows longer ones."""

@@ -9,8 +9,8 @@ from overlapscope.analysis.host import op_ids_around, op_text
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import KernelGroup, KernelsByStep
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import Intervals
-from overlapscope.trace import Kind, Trace
+from overlapscope.base.intervals import Intervals
+from overlapscope.trace.model import Kind, Trace
 
 
 def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[KernelGroup, ...]:

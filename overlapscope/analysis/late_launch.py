@@ -20,7 +20,7 @@ from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.host import Blocking, around, companion_of, inside_with, pinning, rows_of
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import (
+from overlapscope.base.intervals import (
     I64,
     Bool,
     Intervals,
@@ -33,7 +33,7 @@ from overlapscope.intervals import (
     subtract,
     union,
 )
-from overlapscope.trace import I8, HostEvents, Trace
+from overlapscope.trace.model import I8, HostEvents, Trace
 
 LAUNCH_PACE_NS = 200_000
 """Two launches closer than this are one burst: the host was launching as fast as it could. Python around a

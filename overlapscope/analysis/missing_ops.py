@@ -15,9 +15,9 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import Blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool, Index, Intervals, complement, cut, subtract, union
-from overlapscope.lost import GPU_OPS, Part
-from overlapscope.trace import Trace
+from overlapscope.base.intervals import I64, Bool, Index, Intervals, complement, cut, subtract, union
+from overlapscope.trace.lost import GPU_OPS, Part
+from overlapscope.trace.model import Trace
 
 HELD_NS = 1_000_000
 """A wait without ops is longer than this where the trace shows that something was outstanding. In some 300 recordings

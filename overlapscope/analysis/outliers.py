@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from overlapscope.analysis.results import Period
-from overlapscope.intervals import Bool
+from overlapscope.base.intervals import Bool
 
 FEWEST = 5
 """Of fewer steps none is called unusual."""

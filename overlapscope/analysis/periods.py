@@ -9,8 +9,8 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool
-from overlapscope.trace import HostEvents, Trace
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.trace.model import HostEvents, Trace
 
 _STEP = re.compile(r"ProfilerStep#\d{1,18}")
 

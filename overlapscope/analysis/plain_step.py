@@ -8,7 +8,7 @@ from math import comb
 
 from overlapscope.analysis.results import PlainOrigin
 from overlapscope.errors import UsageError
-from overlapscope.trace import PlainSteps, TimedSteps
+from overlapscope.trace.model import PlainSteps, TimedSteps
 
 FEWEST = 5
 """So many timed steps at least are worth a median."""

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 
 from overlapscope.analysis.causes import IdleCause
-from overlapscope.lost import EVERYTHING, Part
+from overlapscope.trace.lost import EVERYTHING, Part
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):

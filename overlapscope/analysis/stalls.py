@@ -11,8 +11,8 @@ from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import HostStall, StallsByStep
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Intervals, cut
-from overlapscope.trace import Trace
+from overlapscope.base.intervals import I64, Intervals, cut
+from overlapscope.trace.model import Trace
 
 BLOCKED = (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)
 """Causes of idle time that blame a call."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from overlapscope.analysis.periods import Periods, judged_steps
 from overlapscope.analysis.results import Check
-from overlapscope.drift import FEWEST_PLAIN, drifted, middle_half_ns
-from overlapscope.intervals import I64, covered, union
-from overlapscope.trace import HostEvents, TimedSteps, Trace
+from overlapscope.base.drift import FEWEST_PLAIN, drifted, middle_half_ns
+from overlapscope.base.intervals import I64, covered, union
+from overlapscope.trace.model import HostEvents, TimedSteps, Trace
 
 SHORTER = 0.03
 """Recorded steps that are shorter than plain ones by less are as long; recording only ever adds work."""

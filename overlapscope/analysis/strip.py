@@ -9,8 +9,8 @@ import numpy as np
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.results import Device, Period
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, covered, union
-from overlapscope.trace import Kind
+from overlapscope.base.intervals import I64, covered, union
+from overlapscope.trace.model import Kind
 
 STEPS_FOR_MEDIAN = 3
 """From this many steps on, one of them shows more than the whole window would."""

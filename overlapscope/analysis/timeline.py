@@ -8,7 +8,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.results import Buckets, Engines, Overlap, StreamUse
-from overlapscope.intervals import (
+from overlapscope.base.intervals import (
     I64,
     Intervals,
     complement,
@@ -19,7 +19,7 @@ from overlapscope.intervals import (
     total,
     union,
 )
-from overlapscope.trace import GpuOps, Kind, RuntimeCalls, Trace
+from overlapscope.trace.model import GpuOps, Kind, RuntimeCalls, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,10 +21,10 @@ from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.analysis.steady import judge_steady
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, covered, total, union
-from overlapscope.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part
-from overlapscope.trace import Index, Sync, Table, Trace
-from overlapscope.words import plural
+from overlapscope.base.intervals import I64, covered, total, union
+from overlapscope.base.words import plural
+from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part
+from overlapscope.trace.model import Index, Sync, Table, Trace
 
 CLOCK_TOLERANCE_NS = 50_000
 """CPU and GPU clocks are matched to some 10 us; beyond this a GPU op before its launch is worth a warning."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
+from overlapscope.base.words import did_you_mean
 from overlapscope.errors import ConfigError
-from overlapscope.words import did_you_mean
 
 T = TypeVar("T")
 

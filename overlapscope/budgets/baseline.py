@@ -10,7 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
+from overlapscope.base.words import plural
 from overlapscope.budgets.doubt import doubt, refuse_predicted
 from overlapscope.budgets.metrics import METRICS, Direction, Metric, Sample
 from overlapscope.budgets.quantity import show
@@ -19,10 +21,8 @@ from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.resampling import FEWEST
 from overlapscope.compare.steps import without_warm_up
 from overlapscope.errors import UsageError
-from overlapscope.jobs import mixture
-from overlapscope.lost import FIGURES
-from overlapscope.report import Report, Tool, of_program
-from overlapscope.words import plural
+from overlapscope.report.model import Report, Tool, of_program
+from overlapscope.trace.lost import FIGURES
 
 SCHEMA_VERSION: Final = 1
 STEPS: Final = "steps"

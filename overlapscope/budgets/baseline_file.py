@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from overlapscope.base.saved import MOST, decode
+from overlapscope.base.words import clean
 from overlapscope.budgets.baseline import (
     SCHEMA_VERSION,
     STEPS,
@@ -19,9 +21,7 @@ from overlapscope.budgets.baseline import (
 )
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.errors import UnreadableTrace
-from overlapscope.report import published
-from overlapscope.saved import MOST, decode
-from overlapscope.words import clean
+from overlapscope.report.model import published
 
 _ANEW: Final = "write it anew with `overlapscope baseline write`"
 

@@ -6,6 +6,8 @@ import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from overlapscope.analysis.jobs import mixture
+from overlapscope.base.words import clean, plural
 from overlapscope.budgets import pieces
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.doubt import refuse_predicted
@@ -20,9 +22,7 @@ from overlapscope.budgets.together import WORST_FIRST, Row, combine
 from overlapscope.budgets.verdicts import CheckResult, Outcome, Subject, Verdict
 from overlapscope.compare import environment
 from overlapscope.errors import UsageError
-from overlapscope.jobs import mixture
-from overlapscope.report import Report, of_program
-from overlapscope.words import clean, plural
+from overlapscope.report.model import Report, of_program
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "dropped-ops")
 """Trust checks whose warning means that figures may be off."""

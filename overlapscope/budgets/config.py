@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from overlapscope.base.words import did_you_mean
 from overlapscope.budgets._table import Table
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import exact, is_share, parse
@@ -28,7 +29,6 @@ from overlapscope.budgets.settings import (
     is_aggregate,
 )
 from overlapscope.errors import ConfigError
-from overlapscope.words import did_you_mean
 
 FILE, PROJECT = "overlapscope.toml", "pyproject.toml"
 _PATH: Final = ("tool", "overlapscope")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from overlapscope.analysis.results import TraceResult
+from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
-from overlapscope.lost import Part, listed
-from overlapscope.report import Report
-from overlapscope.words import clean
+from overlapscope.report.model import Report
+from overlapscope.trace.lost import Part, listed
 
 _GRAVEST = {"gpu-activity": "the trace is unusable", "file-complete": "the file is cut"}
 """Trust checks that have a word of their own."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Sequence
 
+from overlapscope.base.words import clean
 from overlapscope.budgets.settings import Exemption
 from overlapscope.budgets.verdicts import Status, Subject
-from overlapscope.words import clean
 
 
 class Exemptions:

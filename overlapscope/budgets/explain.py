@@ -6,6 +6,7 @@ import datetime
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from overlapscope.base.words import clean, did_you_mean, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import Job, Ruling
 from overlapscope.budgets.judge import Judged, is_relative
@@ -15,9 +16,8 @@ from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, Budget, Settings
 from overlapscope.budgets.together import Row, place
 from overlapscope.budgets.verdicts import Unit, Verdict
 from overlapscope.errors import UsageError
-from overlapscope.report import Report
+from overlapscope.report.model import Report
 from overlapscope.rules import all_rules
-from overlapscope.words import clean, did_you_mean, plural
 
 
 @dataclass(frozen=True, slots=True)

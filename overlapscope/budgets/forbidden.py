@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.base.words import plural
 from overlapscope.budgets.doubt import doubt
 from overlapscope.budgets.exemptions import Exemptions
 from overlapscope.budgets.missing import Absent
@@ -13,10 +14,9 @@ from overlapscope.budgets.reasons import of_finding
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.together import WORST_FIRST, counts, place
 from overlapscope.budgets.verdicts import Part, Status, Subject, Verdict, cannot_be_judged
-from overlapscope.report import Report
+from overlapscope.report.model import Report
 from overlapscope.rules import all_rules
 from overlapscope.rules.finding import Finding
-from overlapscope.words import plural
 
 
 def judge_rule(

@@ -8,6 +8,7 @@ from statistics import fmean, median
 
 import numpy as np
 
+from overlapscope.base.words import plural
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.missing import lacking
@@ -18,7 +19,6 @@ from overlapscope.budgets.settings import RELATIVE, Budget, step_fits
 from overlapscope.budgets.spent import by_baseline, by_samples, noise_floor
 from overlapscope.budgets.verdicts import Status
 from overlapscope.compare.resampling import F64, FEWEST, draw, interval
-from overlapscope.words import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

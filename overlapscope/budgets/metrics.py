@@ -10,7 +10,7 @@ from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.results import Period, missing_ns
 from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.lost import CAUSES, FIGURES, HOST, Part
+from overlapscope.trace.lost import CAUSES, FIGURES, HOST, Part
 
 Direction = Literal["h2d", "d2h"]
 Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from overlapscope.analysis.results import COPIES_MATTER_FROM
+from overlapscope.base.words import clean, percent
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.metrics import Direction, Metric, Sample, copy_ns
 from overlapscope.budgets.samples import Series
 from overlapscope.compare.environment import fingerprint
-from overlapscope.report import Report
-from overlapscope.words import clean, percent
+from overlapscope.report.model import Report
 
 _LISTED = 80
 """Absent ranks that are listed; a job may have thousands."""

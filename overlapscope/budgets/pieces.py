@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 
 from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.base.words import clean
 from overlapscope.budgets.doubt import doubt
 from overlapscope.budgets.metrics import Sample
 from overlapscope.budgets.missing import Absent
 from overlapscope.budgets.samples import of_host, of_ranges, of_steps, of_window
 from overlapscope.budgets.settings import Budget, Override, step_fits
 from overlapscope.budgets.verdicts import Subject
-from overlapscope.lost import HOST
-from overlapscope.report import Report
-from overlapscope.words import clean
+from overlapscope.report.model import Report
+from overlapscope.trace.lost import HOST
 
 NO_STEPS = (
     "there are no whole steps in it: mark them with prof.step() or overlapscope.step(), or judge the whole recording "

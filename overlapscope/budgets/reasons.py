@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, Evidence
+from overlapscope.base.words import bandwidth, clean, size
 from overlapscope.budgets.metrics import HOST_STALLS, Direction
 from overlapscope.budgets.pieces import Piece
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.spent import Spent
 from overlapscope.budgets.verdicts import Reason
-from overlapscope.report import Report
+from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
-from overlapscope.words import bandwidth, clean, size
 
 MOST = 4
 """Reasons that are given; the rest is in the report."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from statistics import median
 
+from overlapscope.base.words import clean, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.judge import Judged, against_limit, compared_with, is_relative
 from overlapscope.budgets.pieces import Piece
@@ -14,8 +15,7 @@ from overlapscope.budgets.reasons import reasons_of
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.spent import Spent, by_baseline
 from overlapscope.budgets.verdicts import Level, Part, Reason, Status, Subject, Verdict
-from overlapscope.report import Report
-from overlapscope.words import clean, plural
+from overlapscope.report.model import Report
 
 WORST_FIRST: dict[Status, int] = {"fail": 0, "unknown": 1, "accepted": 2, "skipped": 3, "pass": 4}
 

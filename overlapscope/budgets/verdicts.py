@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from overlapscope.report import Tool, published
-from overlapscope.shown import Shown
+from overlapscope.base.shown import Shown
+from overlapscope.report.model import Tool, published
 
 SCHEMA_VERSION = 1
 

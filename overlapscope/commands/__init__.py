@@ -14,9 +14,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from overlapscope import __version__, streams
+from overlapscope.base import output as streams
+from overlapscope.base.words import did_you_mean
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.words import did_you_mean
+from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from overlapscope import disk
+from overlapscope.base import disk
+from overlapscope.base.output import tell, write_output
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.streams import tell, write_output
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def _check(output: Path, *, force: bool, inputs: Iterable[str | Path | None]) ->
 
 
 def _files(named: str | Path) -> list[Path]:
-    from overlapscope.sources import expand
+    from overlapscope.reading import expand
 
     try:
         return expand([named])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from overlapscope import sizes
+from overlapscope.base import sizes
 
 
 def parse_size(text: str) -> int:

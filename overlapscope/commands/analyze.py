@@ -10,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlapscope.base.names import check_known
+from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
 from overlapscope.commands._reading import add_plain_step, add_reading_arguments
 from overlapscope.errors import UsageError
-from overlapscope.names import check_known
-from overlapscope.streams import tell
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
-    from overlapscope.trace import Trace
-    from overlapscope.views.page import Page
+    from overlapscope.report.page import Page
+    from overlapscope.trace.model import Trace
 
 FORMATS = ("terminal", "json", "markdown", "html")
 _FILE_WIDTH = 100
@@ -56,20 +56,20 @@ class Command:
             from overlapscope.views.html.document import require_plotly
 
             require_plotly()
-        from overlapscope.sources import look
+        from overlapscope.reading import look
 
         found = look(args.traces)
         analyses, scope = _analyze(args, found.files)
         from msgspec.structs import replace as replaced
 
-        from overlapscope.report import build, to_json
+        from overlapscope.report.model import build, to_json
 
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
         report = replaced(report, notes=(*found.notes, *report.notes))
         if args.format == "json":
             write(to_json(report), args.output, force=args.force)
             return DONE
-        from overlapscope.views.page import Page
+        from overlapscope.report.page import Page
 
         page = Page(report, scope=scope, verbose=args.verbose)
         draw = {"markdown": _markdown, "html": _html, "terminal": _terminal}[args.format]
@@ -78,7 +78,7 @@ class Command:
 
 
 def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[TraceAnalysis], str]:
-    from overlapscope.sources import LIMIT_BYTES, load
+    from overlapscope.reading import LIMIT_BYTES, load
 
     limit = LIMIT_BYTES if args.max_size is None else args.max_size
     traces = [load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in files]
@@ -108,7 +108,7 @@ def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trac
 
 def _import_the_rest() -> None:
     """What comes after reading, while other processes read: a tenth of the time that a trace of 250 MB takes."""
-    for module in ("analysis", "report", "views.page", "views.terminal"):
+    for module in ("analysis", "report.model", "report.page", "views.terminal"):
         importlib.import_module(f"overlapscope.{module}")
     from overlapscope.rules import all_rules
 
@@ -171,15 +171,15 @@ def _markdown(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> by
 
 
 def _html(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:
-    from overlapscope import lanes
+    from overlapscope import timeline as lanes
     from overlapscope.views.html import report as html_report
 
     return html_report.render(page, [lanes.build(analysis) for analysis in analyses]).encode("utf-8", "replace")
 
 
 def _terminal(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:
+    from overlapscope.report.strip import LABEL_WIDTH
     from overlapscope.views import terminal
-    from overlapscope.views.strip import LABEL_WIDTH
 
     width, color, encoding = (_FILE_WIDTH, None, "utf-8") if to_file else terminal.describe(sys.stdout)
     drawn = _with_strips(page, analyses, max(10, width - LABEL_WIDTH))

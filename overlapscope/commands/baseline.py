@@ -6,12 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 from overlapscope.commands._output import check_output, write
 from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
 from overlapscope.commands.check import add_config_argument, find_config, read_settings
 from overlapscope.errors import UsageError
-from overlapscope.streams import tell
 
 
 class Command:
@@ -59,7 +59,7 @@ def _write(args: argparse.Namespace) -> int:
     settings = read_settings(config)
     from overlapscope.budgets import baseline
     from overlapscope.budgets.baseline_file import to_json
-    from overlapscope.reading import read_report
+    from overlapscope.inputs import read_report
 
     report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache, plain_step_ns=args.plain_step)
     made = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)

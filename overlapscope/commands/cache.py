@@ -45,9 +45,9 @@ class Command:
 
 
 def _info(format: str) -> int:
-    from overlapscope.sources.cache import LEAST_BYTES
-    from overlapscope.sources.cache_info import describe
-    from overlapscope.words import clean
+    from overlapscope.base.words import clean
+    from overlapscope.reading.cache import LEAST_BYTES
+    from overlapscope.reading.cache_info import describe
 
     found = describe()
     if format == "json":
@@ -71,8 +71,8 @@ def _info(format: str) -> int:
 
 
 def _clear() -> int:
-    from overlapscope.sources.cache_folder import Folder, default_folder
-    from overlapscope.words import clean
+    from overlapscope.base.words import clean
+    from overlapscope.reading.cache_folder import Folder, default_folder
 
     path = default_folder()
     if path is None:

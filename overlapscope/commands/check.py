@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlapscope.base.output import tell
+from overlapscope.base.words import did_you_mean
 from overlapscope.commands._output import check_output, write
 from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
 from overlapscope.errors import ConfigError, UsageError
-from overlapscope.streams import tell
 from overlapscope.views.check import FORMATS
-from overlapscope.words import did_you_mean
 
 if TYPE_CHECKING:
     from overlapscope.budgets.baseline import Baseline
     from overlapscope.budgets.settings import Settings
     from overlapscope.budgets.verdicts import CheckResult
-    from overlapscope.report import Report
+    from overlapscope.report.model import Report
 
 _FILE_WIDTH = 100
 """Width of a text that is written to a file."""
@@ -102,7 +102,7 @@ class Command:
         targets = _targets(args.format, inputs, explains=args.explain is not None)
         settings = _settings(args, config)
         from overlapscope.budgets.check import check
-        from overlapscope.reading import read_baseline, read_report
+        from overlapscope.inputs import read_baseline, read_report
 
         report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache, plain_step_ns=args.plain_step)
         baseline = None

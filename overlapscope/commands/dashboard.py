@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
+from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 from overlapscope.commands._reading import add_reading_arguments, parse_size
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
-from overlapscope.streams import tell
 
 
 class Command:
@@ -47,7 +47,7 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         require_packages()
-        from overlapscope.sources.pipes import named
+        from overlapscope.reading.pipes import named
 
         base = args.base_path.strip("/")
         server, url = launch(

@@ -53,7 +53,7 @@ class Command:
 
             require_plotly()
         from overlapscope.compare.diff import diff, to_json
-        from overlapscope.reading import read_report
+        from overlapscope.inputs import read_report
 
         before, after = (
             read_report([path], limit_bytes=args.max_size, cache=args.cache, plain_step_ns=step_ns)

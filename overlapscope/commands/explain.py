@@ -6,11 +6,11 @@ import argparse
 import shutil
 import textwrap
 
+from overlapscope.base.output import bounded
+from overlapscope.base.words import did_you_mean
 from overlapscope.commands import DONE
 from overlapscope.commands._output import write
 from overlapscope.errors import UsageError
-from overlapscope.streams import bounded
-from overlapscope.words import did_you_mean
 
 
 class Command:
@@ -22,8 +22,8 @@ class Command:
         parser.add_argument("rule", metavar="RULE", help="id of a rule, as `overlapscope rules` lists them")
 
     def run(self, args: argparse.Namespace) -> int:
-        from overlapscope.lost import rests
         from overlapscope.rules import all_rules
+        from overlapscope.trace.lost import rests
 
         rules = {rule.id: rule for rule in all_rules()}
         if args.rule not in rules:

@@ -60,7 +60,7 @@ class Command:
         from overlapscope.hta.catalog import Options, check_name
         from overlapscope.hta.package import require
         from overlapscope.hta.run import run, to_json
-        from overlapscope.sources import LIMIT_BYTES, expand, load
+        from overlapscope.reading import LIMIT_BYTES, expand, load
 
         check_name(args.name)
         if not args.traces:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from overlapscope.base.output import environment
+from overlapscope.base.words import plural, shorten
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
 from overlapscope.commands._reading import add_max_size
 from overlapscope.errors import UnreadableTrace
-from overlapscope.streams import environment
-from overlapscope.words import plural, shorten
 
 if TYPE_CHECKING:
     from overlapscope.ranks.result import RanksReport
@@ -77,7 +77,7 @@ def _join(args: argparse.Namespace) -> RanksReport:
     from overlapscope.ranks.files import expand_urls
     from overlapscope.ranks.join import Joined
     from overlapscope.ranks.result import Unreadable
-    from overlapscope.sources import LIMIT_BYTES, look
+    from overlapscope.reading import LIMIT_BYTES, look
 
     locations = expand_urls(args.sources)
     limit = LIMIT_BYTES if args.max_size is None else args.max_size

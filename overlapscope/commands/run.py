@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from overlapscope.base.output import show
+from overlapscope.base.words import clean, plural
 from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._output import check_output
 from overlapscope.commands._reading import parse_size
@@ -23,8 +25,6 @@ from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
-from overlapscope.streams import show
-from overlapscope.words import clean, plural
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?(\.exe)?")
 _LAUNCHERS = {

@@ -19,7 +19,7 @@ class Command:
         pass
 
     def run(self, args: argparse.Namespace) -> int:
-        from overlapscope.samples import sample_traces
+        from overlapscope.reading.samples import sample_traces
 
         write(os.fsencode(sample_traces()) + b"\n", None)
         return DONE

@@ -10,12 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlapscope.base.output import tell
+from overlapscope.base.words import did_you_mean
 from overlapscope.commands import DONE
 from overlapscope.commands._output import check_output, write
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory.experiment import SCALES
-from overlapscope.streams import tell
-from overlapscope.words import did_you_mean
 
 if TYPE_CHECKING:
     from overlapscope.laboratory.catalog import Entry
@@ -221,7 +221,7 @@ def _report(args: argparse.Namespace) -> int:
 def _results_directory(asked: Path | None) -> tuple[Path, bool]:
     """Where the results are, and whether they are those that come with overlapscope."""
     from overlapscope.laboratory.results import FILE
-    from overlapscope.samples import sample_traces
+    from overlapscope.reading.samples import sample_traces
 
     if asked is not None:
         return asked, False

@@ -36,7 +36,7 @@ class Command:
 
 def _schema(of: str) -> dict[str, Any]:
     module = {
-        "report": "overlapscope.report",
+        "report": "overlapscope.report.model",
         "diff": "overlapscope.compare.diff",
         "whatif": "overlapscope.views.whatif.json",
         "check": "overlapscope.budgets.verdicts",

@@ -16,8 +16,8 @@ from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
     from overlapscope.prediction import Prediction
-    from overlapscope.trace import Trace
-    from overlapscope.views.tables import Table
+    from overlapscope.report.tables import Table
+    from overlapscope.trace.model import Trace
 
 FORMATS = ("text", "json", "markdown")
 NOT_PREDICTED = 1
@@ -123,7 +123,7 @@ def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
 
 
 def _load(args: argparse.Namespace) -> Trace:
-    from overlapscope.sources import LIMIT_BYTES, load
+    from overlapscope.reading import LIMIT_BYTES, load
 
     if Path(args.trace).is_dir():
         raise UsageError(f"{args.trace}: is a directory; name one trace in it, as ranks are predicted one by one.")
@@ -131,9 +131,9 @@ def _load(args: argparse.Namespace) -> Trace:
 
 
 def _predict(trace: Trace, asked: list[str], args: argparse.Namespace) -> Prediction:
+    from overlapscope.inputs import read_calibration
     from overlapscope.prediction import best, predict
     from overlapscope.prediction.names import check_names
-    from overlapscope.reading import read_calibration
 
     check_names(trace, asked)
     calibration = read_calibration(args.calibration, trace, device=args.device)
@@ -169,7 +169,7 @@ def _drawn(prediction: Prediction, args: argparse.Namespace, *, nothing_asked: b
 
 def _offered() -> Table:
     """What can be asked for."""
-    from overlapscope.views.tables import Column, Table, text
+    from overlapscope.report.tables import Column, Table, text
 
     rows = [(f"--{one.id} {_metavar(one)}".rstrip(), one.help) for one in OPTIONS]
     rows.append(("--best", "the changes that gain most, one after the other"))
@@ -182,7 +182,7 @@ def _metavar(option: Option) -> str:
 
 
 def _write_timeline(prediction: Prediction, args: argparse.Namespace) -> None:
-    from overlapscope.views import chrome_trace
+    from overlapscope.export import chrome_trace
 
     if prediction.after is None:
         return

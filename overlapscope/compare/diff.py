@@ -20,9 +20,9 @@ from overlapscope.compare.kernels import compare_kernels, compare_ops
 from overlapscope.compare.pair import Pair, side
 from overlapscope.compare.sentences import of_all, of_device, of_lost
 from overlapscope.compare.steps import averaged, occurrences
-from overlapscope.lost import CAUSES, FIGURES
-from overlapscope.report import Report, of_program, published
+from overlapscope.report.model import Report, of_program, published
 from overlapscope.rules.finding import FLOOR, Finding
+from overlapscope.trace.lost import CAUSES, FIGURES
 
 
 def diff(before: Report, after: Report) -> Diff:

@@ -12,9 +12,9 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis.results import Environment, Trust
-from overlapscope.report import Tool
+from overlapscope.base.shown import Shown
+from overlapscope.report.model import Tool
 from overlapscope.rules.finding import Finding
-from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.results import Check, TraceResult, Trust
+from overlapscope.base.words import clean, plural
 from overlapscope.compare.difference import DeviceDiff, Doubt
 from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain, is_predicted
 from overlapscope.compare.resampling import FEWEST
-from overlapscope.lost import FIGURES, Part, listed
-from overlapscope.report import Report, of_program
-from overlapscope.words import clean, plural
+from overlapscope.report.model import Report, of_program
+from overlapscope.trace.lost import FIGURES, Part, listed
 
 _NAMES: dict[Aspect, str] = {
     "gpu": "GPUs",

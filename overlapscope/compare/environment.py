@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from overlapscope.analysis.results import Environment
-from overlapscope.report import PLAIN, Report
+from overlapscope.report.model import PLAIN, Report
 
 T = TypeVar("T")
 

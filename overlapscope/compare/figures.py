@@ -8,11 +8,11 @@ import numpy as np
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.results import COPIES_MATTER_FROM, Period
+from overlapscope.base.intervals import I64
 from overlapscope.compare.difference import Figures
 from overlapscope.compare.noise import HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, Row
 from overlapscope.compare.resampling import F64
-from overlapscope.intervals import I64
 
 _COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
 _COPY_LEAVES, _IDLE_LEAVES = [f"copy:{cause}" for cause in _COPY], [f"idle:{cause}" for cause in _IDLE]

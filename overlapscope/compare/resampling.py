@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 
 F64 = NDArray[np.float64]
 

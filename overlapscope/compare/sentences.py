@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.compare.difference import Basis, Change, DeviceDiff, Figures, FindingChange
 from overlapscope.compare.noise import GPU_SHARE
-from overlapscope.lost import FIGURES, Part, listed
-from overlapscope.words import Unit, percent, plural, unit_for
+from overlapscope.trace.lost import FIGURES, Part, listed
 
 _MOST_REASONS = 2
 _MOST_FINDINGS = 3

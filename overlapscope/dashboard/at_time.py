@@ -7,13 +7,13 @@ from urllib.parse import urlencode
 import flask
 
 from overlapscope.analysis.results import Window
+from overlapscope.base.words import clean
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.parts import timeline_href
 from overlapscope.dashboard.place import Place, parse
 from overlapscope.dashboard.shown import Shown
 from overlapscope.errors import OverlapscopeError
-from overlapscope.words import clean
 
 _ROUTE = "api/at"
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlapscope.errors import OverlapscopeError
+from overlapscope.inputs import is_ranks_report, read_ranks_report
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.ranks.result import RanksReport
-from overlapscope.reading import is_ranks_report, read_ranks_report
-from overlapscope.sources import expand, is_trace_name, natural
+from overlapscope.reading import expand, is_trace_name, natural
 
 _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import flask
 from msgspec import structs
 
+from overlapscope.base.words import clean
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.place import Place, parse
 from overlapscope.errors import OverlapscopeError
-from overlapscope.views import annotated
+from overlapscope.export import annotated
+from overlapscope.report.page import Page
 from overlapscope.views.html import report as html_report
 from overlapscope.views.html.tiles import Span
-from overlapscope.views.page import Page
-from overlapscope.words import clean
 
 
 def register(server: flask.Flask, library: Library) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import dash_mantine_components as dmc
 from dash.development.base_component import Component
 
-from overlapscope.views.headline import Headline
+from overlapscope.report.headline import Headline
 
 
 def figure_tiles(figures: Sequence[Headline], id: str) -> Component:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from overlapscope.base.output import tell
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
-from overlapscope.streams import tell
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Request
@@ -60,7 +60,7 @@ def launch(
     Raises UnreadableTrace where a source is missing, UsageError where the address cannot be had or the token is bad.
     """
     from overlapscope.dashboard.library import Library
-    from overlapscope.sources import LIMIT_BYTES
+    from overlapscope.reading import LIMIT_BYTES
 
     library = Library(sources, limit_bytes=LIMIT_BYTES if limit_bytes is None else limit_bytes, cache=cache)
     for entry in library.entries()[:1]:

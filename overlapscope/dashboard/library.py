@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
 from overlapscope.dashboard.place import RECORDED
@@ -19,14 +19,14 @@ from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.laboratory.results import Results
-from overlapscope.lanes import Lanes
 from overlapscope.prediction.program import find_program
 from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
-from overlapscope.report import Report, joined, of_program
-from overlapscope.sources import LIMIT_BYTES, load
-from overlapscope.trace import Trace
-from overlapscope.views.page import Page, Section
+from overlapscope.reading import LIMIT_BYTES, load
+from overlapscope.report.model import Report, joined, of_program
+from overlapscope.report.page import Page, Section
+from overlapscope.timeline import Lanes
+from overlapscope.trace.model import Trace
 
 DROPPED = "dropped"
 """The folder of traces that were dropped into the page."""

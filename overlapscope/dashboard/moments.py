@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.results import Window
-from overlapscope.intervals import I64
-from overlapscope.trace import Trace
+from overlapscope.base.intervals import I64
+from overlapscope.trace.model import Trace
 
 
 def moved(window: Window, device: int, before: Trace, after: Trace) -> Window:

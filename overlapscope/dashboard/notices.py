@@ -6,11 +6,11 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
+from overlapscope.base.words import clean
 from overlapscope.dashboard.library import Loading
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.place import Place
 from overlapscope.errors import OverlapscopeError
-from overlapscope.words import clean
 
 
 def notice(title: str, *lines: str | Component) -> Component:

@@ -15,18 +15,18 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
+from overlapscope.base.words import clean
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import parse
 from overlapscope.dashboard.posts import Click
 from overlapscope.dashboard.shown import Shown, settled
+from overlapscope.documents.colors import palette
+from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
+from overlapscope.report.grids import Grid, Row
+from overlapscope.report.verdict import judge
 from overlapscope.views import charts
-from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
 from overlapscope.views.charts._figure import Figure
 from overlapscope.views.charts.causes import Subject, by_cause
-from overlapscope.views.colors import palette
-from overlapscope.views.grids import Grid, Row
-from overlapscope.views.verdict import judge
-from overlapscope.words import clean
 
 MARGIN_NS = 10_000
 """At least so much is shown on either side of a case in the timeline."""

@@ -10,8 +10,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from overlapscope.dashboard.shown import Shown
-from overlapscope.views.colors import palette
-from overlapscope.views.tables import Column, Table
+from overlapscope.documents.colors import palette
+from overlapscope.report.tables import Column, Table
 
 _NAME_WIDTH = 180
 """CSS pixels that a column of names has at least."""

@@ -17,7 +17,7 @@ import msgspec
 from dash.exceptions import PreventUpdate
 from werkzeug.exceptions import HTTPException
 
-from overlapscope.words import clean
+from overlapscope.base.words import clean
 
 Whole = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
 """A browser's numbers are exact up to here."""

@@ -9,14 +9,14 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.analysis import analyze_trace
+from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError
-from overlapscope.lanes import Lanes
 from overlapscope.prediction import best, predict
 from overlapscope.prediction.names import check_names
 from overlapscope.prediction.result import WhatIf
-from overlapscope.words import clean
+from overlapscope.timeline import Lanes
 
 if TYPE_CHECKING:
     from overlapscope.dashboard.library import Opened

@@ -12,10 +12,11 @@ from overlapscope.dashboard.place import Place
 from overlapscope.dashboard.plain_table import plain_table
 from overlapscope.dashboard.rank_reports import Ranks
 from overlapscope.dashboard.shown import Shown
+from overlapscope.documents.colors import palette
 from overlapscope.ranks.result import Meeting, RanksReport
+from overlapscope.report.tables import Table
 from overlapscope.views.charts.rank_buckets import rank_buckets
 from overlapscope.views.charts.rank_maps import drawn_steps, rank_map, step_map
-from overlapscope.views.colors import palette
 from overlapscope.views.ranks import tables
 from overlapscope.views.ranks.grid import every_rank
 from overlapscope.views.ranks.headline import headlines
@@ -23,7 +24,6 @@ from overlapscope.views.ranks.metrics import first
 from overlapscope.views.ranks.metrics import shown as metrics_of
 from overlapscope.views.ranks.words import TONES, clocks, doubts, judge, step_note
 from overlapscope.views.ranks.worst import Look, looks
-from overlapscope.views.tables import Table
 
 MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
 """Ids of the charts whose places are ranks."""

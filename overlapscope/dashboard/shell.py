@@ -11,13 +11,13 @@ from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Window
+from overlapscope.base.words import clean
 from overlapscope.dashboard import notices
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.place import RECORDED, Place, parse
 from overlapscope.dashboard.shown import Shown, settled
-from overlapscope.words import clean
 
 _POLL_MS = 300
 _PLAIN = "plain"

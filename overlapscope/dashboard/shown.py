@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.place import Place
-from overlapscope.views.page import Section
+from overlapscope.report.page import Section
 
 
 def settled(library: Library, place: Place) -> Place:

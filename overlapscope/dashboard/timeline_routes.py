@@ -15,11 +15,11 @@ from typing import Any
 import flask
 import msgspec
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.predictions import Asked
 from overlapscope.errors import OverlapscopeError
-from overlapscope.lanes import Lanes
+from overlapscope.timeline import Lanes
 
 MOST_COLUMNS = 8_192
 MOST_LANES = 1_000

@@ -14,9 +14,9 @@ from typing import IO
 import flask
 from werkzeug.wrappers import Request
 
+from overlapscope.base.words import clean, size
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.scratch import own_directory
-from overlapscope.words import clean, size
 
 MOST_FILES = 1_000
 BLOCK_BYTES = 1 << 20

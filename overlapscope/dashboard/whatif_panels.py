@@ -12,15 +12,15 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.spans import median_step
+from overlapscope.base.words import Unit, bare_percent, clean, percent
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.plain_table import plain_table
 from overlapscope.dashboard.predictions import Predicted
 from overlapscope.dashboard.shown import Shown
+from overlapscope.documents.colors import bucket_color, palette
 from overlapscope.prediction.result import Change, Estimate, Percentage, WhatIf
-from overlapscope.views.colors import bucket_color, palette
-from overlapscope.views.tables import Table, prose, without
+from overlapscope.report.tables import Table, prose, without
 from overlapscope.views.whatif import tables, words
-from overlapscope.words import Unit, bare_percent, clean, percent
 
 RUNG = "whatif-rung"
 """The type of the buttons that switch on what a rung consists of."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from overlapscope.errors import UsageError
 from overlapscope.hta.package import quiet, require
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from hta.trace_analysis import TraceAnalysis
@@ -62,7 +62,7 @@ def trace_analysis(
 
 def loaded(traces: Source | Iterable[Source]) -> list[Trace]:
     """The traces, read where they are files. Raises UnreadableTrace."""
-    from overlapscope.sources import load_all
+    from overlapscope.reading import load_all
 
     sources = [traces] if isinstance(traces, Trace | str | os.PathLike) else list(traces)
     read: list[Trace] = []

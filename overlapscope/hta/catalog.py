@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from overlapscope.base.words import did_you_mean
 from overlapscope.errors import UsageError
-from overlapscope.words import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.hta.links import Steps, iterations, linked
-from overlapscope.trace import F64, I64, Table, Trace
+from overlapscope.trace.model import F64, I64, Table, Trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapscope.trace import F64, I64, Bool, Index
+from overlapscope.trace.model import F64, I64, Bool, Index
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from overlapscope.errors import HtaFailed, OverlapscopeError
 from overlapscope.hta.build import Source, loaded, trace_analysis
 from overlapscope.hta.catalog import ANALYSES, Options, check_name
 from overlapscope.hta.package import quiet, require
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,8 +18,8 @@ from overlapscope.errors import UsageError
 from overlapscope.laboratory import machine, recording_costs
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.observe import observe
+from overlapscope.reading import load
 from overlapscope.recorder.recording import SilentRecording
-from overlapscope.sources import load
 
 COPY_BYTES = tuple(1 << power for power in range(10, 29, 2))
 """1 KiB to 256 MiB."""

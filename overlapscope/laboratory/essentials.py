@@ -20,13 +20,13 @@ from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.stalls import find_stalls
 from overlapscope.analysis.strip import measure
 from overlapscope.analysis.timeline import Timeline, lengths, measured
-from overlapscope.intervals import Intervals, covered
+from overlapscope.base.intervals import Intervals, covered
 from overlapscope.laboratory.results import Analysis, Found, Judgement, Lane, Strip
-from overlapscope.report import build
-from overlapscope.sources import load
-from overlapscope.trace import Trace
-from overlapscope.views.page import Page, Section
-from overlapscope.views.verdict import judge
+from overlapscope.reading import load
+from overlapscope.report.model import build
+from overlapscope.report.page import Page, Section
+from overlapscope.report.verdict import judge
+from overlapscope.trace.model import Trace
 
 SLICES = 300
 """Of a strip; fewer where it has fewer nanoseconds."""

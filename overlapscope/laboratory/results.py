@@ -12,7 +12,7 @@ import msgspec
 
 from overlapscope.analysis.results import Buckets, CopyGroup, Overlap
 from overlapscope.laboratory.experiment import Truth, WrongResults
-from overlapscope.report import Tool
+from overlapscope.report.model import Tool
 from overlapscope.rules.finding import CostFrom, Severity
 
 SCHEMA_VERSION = 1

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from overlapscope.base.words import plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory import store
 from overlapscope.laboratory.catalog import Entry
@@ -29,7 +30,6 @@ from overlapscope.laboratory.protocol import (
     RunVariant,
 )
 from overlapscope.laboratory.results import ExperimentResult, Machine, VariantResult
-from overlapscope.words import plural
 
 NOT_YET = "not run yet"
 LOG = "output.txt"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from overlapscope import disk
+from overlapscope.base import disk
+from overlapscope.base.saved import decode
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.results import FILE, SCHEMA_VERSION, ExperimentResult, Results
-from overlapscope.saved import decode
 
 
 class _Version(msgspec.Struct):

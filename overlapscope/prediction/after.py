@@ -8,11 +8,11 @@ from typing import TypeVar
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.replay import Replay
-from overlapscope.trace import Collectives, GpuOps, HostEvents, Kind, Memory, Table, Trace
+from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Memory, Table, Trace
 
 T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=HostEvents)

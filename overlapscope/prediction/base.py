@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from overlapscope.analysis.plain_step import PlainStep, measured, told
 from overlapscope.analysis.timeline import build as build_timeline
+from overlapscope.base.intervals import I64
 from overlapscope.errors import UsageError
-from overlapscope.intervals import I64
 from overlapscope.prediction.build import build
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.fidelity import judge
@@ -18,7 +18,7 @@ from overlapscope.prediction.periods import StepTimes, find_steps, step_times
 from overlapscope.prediction.recording_cost import HostCost, event_cost, host_cost, without
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Fidelity
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 
 _CLOSE = 0.005
 """A replayed step is as long as the plain one if they differ by less than this share."""

@@ -16,12 +16,12 @@ import numpy as np
 from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import build as build_timeline
-from overlapscope.intervals import covered, union
+from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Why
 from overlapscope.prediction.host import find_calls, find_waits
 from overlapscope.prediction.shapes import look_up
-from overlapscope.trace import I64, Kind, Memory, Trace
+from overlapscope.trace.model import I64, Kind, Memory, Trace
 
 AFTER_CALL_NS = 50_000
 """An item begins at most this long after its launch call has returned, if nothing else holds it. Seen on an H200: up to

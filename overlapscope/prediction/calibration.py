@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from overlapscope import disk
+from overlapscope.base import disk
+from overlapscope.base.saved import decode
 from overlapscope.errors import UsageError
 from overlapscope.prediction.constants import Constants
-from overlapscope.saved import decode
 
 _SHIPPED = Path(__file__).with_name("nvidia-h200.json")
 _HOW = "`overlapscope scenarios calibrate` makes one on a GPU"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis.plain_step import PlainStep
-from overlapscope.intervals import covered, union
+from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base, lightened
 from overlapscope.prediction.recording_cost import event_cost, host_cost
 

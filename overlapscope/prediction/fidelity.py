@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.trust import clocks_agree, judge_file
+from overlapscope.base.words import percent, plural, unit_for
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.periods import StepTimes
 from overlapscope.prediction.replay import Replay
 from overlapscope.prediction.result import Fidelity
-from overlapscope.words import percent, plural, unit_for
 
 MOST_ERROR_PCT = 2.0
 """A replay is valid where the median error of the step times is at most this..."""

@@ -14,7 +14,7 @@ from overlapscope.analysis.timeline import build, lengths, measured
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.periods import StepTimes
 from overlapscope.prediction.result import Estimate, Figure, Percentage
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True)

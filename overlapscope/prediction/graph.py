@@ -28,7 +28,7 @@ import numpy as np
 
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.shapes import Shapes
-from overlapscope.trace import F64, I8, I64, Bool, Index, Kind, Memory, Trace
+from overlapscope.trace.model import F64, I8, I64, Bool, Index, Kind, Memory, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,13 +9,13 @@ from enum import IntEnum
 import msgspec
 import numpy as np
 
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
+from overlapscope.base.words import size as size_text
 from overlapscope.prediction.calibration import Calibration, shipped
 from overlapscope.prediction.constants import Constants, SizedTime
 from overlapscope.prediction.observe import observe
 from overlapscope.prediction.result import Constant, Origin
-from overlapscope.trace import F64, Kind, Trace
-from overlapscope.words import size as size_text
+from overlapscope.trace.model import F64, Kind, Trace
 
 _NEAR = 4
 """A copy's duration is taken from copies of at most this many times its size, or at least that fraction of it."""

@@ -14,7 +14,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Calls, Items, Waits
 from overlapscope.prediction.turns import Relation, relations
-from overlapscope.trace import I64, Bool, Memory, Sync, Trace
+from overlapscope.trace.model import I64, Bool, Memory, Sync, Trace
 
 _EARLIEST = -(2**61)
 _FREES = call_kinds.whole_name(

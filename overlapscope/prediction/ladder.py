@@ -16,7 +16,7 @@ from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.predict import Choice, Prediction, apply, conclude, in_order, outcome, plain_of
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
-from overlapscope.trace import Bool, Kind, Trace
+from overlapscope.trace.model import Bool, Kind, Trace
 
 VALUE_BYTES = 1024
 """A download of at most this size is a value or two."""

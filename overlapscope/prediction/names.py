@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import is_step
-from overlapscope.names import check_known
-from overlapscope.trace import Trace
+from overlapscope.base.names import check_known
+from overlapscope.trace.model import Trace
 
 
 def check_names(trace: Trace, interventions: Sequence[str]) -> None:

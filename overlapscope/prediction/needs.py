@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.intervals import I64, Bool
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.periods import step_of_items
 from overlapscope.prediction.shapes import Shapes
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 
 BY_SHAPES = (
     "What {copies} moved is touched only by kernels whose op has an input of as many elements, by the recorded shapes: "

@@ -17,9 +17,9 @@ from overlapscope.analysis.edges import HIGH, find_edges
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import find_blocking, pinning
 from overlapscope.analysis.timeline import Timeline, build
-from overlapscope.intervals import I64, Bool, Index, contains, covered, join, union
+from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.constants import Constants, SizedTime
-from overlapscope.trace import F64, Kind, Memory, Sync, Trace
+from overlapscope.trace.model import F64, Kind, Memory, Sync, Trace
 
 LONG_BEFORE_NS = 20_000
 """An op whose launch call returned this long before was in the queue, and did not come late."""

@@ -8,9 +8,9 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step, judged_steps
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph
-from overlapscope.trace import Bool, Kind, Trace
+from overlapscope.trace.model import Bool, Kind, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

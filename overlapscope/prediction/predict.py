@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 
 from overlapscope.analysis.host import line_ids_around, line_text, ops_around
+from overlapscope.base.intervals import I64
+from overlapscope.base.words import did_you_mean
 from overlapscope.errors import UsageError
-from overlapscope.intervals import I64
 from overlapscope.prediction.after import predicted_ops, predicted_trace
 from overlapscope.prediction.base import Base, as_plain, known_step, prepare
 from overlapscope.prediction.calibration import Calibration
@@ -33,8 +34,7 @@ from overlapscope.prediction.result import (
     KnownStep,
     WhatIf,
 )
-from overlapscope.trace import Kind, Trace
-from overlapscope.words import did_you_mean
+from overlapscope.trace.model import Kind, Trace
 
 _PLACES = 5
 _ALWAYS = ("kernel_gap_ns", "launch_latency_ns", "return_ns")

@@ -15,7 +15,7 @@ from overlapscope.prediction.after import plain_trace
 from overlapscope.prediction.base import Base, as_plain, known_step, prepare
 from overlapscope.prediction.estimate import estimated
 from overlapscope.prediction.figures import fitted
-from overlapscope.trace import PlainSteps, Trace
+from overlapscope.trace.model import PlainSteps, Trace
 
 P = TypeVar("P", Device, Period)
 

@@ -18,7 +18,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.observe import KERNEL_LAUNCH
-from overlapscope.trace import F64, I64, HostEvents, Trace
+from overlapscope.trace.model import F64, I64, HostEvents, Trace
 
 PLAIN_LAUNCH_NS = 2200.0
 """A kernel's launch call that nobody records. This and the shares below fit 37 recordings of 22 programs on H200s, each

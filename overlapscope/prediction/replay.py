@@ -18,9 +18,9 @@ import numpy as np
 
 from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.analysis.grouping import distinct
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope import __version__
 from overlapscope.analysis.results import PlainOrigin
-from overlapscope.shown import Shown
+from overlapscope.base.shown import Shown
+from overlapscope.version import __version__
 
 SCHEMA_VERSION = 1
 

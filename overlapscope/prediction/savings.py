@@ -10,7 +10,7 @@ from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.predict import apply, parse
 from overlapscope.prediction.replay import Deadlock, Replay, replay
-from overlapscope.trace import Trace
+from overlapscope.trace.model import Trace
 
 
 class Savings:

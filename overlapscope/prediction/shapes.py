@@ -13,9 +13,9 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around
-from overlapscope.intervals import I64, Bool, Index
-from overlapscope.sources.shapes import ITEM_BYTES, Inputs, Signature, read_inputs
-from overlapscope.trace import HostEvents, Trace
+from overlapscope.base.intervals import I64, Bool, Index
+from overlapscope.reading.shapes import ITEM_BYTES, Inputs, Signature, read_inputs
+from overlapscope.trace.model import HostEvents, Trace
 
 _COPY = "aten::copy_"
 _TAKE_PARTS = frozenset(

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from overlapscope.intervals import I64, Intervals, contains, union
-from overlapscope.trace import Trace
+from overlapscope.base.intervals import I64, Intervals, contains, union
+from overlapscope.trace.model import Trace
 
 _SHIFTS = (np.arange(1, 33) * (np.sqrt(5) - 1) / 2) % 1
 """Shares of the recording. Multiples of the golden ratio are spread evenly over the steps, however many there are."""

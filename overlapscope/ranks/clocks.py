@@ -27,7 +27,7 @@ from typing import Literal
 
 import numpy as np
 
-from overlapscope.intervals import I64, Bool
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.collectives import Meetings, goes_round
 
 TIMESTAMP_ERROR_NS = 5_000

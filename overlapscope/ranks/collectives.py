@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from overlapscope.intervals import I64, Bool
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 
 # The names are those that ProcessGroupNCCL gives to RECORD_PARAM_COMMS.

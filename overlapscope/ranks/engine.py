@@ -21,7 +21,7 @@ from overlapscope.ranks.clusters import Cluster, connected, own, scratch
 from overlapscope.ranks.files import Location, fetched, said
 from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
-from overlapscope.sources import LIMIT_BYTES, load
+from overlapscope.reading import LIMIT_BYTES, load
 
 if TYPE_CHECKING:
     from dask.typing import Key

@@ -17,11 +17,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from overlapscope.base.words import shorten, size
 from overlapscope.errors import MissingPackage, UnreadableTrace, UsageError
-from overlapscope.reading import is_ranks_report
-from overlapscope.sources import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, natural
-from overlapscope.sources.pipes import place
-from overlapscope.words import shorten, size
+from overlapscope.inputs import is_ranks_report
+from overlapscope.reading import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, natural
+from overlapscope.reading.pipes import place
 
 _WEB = ("http", "https")
 _PLUGINS = {

@@ -16,7 +16,7 @@ from overlapscope.ranks.result import Duplicate, Matching, RankRow, RanksReport,
 from overlapscope.ranks.stragglers import find_stragglers, sum_by, worst_meetings
 from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
 from overlapscope.ranks.waits import Waits, find_waits
-from overlapscope.sources import kineto
+from overlapscope.reading import kineto
 
 MOST_RANKS = 1_000_000
 """A stated world size beyond it is taken for damage."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.jobs import Recorded, different_jobs
+from overlapscope.analysis.jobs import Recorded, different_jobs
+from overlapscope.base.words import plural
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
 from overlapscope.ranks.waits import Waits
-from overlapscope.words import plural
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,12 +16,12 @@ from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
+from overlapscope.base.intervals import I64, Bool, Intervals
 from overlapscope.errors import UnreadableTrace
-from overlapscope.intervals import I64, Bool, Intervals
 from overlapscope.ranks.result import Unreadable
 from overlapscope.rules import find_all
 from overlapscope.rules.finding import Finding
-from overlapscope.trace import GpuOps, Kind, Trace
+from overlapscope.trace.model import GpuOps, Kind, Trace
 
 __all__ = ["CommKernels", "CommKind", "ReducedRank", "StepFigures", "Unreadable", "reduce"]
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from overlapscope.analysis.results import Buckets, Window
-from overlapscope.report import Tool, published
+from overlapscope.base.saved import decode
+from overlapscope.base.shown import Shown
+from overlapscope.report.model import Tool, published
 from overlapscope.rules.finding import Finding
-from overlapscope.saved import decode
-from overlapscope.shown import Shown
 
 SCHEMA_VERSION = 1
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from overlapscope.analysis.results import Window
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
 from overlapscope.ranks.waits import Pairs, Waits

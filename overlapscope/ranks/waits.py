@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.intervals import I64, Intervals, covered, intersect, union
+from overlapscope.base.intervals import I64, Intervals, covered, intersect, union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank

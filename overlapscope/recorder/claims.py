@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from overlapscope import disk
+from overlapscope.base import disk
 
 _MOST_LOCKS = 16
 """A process that records again and again into ever new files keeps the latest locked."""

@@ -4,7 +4,7 @@ From CUDA 13 on Kineto's record of an event wait names neither the stream on whi
 call that recorded it (kineto PR #1552). So while the profiler runs, `torch.cuda.Event.record` and `.wait`, through
 which `Stream.wait_stream`, `wait_event` and `record_event` go too, are wrapped in markers that say it. A marker
 is an op of the trace on the same thread and encloses the runtime call it speaks of, so that the two are joined
-without comparing clocks. `overlapscope.sources` reads them and takes them out of the CPU ops again.
+without comparing clocks. `overlapscope.reading` reads them and takes them out of the CPU ops again.
 
 Waits that PyTorch issues from C++ (autograd between streams, NCCL's work) pass by here and stay rebuilt. Its GPU
 trace hooks would show them, but cannot be switched off again and cost 3.7 us for each allocation (H200, torch 2.11:
@@ -17,7 +17,7 @@ import ctypes
 import itertools
 from typing import Any
 
-from overlapscope.marks import EVENT_RECORD, EVENT_WAIT
+from overlapscope.base.marks import EVENT_RECORD, EVENT_WAIT
 
 _FIRST_CUDA_WITHOUT = 13
 _NOT_NOTED = None, 0

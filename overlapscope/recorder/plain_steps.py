@@ -14,7 +14,7 @@ from overlapscope.recorder.schedule import settled
 from overlapscope.recorder.session import profiler_running
 
 if TYPE_CHECKING:
-    from overlapscope.trace import TimedSteps
+    from overlapscope.trace.model import TimedSteps
 
 _NS_PER_MS = 1_000_000
 
@@ -68,7 +68,7 @@ class StepTimer:
 
     def read(self, *, wait: bool = False) -> TimedSteps:
         """What was timed. Of the device only the steps that it is known to have done: with `wait`, all."""
-        from overlapscope.trace import TimedSteps
+        from overlapscope.trace.model import TimedSteps
 
         if wait and self._marks:
             # A device that has failed has no times.

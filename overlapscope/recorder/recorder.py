@@ -26,7 +26,7 @@ from overlapscope.recorder.takes import Stage, StepAnnotation, Take
 from overlapscope.recorder.trace_files import TraceFiles
 
 if TYPE_CHECKING:
-    from overlapscope.trace import TimedSteps
+    from overlapscope.trace.model import TimedSteps
 
 _NO_STACKS = (
     "There are no stacks, which are not recorded while steps are waited for; --wait 0 records them from the start."
@@ -469,7 +469,7 @@ class Recorder:
         take = self._running
         if take is None or take.session is None or self._guard is None:
             return
-        from overlapscope.trace import PlainSteps, TimedSteps
+        from overlapscope.trace.model import PlainSteps, TimedSteps
 
         self._guard.stop()
         before = self._before if take is self._recording and self._before is not None else TimedSteps()

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
+from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.recorder import cupti, current, devices
 from overlapscope.recorder._torch import require_torch
@@ -39,7 +40,6 @@ from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
 from overlapscope.recorder.step_times import StepTimes
 from overlapscope.recorder.termination import Termination, held
-from overlapscope.words import clean
 
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker

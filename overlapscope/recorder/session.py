@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from overlapscope import __version__
+from overlapscope.base.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.errors import UsageError
-from overlapscope.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.recorder import all_threads, devices, trace_file
 from overlapscope.recorder.cupti import detached
 from overlapscope.recorder.termination import undisturbed
 from overlapscope.recorder.trace_file import Written
+from overlapscope.version import __version__
 
 if TYPE_CHECKING:
-    from overlapscope.trace import PlainSteps
+    from overlapscope.trace.model import PlainSteps
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 
@@ -56,7 +56,7 @@ class Metadata:
         """As it stands in the trace, and nowhere else there."""
         import torch
 
-        from overlapscope.trace import PlainSteps
+        from overlapscope.trace.model import PlainSteps
 
         said = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: self.warm_up_steps}
         if self.plain_steps != PlainSteps():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from overlapscope.base.words import plural, unit_for
 from overlapscope.recorder.step_times import median_ns
-from overlapscope.words import plural, unit_for
 
 _REMEMBERED = 1000
 _FEWEST = 10

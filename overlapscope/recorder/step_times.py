@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from overlapscope.drift import drifted
-from overlapscope.words import plural, unit_for
+from overlapscope.base.drift import drifted
+from overlapscope.base.words import plural, unit_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from overlapscope.recorder.session import Metadata, Session
 from overlapscope.recorder.trace_file import Written
 
 if TYPE_CHECKING:
-    from overlapscope.trace import PlainSteps, TimedSteps
+    from overlapscope.trace.model import PlainSteps, TimedSteps
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class TraceFiles:
     @property
     def plain_steps(self) -> PlainSteps:
         """The steps that were timed around the last window, as far as they are in its file."""
-        from overlapscope.trace import PlainSteps
+        from overlapscope.trace.model import PlainSteps
 
         files = list(self._files.values())
         return files[-1].metadata.plain_steps if files else PlainSteps()

@@ -35,9 +35,9 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, inside_named, lines_around, ops_around, pinning
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
-from overlapscope.intervals import EMPTY, I64, Bool, Intervals, clip, covered, cut, join, union
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, clip, covered, cut, join, union
 from overlapscope.rules.finding import FLOOR, Where
-from overlapscope.trace import Kind, Memory, Trace
+from overlapscope.trace.model import Kind, Memory, Trace
 
 MANY = 32
 """Fewer tiny copies than this are not worth joining."""

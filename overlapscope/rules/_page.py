@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from overlapscope.lost import CAUSES, FIGURES
 from overlapscope.rules import all_rules
 from overlapscope.rules.rule import Rule
+from overlapscope.trace.lost import CAUSES, FIGURES
 
 _HEAD = """# Rules
 

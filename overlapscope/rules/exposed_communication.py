@@ -10,13 +10,13 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
-from overlapscope.intervals import covered, cut
-from overlapscope.lost import FIGURES
+from overlapscope.base.intervals import covered, cut
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, name, share
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
-from overlapscope.trace import Kind
+from overlapscope.trace.lost import FIGURES
+from overlapscope.trace.model import Kind
 
 
 def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:

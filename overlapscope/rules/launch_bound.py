@@ -9,12 +9,12 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
-from overlapscope.intervals import cut
+from overlapscope.base.intervals import cut
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 
 
 def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:

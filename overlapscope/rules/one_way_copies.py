@@ -9,12 +9,12 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
-from overlapscope.intervals import I64, Intervals, covered, cut, intersect
+from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
 from overlapscope.rules._claims import Claims, copies_in, streams_of
 from overlapscope.rules._text import counted, duration, first, listed, share, streams
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 
 AT_ONCE = 0.1
 """Less than this share of the shorter direction beside the other counts as never at once."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.lost import FIGURES
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, share
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
+from overlapscope.trace.lost import FIGURES
 
 GOOD_PCT = 90.0
 

@@ -9,12 +9,12 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration, first, share, size, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
-from overlapscope.trace import GpuOps, Kind, Memory
+from overlapscope.trace.model import GpuOps, Kind, Memory
 
 
 def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:

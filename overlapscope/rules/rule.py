@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.lost import CAUSES, Part
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.finding import Draft, Fixes, Severity
+from overlapscope.trace.lost import CAUSES, Part
 
 Check = Callable[[TraceAnalysis, DeviceAnalysis, Claims], Iterable[Draft]]
 """What a rule makes of one device, given what time it answers for."""

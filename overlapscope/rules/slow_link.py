@@ -12,13 +12,13 @@ from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.intervals import I64, Bool, covered, cut
-from overlapscope.lost import FIGURES
+from overlapscope.base.intervals import I64, Bool, covered, cut
 from overlapscope.rules._claims import Claims, copies_in
 from overlapscope.rules._text import counted, duration, share, size
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
-from overlapscope.trace import Kind, Memory
+from overlapscope.trace.lost import FIGURES
+from overlapscope.trace.model import Kind, Memory
 
 SLOW = 0.6
 """A copy is slow below this share of the best bandwidth of its class. One direction alone and both at once differ

@@ -8,12 +8,12 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.intervals import covered
+from overlapscope.base.intervals import covered
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
-from overlapscope.trace import Sync
+from overlapscope.trace.model import Sync
 
 NOTHING = 0.001
 """A stream that works for less than this share of the span runs next to nothing."""

@@ -11,12 +11,12 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.results import Window
-from overlapscope.intervals import I64, cut, total
+from overlapscope.base.intervals import I64, cut, total
 from overlapscope.rules._claims import Claims, streams_of
 from overlapscope.rules._text import counted, duration, listed, share
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 
 SUBSTANTIAL = 0.1
 """A stream counts from this share of all compute on."""

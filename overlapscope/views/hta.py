@@ -11,14 +11,14 @@ from dataclasses import replace
 from rich.console import RenderableType
 from rich.text import Text
 
+from overlapscope.base.words import NOTHING, clean, plural
 from overlapscope.hta.catalog import ANALYSES, Analysis
 from overlapscope.hta.run import HtaResult, HtaTable, Value
-from overlapscope.views.grids import Cell, Field, Grid, Row
+from overlapscope.report.grids import Cell, Field, Grid, Row
+from overlapscope.report.tables import NAME_LIMIT, Column, Table
+from overlapscope.report.tables import text as words
 from overlapscope.views.markdown import escape, table_lines
-from overlapscope.views.tables import NAME_LIMIT, Column, Table
-from overlapscope.views.tables import text as words
 from overlapscope.views.terminal import GAP, fitted, lay_out, table_grid
-from overlapscope.words import NOTHING, clean, plural
 
 MOST_ROWS = 40
 """Of a table that is read; CSV and JSON have all."""

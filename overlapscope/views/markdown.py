@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from overlapscope.base.words import clean
+from overlapscope.report import strip as strips
+from overlapscope.report import tables
+from overlapscope.report.host import host_tables
+from overlapscope.report.page import Page, Section, section_of
+from overlapscope.report.tables import Table
+from overlapscope.report.verdict import judge
 from overlapscope.rules.finding import Finding
-from overlapscope.views import strip as strips
-from overlapscope.views import tables
-from overlapscope.views.host import host_tables
-from overlapscope.views.page import Page, Section, section_of
-from overlapscope.views.tables import Table
-from overlapscope.views.verdict import judge
-from overlapscope.words import clean
 
 STRIP_SLICES = 80
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~&#!@$])")

@@ -12,16 +12,17 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from overlapscope import streams, words
 from overlapscope.analysis.strip import Strip
-from overlapscope.trace import Kind
-from overlapscope.views import strip as strips
-from overlapscope.views import tables
-from overlapscope.views.host import host_tables
-from overlapscope.views.page import Page, Section, section_of
-from overlapscope.views.tables import Table
-from overlapscope.views.verdict import judge
-from overlapscope.words import clean
+from overlapscope.base import output as streams
+from overlapscope.base import words
+from overlapscope.base.words import clean
+from overlapscope.report import strip as strips
+from overlapscope.report import tables
+from overlapscope.report.host import host_tables
+from overlapscope.report.page import Page, Section, section_of
+from overlapscope.report.tables import Table
+from overlapscope.report.verdict import judge
+from overlapscope.trace.model import Kind
 
 _LEVEL = {"good": "bold green", "fair": "bold yellow", "poor": "bold red", "unusable": "bold"}
 _STATUS = {"ok": "green", "warn": "yellow", "fail": "red"}

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import overlapscope
 from benchmarks.grow import grow
-from overlapscope.report import to_json
+from overlapscope.report.model import to_json
 from tests.browser.conftest import TRACES, Serve, Watch
 from tests.browser.helpers import PAGES, arrive, choose, drop, go, settle, visit
 from tests.browser.proxy import Proxy

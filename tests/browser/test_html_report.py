@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
-from overlapscope.sources import load
+from overlapscope.reading import load
 from tests import kineto_files
 from tests.browser.conftest import TRACES
 from tests.browser.test_hostile_names import HOSTILE, check_harmless

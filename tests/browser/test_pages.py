@@ -12,16 +12,16 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.results import Window
-from overlapscope.report import build
+from overlapscope.reading import load
+from overlapscope.report.model import build
+from overlapscope.report.page import Page as ReportPage
+from overlapscope.report.page import Section
+from overlapscope.report.verdict import judge
 from overlapscope.rules import all_rules
-from overlapscope.sources import load
-from overlapscope.views.page import Page as ReportPage
-from overlapscope.views.page import Section
-from overlapscope.views.verdict import judge
 from tests import kineto_files
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import go, settle, visit

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.analysis import analyze_trace
-from overlapscope.lanes import Lane, Lanes, places
-from overlapscope.sources import load
-from overlapscope.views.colors import palette
-from overlapscope.words import percent, unit_for
+from overlapscope.base.words import percent, unit_for
+from overlapscope.documents.colors import palette
+from overlapscope.reading import load
+from overlapscope.timeline import Lane, Lanes, places
 from tests import kineto_files
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import go, settle, visit

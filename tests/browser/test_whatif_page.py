@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 from playwright.sync_api import Page, expect
 
 from overlapscope.prediction import predict
-from overlapscope.sources import load
+from overlapscope.reading import load
 from overlapscope.views.whatif.words import headline
 from tests.browser.conftest import TRACES
 from tests.browser.helpers import settle, visit

@@ -14,14 +14,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.budgets import baseline, baseline_file
 from overlapscope.errors import UsageError
-from overlapscope.marks import METADATA, PLAIN_STEPS
+from overlapscope.export import chrome_trace
 from overlapscope.prediction import predict
-from overlapscope.report import Report, build, to_json
-from overlapscope.sources import kineto
-from overlapscope.trace import Trace
-from overlapscope.views import chrome_trace
+from overlapscope.reading import kineto
+from overlapscope.report.model import Report, build, to_json
+from overlapscope.trace.model import Trace
 from tests.helpers import MS, TRACES, recordings
 from tests.made_up_programs import Do, record, repeated
 

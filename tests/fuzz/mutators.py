@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from overlapscope.marks import METADATA, PLAIN_STEPS
+from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from tests.fuzz.corpus import Event, Origin, origins, saved
 
 Document = dict[str, Any]

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from rich.cells import cell_len
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.results import Device, Period
 from overlapscope.budgets import config
@@ -30,20 +30,21 @@ from overlapscope.commands import main
 from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
 from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.export import chrome_trace
+from overlapscope.inputs import read_baseline, read_report
 from overlapscope.prediction import predict
 from overlapscope.prediction.program import replayed_unasked
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
-from overlapscope.reading import read_baseline, read_report
-from overlapscope.report import Report, build, from_json, to_json
-from overlapscope.sources import kineto
-from overlapscope.trace import Trace
-from overlapscope.views import chrome_trace, markdown, terminal
+from overlapscope.reading import kineto
+from overlapscope.report.model import Report, build, from_json, to_json
+from overlapscope.report.page import Page
+from overlapscope.trace.model import Trace
+from overlapscope.views import markdown, terminal
 from overlapscope.views.check import json as check_json
 from overlapscope.views.check import text as check_text
 from overlapscope.views.diff import text as diff_text
-from overlapscope.views.page import Page
 from overlapscope.views.ranks import text as ranks_text
 from overlapscope.views.whatif import text as whatif_text
 from tests.fuzz import sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from overlapscope.trace import GpuOps, Kind
+from overlapscope.trace.model import GpuOps, Kind
 
 Edges = list[tuple[int, int, int]]
 """When, which kind, and whether it begins (1) or ends (-1) there; sorted."""

@@ -1,4 +1,4 @@
-/* Decodes the answer of /api/timeline/view; overlapscope/lanes says what is in it.
+/* Decodes the answer of /api/timeline/view; overlapscope/timeline says what is in it.
 
 Every timeline_*.js hangs its functions on `window.overlapscope` and calls others only once a timeline is
 mounted, so the order in which the files are loaded does not matter. */

@@ -1,4 +1,4 @@
-/* Numbers and names as a person should see them; the same rules as overlapscope/words.py. */
+/* Numbers and names as a person should see them; the same rules as overlapscope/base/words.py. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});

@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.spans import median_step
+from overlapscope.base.words import clean
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FindingChange
 from overlapscope.compare.steps import averaged
@@ -21,14 +22,13 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import RECORDED, parse
 from overlapscope.dashboard.plain_table import plain_table
 from overlapscope.dashboard.shown import Shown, settled
-from overlapscope.report import Report
+from overlapscope.documents.colors import palette
+from overlapscope.report.model import Report
+from overlapscope.report.tables import Table
 from overlapscope.rules.finding import Finding
 from overlapscope.views.charts.before_after import before_after
-from overlapscope.views.colors import palette
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.words import NOISE, finding_standing, standing, unit_of
-from overlapscope.views.tables import Table
-from overlapscope.words import clean
 
 _MARGIN = 0.02
 """Of the span shown, on either side."""

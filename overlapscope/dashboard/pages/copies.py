@@ -15,10 +15,11 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.posts import Click
 from overlapscope.dashboard.shown import Shown
-from overlapscope.trace import Kind
-from overlapscope.views import charts, grids
+from overlapscope.report import grids
+from overlapscope.report.scale import unit_of
+from overlapscope.trace.model import Kind
+from overlapscope.views import charts
 from overlapscope.views.charts.bandwidth import choose
-from overlapscope.views.scale import unit_of
 
 _LISTED = 200
 """Rows of the table of exposed copies."""

@@ -11,6 +11,7 @@ import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
+from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place, parse
@@ -21,7 +22,6 @@ from overlapscope.hta.catalog import ANALYSES, Options
 from overlapscope.hta.package import require
 from overlapscope.hta.run import HtaResult, run
 from overlapscope.views import hta as view
-from overlapscope.words import clean, plural
 
 MOST_RANKS = 16
 """Whose traces are held at once."""

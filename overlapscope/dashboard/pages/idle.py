@@ -7,11 +7,11 @@ import dash_mantine_components as dmc
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, missing_ns
+from overlapscope.base.words import share
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.shown import Shown
-from overlapscope.views import grids
-from overlapscope.words import share
+from overlapscope.report import grids
 
 
 def layout(shown: Shown) -> Component:

@@ -13,19 +13,19 @@ from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import efficiency_shown
+from overlapscope.base.words import clean, percent, unit_for
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place
 from overlapscope.dashboard.shown import Shown
+from overlapscope.documents.colors import palette
 from overlapscope.laboratory.comparison import WALL, Comparison, compare
 from overlapscope.laboratory.results import Analysis, Strip, VariantResult
+from overlapscope.report.tables import Table
 from overlapscope.views.charts.bars import bars as bars_chart
-from overlapscope.views.colors import palette
 from overlapscope.views.laboratory.content import Line, chapter, overview
 from overlapscope.views.laboratory.html import LANE_COLORS
 from overlapscope.views.laboratory.tables import digits
-from overlapscope.views.tables import Table
-from overlapscope.words import clean, percent, unit_for
 
 _LEAD = "Experiments on copies, streams and CUDA graphs whose outcome is known: measured here, and published."
 _STANDING = {"holds": "good", "does not hold": "poor", "unknown": "fair"}

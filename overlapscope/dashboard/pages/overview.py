@@ -13,19 +13,19 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
+from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.figure_tiles import figure_tiles
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.shown import Shown
+from overlapscope.documents.colors import palette
+from overlapscope.report.check_words import AFFECTS
+from overlapscope.report.headline import Reason, headlines, reasons
+from overlapscope.report.tables import cost, costs_note, evidence, places, prose, where_none_found
 from overlapscope.rules import all_rules
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.views import charts
-from overlapscope.views.check_words import AFFECTS
-from overlapscope.views.colors import palette
-from overlapscope.views.headline import Reason, headlines, reasons
-from overlapscope.views.tables import cost, costs_note, evidence, places, prose, where_none_found
-from overlapscope.words import clean, plural
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
 _TRUST_COLUMNS = ("status", "check", "what was seen", "what that makes unknown or inexact")

@@ -9,6 +9,7 @@ import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
+from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import notices, parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place, parse
@@ -20,7 +21,6 @@ from overlapscope.ranks.result import RanksReport
 from overlapscope.views.charts.rank_maps import rank_map
 from overlapscope.views.ranks.metrics import METRICS
 from overlapscope.views.ranks.slots import Slot, slot_at
-from overlapscope.words import clean, plural
 
 _POLL_MS = 300
 _LEAD = "The ranks of one job beside one another: who makes whom wait, and where the time of each goes."

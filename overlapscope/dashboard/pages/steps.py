@@ -11,13 +11,14 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.outliers import DEVIATIONS, FEWEST, LEAST_SHARE, find_outliers
 from overlapscope.analysis.results import Device
+from overlapscope.base.words import plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.posts import Click
 from overlapscope.dashboard.shown import Shown
-from overlapscope.views import charts, grids
+from overlapscope.report import grids
+from overlapscope.views import charts
 from overlapscope.views.charts.steps import chosen
-from overlapscope.words import plural
 
 
 def layout(shown: Shown) -> Component:

@@ -13,16 +13,16 @@ import msgspec
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
-from overlapscope import lanes
+from overlapscope import timeline as lanes
 from overlapscope.analysis.results import Period, efficiency_shown, hidden_copy_shown, partition
+from overlapscope.base.words import Unit, clean, percent, share, unit_for
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.posts import Number, Whole
 from overlapscope.dashboard.shown import Shown
+from overlapscope.documents.colors import bucket_color, palette
 from overlapscope.errors import OverlapscopeError
-from overlapscope.lanes import Lanes
-from overlapscope.views.colors import bucket_color, palette
-from overlapscope.words import Unit, clean, percent, share, unit_for
+from overlapscope.timeline import Lanes
 
 _MOUNT = "function(config) { window.overlapscope.mountDashTimeline(config); return window.dash_clientside.no_update; }"
 

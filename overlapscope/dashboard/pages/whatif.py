@@ -11,6 +11,7 @@ from dash import ALL, ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
+from overlapscope.base.words import clean
 from overlapscope.dashboard import parts, whatif_panels
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.place import Place
@@ -22,7 +23,6 @@ from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.prediction.interventions import all_interventions
 from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.prediction.result import WhatIf
-from overlapscope.words import clean
 
 _LEAD = (
     "What a step would take with a change, before anyone makes it: the recording is replayed with the change, and both "

@@ -8,11 +8,11 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import around
-from overlapscope.intervals import I64, Bool, Intervals, covered
+from overlapscope.base.intervals import I64, Bool, Intervals, covered
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.needs import Told, find_needs
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 
 NOTHING = np.empty(0, np.int64)
 LONG_WORK_NS = 1_000_000

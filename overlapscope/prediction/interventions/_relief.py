@@ -14,13 +14,13 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import pinning
-from overlapscope.intervals import I64, Bool
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions.intervention import Request
 from overlapscope.prediction.observe import FEWEST, KERNEL_LAUNCH, QUERY
 from overlapscope.prediction.periods import step_of_items
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 
 _EVICTS_BYTES = 1 << 20
 """A staged copy of this size leaves little in a core's own caches (1 to 2 MiB on current servers)."""

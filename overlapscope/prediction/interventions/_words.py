@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
+from overlapscope.base.words import size, unit_for
 from overlapscope.prediction.graph import Graph
-from overlapscope.words import size, unit_for
 
 
 def duration(ns: float) -> str:

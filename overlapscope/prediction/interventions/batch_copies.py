@@ -13,7 +13,7 @@ from overlapscope.prediction.interventions._words import copies as copies_text
 from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.prediction.periods import step_of_items
-from overlapscope.trace import I64, Bool, Kind, Memory
+from overlapscope.trace.model import I64, Bool, Kind, Memory
 
 SMALL_BYTES = 1 << 20
 """Copies up to this size are joined: beyond, latency is a small part of a copy (7 us of 22 at 1 MiB on an H200)."""

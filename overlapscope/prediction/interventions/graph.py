@@ -10,14 +10,14 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import on_thread, pinning
 from overlapscope.analysis.late_launch import loading
 from overlapscope.analysis.periods import is_step
-from overlapscope.intervals import I64, Bool, contains, covered, union
+from overlapscope.base.intervals import I64, Bool, contains, covered, union
+from overlapscope.base.words import plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS
 from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
-from overlapscope.trace import F64
-from overlapscope.words import plural
+from overlapscope.trace.model import F64
 
 _FEWEST = 2
 """A graph of one kernel saves nothing."""

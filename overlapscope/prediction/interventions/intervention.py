@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance
 from overlapscope.prediction.needs import Told

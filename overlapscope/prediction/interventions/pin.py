@@ -13,7 +13,7 @@ from overlapscope.prediction.interventions._relief import with_warm_caches, with
 from overlapscope.prediction.interventions._words import copies as copies_text
 from overlapscope.prediction.interventions._words import duration, number_of
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
-from overlapscope.trace import Kind, Memory
+from overlapscope.trace.model import Kind, Memory
 
 
 def _apply(graph: Graph, request: Request) -> Applied:

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import move
 from overlapscope.prediction.interventions._words import copies
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.prediction.periods import step_of_items
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 
 _NEVER = 2**62
 

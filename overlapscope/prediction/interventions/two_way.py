@@ -9,7 +9,7 @@ from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import move
 from overlapscope.prediction.interventions._words import copies
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
-from overlapscope.trace import Kind
+from overlapscope.trace.model import Kind
 
 
 def _apply(graph: Graph, request: Request) -> Applied:

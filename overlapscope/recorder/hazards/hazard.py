@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from overlapscope.words import clean, plural
+from overlapscope.base.words import clean, plural
 
 Kind = Literal["read-while-copied", "overwritten-while-copied", "freed-while-copied", "stream-without-wait"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from overlapscope.views.colors import palette
-from overlapscope.words import clean
+from overlapscope.base.words import clean
+from overlapscope.documents.colors import palette
 
 Figure = dict[str, Any]
 

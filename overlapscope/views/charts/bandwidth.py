@@ -10,14 +10,14 @@ import numpy as np
 
 from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
-from overlapscope.intervals import I64, Bool
-from overlapscope.trace import Kind, Memory
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.words import bandwidth as rate_text
+from overlapscope.base.words import size as size_text
+from overlapscope.documents.colors import palette
+from overlapscope.report.page import Section
+from overlapscope.report.scale import unit_of
+from overlapscope.trace.model import Kind, Memory
 from overlapscope.views.charts._figure import Figure, axis, figure
-from overlapscope.views.colors import palette
-from overlapscope.views.page import Section
-from overlapscope.views.scale import unit_of
-from overlapscope.words import bandwidth as rate_text
-from overlapscope.words import size as size_text
 
 MOST_POINTS = 5000
 

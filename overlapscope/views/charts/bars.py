@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from overlapscope.documents.colors import palette
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
-from overlapscope.views.colors import palette
 from overlapscope.views.laboratory.content import Bars
 
 HEIGHT = 300

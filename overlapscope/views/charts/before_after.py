@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from overlapscope.base.words import bare_shares, unit_for
 from overlapscope.compare.difference import Figures
+from overlapscope.documents.colors import bucket_color, palette
 from overlapscope.views.charts._figure import Figure, axis, figure
-from overlapscope.views.colors import bucket_color, palette
-from overlapscope.words import bare_shares, unit_for
 
 
 def before_after(figures: Figures, dark: bool) -> Figure:

@@ -7,10 +7,10 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from overlapscope.analysis.results import partition
+from overlapscope.base.words import bare_shares, unit_for
+from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.report.page import Section
 from overlapscope.views.charts._figure import Figure, axis, escape, figure, legible
-from overlapscope.views.colors import bucket_color, palette
-from overlapscope.views.page import Section
-from overlapscope.words import bare_shares, unit_for
 
 MEANING: Final[dict[str, str]] = {
     "compute": "kernels ran",

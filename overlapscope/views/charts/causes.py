@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from overlapscope.analysis.causes import IdleCause
-from overlapscope.views.cause_words import EXPOSED_COPY, IDLE, Words
+from overlapscope.base.words import bare_shares
+from overlapscope.documents.colors import palette
+from overlapscope.report.cause_words import EXPOSED_COPY, IDLE, Words
+from overlapscope.report.page import Section
+from overlapscope.report.scale import unit_of
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
-from overlapscope.views.colors import palette
-from overlapscope.views.page import Section
-from overlapscope.views.scale import unit_of
-from overlapscope.words import bare_shares
 
 Subject = Literal["exposed-copy", "idle"]
 

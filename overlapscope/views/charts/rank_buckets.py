@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from overlapscope.base.words import bare_shares, unit_for
+from overlapscope.documents.colors import bucket_color, palette
 from overlapscope.ranks.result import RanksReport
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.charts.buckets import MEANING
-from overlapscope.views.colors import bucket_color, palette
 from overlapscope.views.ranks.slots import slots, ticks_for
-from overlapscope.words import bare_shares, unit_for
 
 MOST_BARS = 2048
 """Of more ranks only the maps show each one."""

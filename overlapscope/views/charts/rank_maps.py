@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from overlapscope.base.words import Unit, percent, plural, unit_for
+from overlapscope.documents.colors import HEAT, palette
 from overlapscope.ranks.result import RankRow, RanksReport, StepSkew
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
-from overlapscope.views.colors import HEAT, palette
 from overlapscope.views.ranks.metrics import Metric, unit_of
 from overlapscope.views.ranks.slots import Slot, columns_for, slots, ticks_for
-from overlapscope.words import Unit, percent, plural, unit_for
 
 MOST_STEPS, MOST_CELLS = 48, 32_768
 """Steps in the map of steps, and places in all of them; of more steps, those in which the ranks differ most."""

@@ -8,12 +8,12 @@ import numpy as np
 
 from overlapscope.analysis.outliers import find_outliers
 from overlapscope.analysis.results import Device, efficiency_shown, partition
-from overlapscope.intervals import I64
+from overlapscope.base.intervals import I64
+from overlapscope.base.words import percent, share
+from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.report.page import Section
 from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.charts.buckets import MEANING
-from overlapscope.views.colors import bucket_color, palette
-from overlapscope.views.page import Section
-from overlapscope.words import percent, share
 
 MOST_BARS = 1000
 _FEW = 4

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from overlapscope.base.words import NOTHING, clean
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineSeries, doubts
-from overlapscope.views.tables import Column, Table, text
+from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.terminal import lay_out, table_grid
-from overlapscope.words import NOTHING, clean
 
 _LIMIT = 100
 

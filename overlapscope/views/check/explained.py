@@ -8,13 +8,13 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from overlapscope.base.words import NOTHING, clean, plural
 from overlapscope.budgets.explain import Explanation, Values
 from overlapscope.budgets.quantity import distinct, show
+from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.check import shown
 from overlapscope.views.check.text import line, reason
-from overlapscope.views.tables import Column, Table, text
 from overlapscope.views.terminal import lay_out, table_grid
-from overlapscope.words import NOTHING, clean, plural
 
 MOST_STEPS = 50
 """That are listed at each place."""

@@ -15,10 +15,10 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from overlapscope.base.words import clean, plural
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import CheckResult, Reason, Status, Subject, Verdict
-from overlapscope.views.cause_words import EXPOSED_COPY, IDLE
-from overlapscope.words import clean, plural
+from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import CheckResult, Reason, Verdict, cannot_be_judged
 from overlapscope.views.check import shown
 from overlapscope.views.terminal import lay_out
-from overlapscope.words import clean
 
 WIDTH = 100
 """Of text that goes nowhere in particular."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from overlapscope.base.words import clean
 from overlapscope.compare.difference import DeviceDiff, Diff
+from overlapscope.report.tables import Table
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.words import NOISE, device_title, side_name, standing
 from overlapscope.views.html import document
 from overlapscope.views.html.document import Chart, Document
 from overlapscope.views.html.parts import panel, table
-from overlapscope.views.tables import Table
-from overlapscope.words import clean
 
 _STYLE = "td.flexible { min-width: 12rem; }"
 """Kernels have long names, and their tables may be scrolled."""

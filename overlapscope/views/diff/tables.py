@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from overlapscope.base.words import Unit, clean
 from overlapscope.compare.difference import (
     Change,
     CopyChange,
@@ -22,6 +23,7 @@ from overlapscope.compare.difference import (
     RangeDiff,
     StallChange,
 )
+from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.diff.rows import (
     INTERVAL,
     MOST,
@@ -55,8 +57,6 @@ from overlapscope.views.diff.words import (
     unit_of,
     worth_showing,
 )
-from overlapscope.views.tables import Column, Table, text
-from overlapscope.words import Unit, clean
 
 LAUNCHED_BY = "launched by"
 WHAT = "what was found"

@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from overlapscope.base.words import clean
 from overlapscope.compare.difference import Diff
+from overlapscope.report.tables import Table
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.words import NOISE, device_title, standing
-from overlapscope.views.tables import Table
 from overlapscope.views.terminal import fitted, lay_out, table_grid
-from overlapscope.words import clean
 
 _STYLES = {"good": "green", "poor": "red", "muted": ""}
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from overlapscope import words
 from overlapscope.analysis.results import Trust
+from overlapscope.base import words
+from overlapscope.base.words import NOTHING, Unit, clean, plural
 from overlapscope.compare.difference import Change, DeviceDiff, Diff, FindingChange, Side
 from overlapscope.compare.difference import Unit as Measure
-from overlapscope.words import NOTHING, Unit, clean, plural
 
 Good = Literal["less", "more"]
 """Which way a figure gets better."""

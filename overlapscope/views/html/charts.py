@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
+from overlapscope.report.page import Section
 from overlapscope.views import charts
 from overlapscope.views.html.document import Chart, Figure
-from overlapscope.views.page import Section
 
 LEAST_STEPS = 2
 """One step's bar says no more than the window's."""

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
+from overlapscope.base.words import clean
+from overlapscope.documents.colors import palette
 from overlapscope.errors import MissingPackage
-from overlapscope.views.colors import palette
-from overlapscope.words import clean
 
 Figure = dict[str, Any]
 """A Plotly figure: `data` and `layout`."""

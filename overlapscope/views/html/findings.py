@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from overlapscope.lanes import Lanes
+from overlapscope.base.words import clean
+from overlapscope.report import tables
+from overlapscope.report.page import Page, section_of
 from overlapscope.rules import all_rules
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
-from overlapscope.views import tables
+from overlapscope.timeline import Lanes
 from overlapscope.views.html.parts import paragraphs
 from overlapscope.views.html.tiles import Span, around
-from overlapscope.views.page import Page, section_of
-from overlapscope.words import clean
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from html import escape
 
 from overlapscope.analysis.results import Device, partition
-from overlapscope.views import tables
-from overlapscope.views.colors import bucket_color
-from overlapscope.views.headline import headlines
+from overlapscope.base.words import bare_shares
+from overlapscope.documents.colors import bucket_color
+from overlapscope.report import tables
+from overlapscope.report.headline import headlines
+from overlapscope.report.page import Section
+from overlapscope.report.tables import Column, Table
 from overlapscope.views.html.document import variable
-from overlapscope.views.page import Section
-from overlapscope.views.tables import Column, Table
-from overlapscope.words import bare_shares
 
 
 def table(shown: Table, tones: Mapping[str, str] | None = None) -> str:

@@ -9,21 +9,21 @@ from importlib.resources import files
 from typing import Any
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.lanes import Lanes
+from overlapscope.base.words import clean
+from overlapscope.documents.colors import palette
+from overlapscope.report import tables
+from overlapscope.report.host import host_tables
+from overlapscope.report.page import Page, Section
+from overlapscope.report.verdict import judge
 from overlapscope.rules import costliest_first
 from overlapscope.rules.finding import Finding
-from overlapscope.views import tables
-from overlapscope.views.colors import palette
-from overlapscope.views.host import host_tables
+from overlapscope.timeline import Lanes
 from overlapscope.views.html import document
 from overlapscope.views.html.charts import Titled, of_all, of_section
 from overlapscope.views.html.document import Document
 from overlapscope.views.html.findings import Target, findings
 from overlapscope.views.html.parts import bucket_bar, figures, level, panel, table
 from overlapscope.views.html.tiles import BUDGET_BYTES, Span, pyramids
-from overlapscope.views.page import Page, Section
-from overlapscope.views.verdict import judge
-from overlapscope.words import clean
 
 _NARROW = 3
 """Tables of so many columns stand beside one another."""

@@ -1,8 +1,8 @@
 """What a timeline in a file is drawn from: answers to the questions that a person who zooms in would ask first.
 
-A tile is what `overlapscope.lanes.view` says of one span. Those of the whole window come first, then finer ones, of its
-quarters, their quarters and so on, only where ops are still too short to be drawn singly; and each finding's example
-has its own.
+A tile is what `overlapscope.timeline.view` says of one span. Those of the whole window come first, then finer ones,
+of its quarters, their quarters and so on, only where ops are still too short to be drawn singly; and each finding's
+example has its own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from overlapscope import lanes as lane_views
-from overlapscope.lanes import Lanes
-from overlapscope.words import clean
+from overlapscope import timeline as lane_views
+from overlapscope.base.words import clean
+from overlapscope.timeline import Lanes
 
 COLUMNS = 2048
 """Of the first tile, and of those of examples: about as many as a screen has."""

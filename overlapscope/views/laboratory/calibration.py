@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from overlapscope.base.words import bandwidth, clean, percent, unit_for
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.constants import Constants, SizedTime
-from overlapscope.words import bandwidth, clean, percent, unit_for
 
 
 def summary(calibration: Calibration) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import groupby
 
+from overlapscope.base.words import clean, unit_for
 from overlapscope.laboratory.comparison import Comparison
 from overlapscope.laboratory.results import Lane, Strip
 from overlapscope.views.charts.bars import HEIGHT
@@ -15,7 +16,6 @@ from overlapscope.views.html import document
 from overlapscope.views.html.document import Chart, Document
 from overlapscope.views.html.parts import items, table
 from overlapscope.views.laboratory.content import Bars, Chapter, Line, Overview, chapter, overview
-from overlapscope.words import clean, unit_for
 
 LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
 """The palette's names of a strip's lanes, where they differ."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from overlapscope.base.words import clean
 from overlapscope.laboratory.comparison import Comparison
 from overlapscope.views.laboratory.content import Chapter, Line, Overview, chapter, overview, strip_lines
 from overlapscope.views.markdown import escape, table_lines
-from overlapscope.words import clean
 
 
 def render(comparisons: Sequence[Comparison]) -> str:

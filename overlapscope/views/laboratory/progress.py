@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from overlapscope.streams import environment
+from overlapscope.base.output import environment
+from overlapscope.base.words import clean
 from overlapscope.views.laboratory.tables import digits
-from overlapscope.words import clean
 
 if TYPE_CHECKING:
     from rich.status import Status

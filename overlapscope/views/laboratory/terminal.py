@@ -10,12 +10,12 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from overlapscope.base.words import clean, plural
 from overlapscope.laboratory.comparison import Comparison
+from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.laboratory.content import Chapter, Line, Overview, chapter, overview
 from overlapscope.views.laboratory.tables import sentence
-from overlapscope.views.tables import Column, Table, text
 from overlapscope.views.terminal import lay_out, table_grid
-from overlapscope.words import clean, plural
 
 if TYPE_CHECKING:
     from overlapscope.laboratory.experiment import Experiment

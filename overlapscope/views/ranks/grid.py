@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from overlapscope.base.words import NOTHING, Unit, bare_percent, clean, unit_for
 from overlapscope.ranks.result import RankRow, RanksReport
-from overlapscope.views.grids import Cell, Field, Grid, Row
+from overlapscope.report.grids import Cell, Field, Grid, Row
 from overlapscope.views.ranks.words import row_name
-from overlapscope.words import NOTHING, Unit, bare_percent, clean, unit_for
 
 
 def every_rank(report: RanksReport) -> Grid:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from overlapscope.base.words import NOTHING, percent, plural, share, unit_for
 from overlapscope.ranks.result import RanksReport
-from overlapscope.views.headline import Headline
+from overlapscope.report.headline import Headline
 from overlapscope.views.ranks.words import lost, spread, unit_of
-from overlapscope.words import NOTHING, percent, plural, share, unit_for
 
 
 def headlines(report: RanksReport) -> tuple[Headline, ...]:

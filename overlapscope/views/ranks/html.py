@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
+from overlapscope.base.words import clean, plural
 from overlapscope.ranks.result import RanksReport
 from overlapscope.views.charts.rank_buckets import rank_buckets
 from overlapscope.views.charts.rank_maps import drawn_steps, rank_map, step_map
@@ -18,7 +19,6 @@ from overlapscope.views.ranks.headline import headlines
 from overlapscope.views.ranks.metrics import shown
 from overlapscope.views.ranks.words import capital, clocks, doubts, judge, step_note
 from overlapscope.views.ranks.worst import looks
-from overlapscope.words import clean, plural
 
 MOST_ROWS = 2048
 """Ranks that are listed one by one; the JSON has all."""

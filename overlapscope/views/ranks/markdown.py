@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from overlapscope.ranks.result import RanksReport
+from overlapscope.report.tables import Table
 from overlapscope.views.markdown import escape, plain_start, table_lines
 from overlapscope.views.ranks import tables, words
 from overlapscope.views.ranks.worst import looks
-from overlapscope.views.tables import Table
 
 _OPEN = 2
 """Tables that are not folded away."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from overlapscope.base.words import Unit, percent, unit_for
 from overlapscope.ranks.result import RankRow, RanksReport
-from overlapscope.words import Unit, percent, unit_for
 
 
 @dataclass(frozen=True, slots=True)

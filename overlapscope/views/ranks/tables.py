@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from overlapscope.base.words import NOTHING, Unit, bare_percent, clean, plural, unit_for
 from overlapscope.ranks.result import Meeting, RankRow, RanksReport, Spread, StepSkew, Straggler, Waiting
+from overlapscope.report.tables import FEW, Column, Table, text
 from overlapscope.views.ranks.words import NAME_LIMIT, collective, late_name, meeting_name, row_name, unit_of
-from overlapscope.views.tables import FEW, Column, Table, text
-from overlapscope.words import NOTHING, Unit, bare_percent, clean, plural, unit_for
 
 EVERY_RANK = 16
 """Up to so many ranks each has a row of its own, also where only a few rows are wanted."""

@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Final, Literal
 
+from overlapscope.base.words import Unit, clean, percent, plural, unit_for
 from overlapscope.ranks.result import LateIn, Meeting, RankRow, RanksReport, Spread, Straggler
-from overlapscope.words import Unit, clean, percent, plural, unit_for
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from overlapscope.base.words import Unit, clean, unit_for
 from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
 from overlapscope.views.ranks.words import listed
-from overlapscope.words import Unit, clean, unit_for
 
 _WHY: Final = {
     "makes-others-wait": "makes the others wait",

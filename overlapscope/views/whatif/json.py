@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from overlapscope.prediction.result import WhatIf
-from overlapscope.report import published
+from overlapscope.report.model import published
 
 
 def render(result: WhatIf) -> bytes:

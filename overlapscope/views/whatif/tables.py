@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from overlapscope.base.words import Unit, bare_percent, clean, unit_for
 from overlapscope.prediction.result import Constant, Estimate, Percentage, WhatIf
-from overlapscope.views.tables import Column, Table, text
+from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.whatif.words import interval, unit
-from overlapscope.words import Unit, bare_percent, clean, unit_for
 
 BETWEEN: Final = "between"
 SHARE: Final = "% saved"

@@ -8,11 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from overlapscope.base.words import clean
 from overlapscope.prediction.result import Change, WhatIf
-from overlapscope.views.tables import Table, prose
+from overlapscope.report.tables import Table, prose
 from overlapscope.views.terminal import fitted, lay_out, table_grid
 from overlapscope.views.whatif import tables, words
-from overlapscope.words import clean
 
 _STYLES = {"good": "bold green", "poor": "bold red", "muted": "bold"}
 

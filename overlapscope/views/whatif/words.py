@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
+from overlapscope.base.words import Unit, clean, percent, unit_for
 from overlapscope.prediction.result import Change, Estimate, WhatIf
-from overlapscope.words import Unit, clean, percent, unit_for
 
 Level = Literal["good", "poor", "muted"]
 

@@ -1,0 +1,75 @@
+"""Whether traces are of one job: files of an earlier run, of more ranks, may lie beside those of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from overlapscope.analysis.results import TraceResult
+from overlapscope.base.words import clean
+
+APART_NS = 600 * 1_000_000_000
+"""Ranks of one job record at about the same time, and clocks of two machines are not so far apart."""
+
+_SINCE_EPOCH_NS = 10**18
+"""Times below it (2001) are no dates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a rank's trace says of its job."""
+
+    source: str
+    rank: int | None
+    world_size: int | None
+    start_ns: int
+    end_ns: int
+    """Of what ran on the GPU."""
+
+
+def mixture(traces: Sequence[TraceResult]) -> tuple[str, ...]:
+    """Why traces cannot be of one job, in sentences; empty where they may be."""
+    return different_jobs(
+        [
+            Recorded(
+                source=trace.source,
+                rank=trace.rank,
+                world_size=trace.environment.world_size,
+                start_ns=min(device.window.start_ns for device in trace.devices),
+                end_ns=max(device.window.end_ns for device in trace.devices),
+            )
+            for trace in traces
+            if trace.devices
+        ]
+    )
+
+
+def different_jobs(recorded: Sequence[Recorded]) -> tuple[str, ...]:
+    """The same of what was recorded, in any order."""
+    found = []
+    sizes = {one.world_size: one for one in recorded if one.world_size is not None}
+    if len(sizes) > 1:
+        stated = ", ".join(map(str, sorted(sizes)))
+        named = ", ".join(f"{_name(sizes[size])} {size}" for size in sorted(sizes)[:2])
+        found.append(f"The traces state different world sizes ({stated}), so they are of different jobs: {named}.")
+    for one in recorded:
+        if one.rank is not None and one.world_size is not None and one.rank >= one.world_size:
+            found.append(f"{_name(one)} is of rank {one.rank}, and says that its job has {one.world_size} ranks.")
+            break
+    dated = sorted((one for one in recorded if _is_rank_of_several(one)), key=lambda one: one.start_ns)
+    reach: Recorded | None = None
+    for one in dated:
+        if reach is not None and one.start_ns - reach.end_ns > APART_NS:
+            minutes = (one.start_ns - reach.end_ns) // (60 * 1_000_000_000)
+            found.append(f"{_name(one)} was recorded {minutes:,} minutes after {_name(reach)}, so not in one run.")
+            break
+        reach = one if reach is None or one.end_ns > reach.end_ns else reach
+    return tuple(found)
+
+
+def _is_rank_of_several(one: Recorded) -> bool:
+    return one.rank is not None and (one.world_size or 0) != 1 and one.start_ns >= _SINCE_EPOCH_NS
+
+
+def _name(one: Recorded) -> str:
+    return clean(one.source, 200)

@@ -1,0 +1,1 @@
+"""What a result consists of when it is shown: headings, sentences, tables, charts, and their colours."""

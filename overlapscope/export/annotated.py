@@ -1,0 +1,244 @@
+"""A copy of a trace with what was found in it as tracks of its own, to be opened in Perfetto.
+
+Each device gets a process with three threads: `buckets` (what the window is made of), `causes` (why each exposed
+copy and idle piece is one) and `steps`. The file's own text is passed on as it is, whatever its packing and however
+damaged; memory holds one block of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around
+from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract
+from overlapscope.base.words import clean
+from overlapscope.errors import UnreadableTrace
+from overlapscope.export.chrome_trace import metadata_event, microseconds
+from overlapscope.reading.files import SourceFile
+from overlapscope.trace.model import Trace
+
+CATEGORY = "overlapscope"
+"""Category of our events: unknown to every reader of traces, and so to ours."""
+THREADS = ("buckets", "causes", "steps")
+
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_BLANK = b" \t\r\n"
+_MOST_HEADER_BYTES = 64 << 20
+
+# Process and thread ids are taken from a stretch of numbers of which the file's text holds none.
+_STRETCH = 10_000
+_STRETCHES = range(1_900_000_000, 2_000_000_000, _STRETCH)
+_NUMBER_LIKE_OURS = re.compile(rb"19\d{4}(?=\d{4})")
+_LEVEL = 1
+_EVENTS_AT_ONCE = 5_000
+
+
+def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
+    """The annotated copy of the file that `analysis` is of: gzip, in blocks.
+
+    Raises UnreadableTrace where the file can no longer be read.
+    """
+    # It has been read before, so its size is no reason to refuse it now.
+    blocks = iter(SourceFile(path, limit_bytes=sys.maxsize))
+    head, rest = _opening(path, blocks)
+    first_id = _free_ids(SourceFile(path, limit_bytes=sys.maxsize))
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
+    pieces = chain([head], _events(analysis, first_id), [_comma(rest), rest], blocks)
+    yield from filter(None, map(packer.compress, pieces))
+    yield packer.flush()
+
+
+# -- the file
+
+
+def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
+    """The text up to the bracket that opens the events array, with it, and what was read behind it."""
+    head = b""
+    looked_at = 0
+    place = None
+    for block in blocks:
+        head += block
+        # A long header is searched again only when there is much more of it.
+        if len(head) >= 2 * looked_at:
+            looked_at = len(head)
+            place = _events_begin(head)
+        if place is not None or len(head) > _MOST_HEADER_BYTES:
+            break
+    if place is None:
+        place = _events_begin(head)
+    if place is None and (found := _ARRAY.search(head)) is not None:
+        # The metadata before it is not valid JSON, and was read leniently too.
+        place = found.end()
+    if place is None:
+        raise UnreadableTrace(f"{path}: has no events array any more; was it changed since it was opened?")
+    rest = head[place:]
+    while not rest.strip(_BLANK) and (block := next(blocks, b"")):
+        rest += block
+    return head[:place], rest
+
+
+def _events_begin(head: bytes) -> int | None:
+    """The place behind the bracket of a list of events, or of the top level's `traceEvents`."""
+    start = len(head) - len(head.removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK))
+    if head[start : start + 1] == b"[":
+        return start + 1
+    depth = 0
+    for token in _TOKEN.finditer(head):
+        match token[0]:
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+            case b'"traceEvents"' if depth == 1 and (found := _ARRAY.match(head, token.start())):
+                return found.end()
+    return None
+
+
+def _comma(rest: bytes) -> bytes:
+    """What stands between our events and the file's: nothing where it has none."""
+    return b",\n" if rest.strip(_BLANK)[:1] not in (b"", b"]") else b""
+
+
+def _free_ids(file: SourceFile) -> int:
+    """The first of `_STRETCH` numbers of which none stands anywhere in the file."""
+    taken: set[bytes] = set()
+    carried = b""
+    for block in file:
+        text = carried + block
+        taken.update(_NUMBER_LIKE_OURS.findall(text))
+        carried = text[-16:]
+    return next(first for first in _STRETCHES if b"%d" % (first // _STRETCH) not in taken)
+
+
+# -- our events
+
+
+def _events(analysis: TraceAnalysis, first_id: int) -> Iterator[bytes]:
+    """Our events as JSON, separated by commas."""
+    events = chain.from_iterable(
+        _device(analysis.trace, device, first_id + number * (1 + len(THREADS)))
+        for number, device in enumerate(analysis.devices)
+    )
+    separator = b"\n"
+    while some := list(islice(events, _EVENTS_AT_ONCE)):
+        yield separator + b",\n".join(some)
+        separator = b",\n"
+
+
+def _device(trace: Trace, device: DeviceAnalysis, pid: int) -> Iterator[bytes]:
+    tracks = [_Track(trace.base_ns, pid, pid + 1 + number) for number in range(len(THREADS))]
+    yield _metadata("process_name", pid, pid, name=f"overlapscope device {device.result.device}")
+    yield _metadata("process_sort_index", pid, pid, sort_index=-1)
+    for number, (track, name) in enumerate(zip(tracks, THREADS, strict=True)):
+        yield _metadata("thread_name", pid, track.tid, name=name)
+        yield _metadata("thread_sort_index", pid, track.tid, sort_index=number)
+    buckets, causes, steps = tracks
+    yield from _buckets(device, buckets)
+    yield from _copy_causes(trace, device, causes)
+    yield from _idle_causes(trace, device, causes)
+    row, start, end = cut(device.steps.start_ns, device.steps.end_ns, device.windows)
+    for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):
+        yield steps.piece(trace.annotations.name(int(device.steps.row[which])), begin, stop)
+
+
+def _metadata(what: str, pid: int, tid: int, **args: str | int) -> bytes:
+    return metadata_event(what, pid, tid, **args).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Track:
+    """One thread of ours."""
+
+    base_ns: int
+    pid: int
+    tid: int
+
+    def piece(self, name: str, start_ns: int, end_ns: int, **args: str | int | None) -> bytes:
+        """An event. Arguments that are None are left out."""
+        told = {"ns": end_ns - start_ns} | {key: value for key, value in args.items() if value is not None}
+        return (
+            f'{{"ph":"X","cat":"{CATEGORY}","name":{_quoted(name)},"pid":{self.pid},"tid":{self.tid},'
+            f'"ts":{microseconds(start_ns - self.base_ns)},"dur":{microseconds(end_ns - start_ns)},'
+            f'"args":{json.dumps(told)}}}'
+        ).encode()
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(clean(text))
+
+
+def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
+    """The window without a gap or an overlap. A hidden copy is a piece of the bucket that hides it."""
+    t = device.timeline
+    parts: list[tuple[str, str, Intervals]] = [
+        ("compute", "compute", subtract(t.compute, t.copy)),
+        ("hidden copy", "compute", intersect(t.compute, t.copy)),
+        ("exposed comm", "exposed comm", subtract(t.exposed_comm, t.copy)),
+        ("hidden copy", "exposed comm", intersect(t.exposed_comm, t.copy)),
+        ("exposed copy", "exposed copy", t.exposed_copy),
+        ("exposed other", "exposed other", t.exposed_other),
+        ("idle", "idle", t.idle),
+    ]
+    for name, bucket, when in parts:
+        for start, end in _pairs(intersect(when, device.windows)):
+            yield track.piece(name, start, end, bucket=bucket)
+
+
+def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
+    pieces, calls = device.exposed, trace.runtime_calls
+    launch = device.timeline.ops.launch[pieces.copy]
+    known = launch >= 0
+    thread = np.where(known, np.append(calls.thread, -1)[launch], -1)
+    at = np.where(known, np.append(calls.start_ns, -1)[launch], -1)
+    where = _Where(trace, thread, at, np.where(known, np.append(calls.name_id, -1)[launch], -1))
+    names = [f"exposed copy: {cause}" for cause in COPY_CAUSES]
+    row, start, end = cut(pieces.start_ns, pieces.end_ns, device.windows)
+    for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):
+        copy = clean(device.timeline.ops.name(int(pieces.copy[which])))
+        yield track.piece(names[pieces.cause[which]], begin, stop, copy=copy, **where.of(which))
+
+
+def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
+    pieces = device.idle
+    where = _Where(trace, pieces.thread, pieces.host_ns, np.append(trace.runtime_calls.name_id, -1)[pieces.call])
+    names = [f"idle: {cause}" for cause in IDLE_CAUSES]
+    row, start, end = cut(pieces.start_ns, pieces.end_ns, device.windows)
+    for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):
+        yield track.piece(names[pieces.cause[which]], begin, stop, **where.of(which))
+
+
+class _Where:
+    """Op, call and Python line behind each of some host instants."""
+
+    def __init__(self, trace: Trace, thread: I64, at: I64, call: I64) -> None:
+        """`call`: rows of `trace.names`, -1 for none."""
+        self._columns = {
+            "op": op_ids_around(trace, thread, at).tolist(),
+            "call": call.tolist(),
+            "line": line_ids_around(trace, thread, at).tolist(),
+        }
+        self._trace = trace
+
+    def of(self, row: int) -> dict[str, str]:
+        named = {key: ids[row] for key, ids in self._columns.items() if ids[row] >= 0}
+        return {
+            key: clean((line_text(self._trace, name_id) or "") if key == "line" else self._trace.names[name_id])
+            for key, name_id in named.items()
+        }
+
+
+def _pairs(a: Intervals) -> Iterable[tuple[int, int]]:
+    return zip(a.starts.tolist(), a.ends.tolist(), strict=True)

@@ -1,0 +1,179 @@
+"""From what a user names to what it holds: traces, directories of ranks, patterns, or files written by us."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.reading import LIMIT_BYTES, load, look
+from overlapscope.reading.pipes import named, place
+
+if TYPE_CHECKING:
+    from overlapscope.budgets.baseline import Baseline
+    from overlapscope.prediction.calibration import Calibration
+    from overlapscope.ranks.result import RanksReport
+    from overlapscope.report.model import Report
+    from overlapscope.trace.model import Trace
+
+_BEGINS_LIKE_A_REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:')
+_BEGINS_LIKE_A_BASELINE = re.compile(rb'\s*\{\s*"devices"\s*:')
+_BEGINS_LIKE_RANKS = re.compile(rb'\s*\{\s*"schema_version"\s*:[^\[\]]*?"world_size"\s*:')
+_HEAD_BYTES = 256
+
+TOLD_OF_A_REPORT = "--plain-step needs a trace, and this is a report; pass it to `overlapscope analyze` instead."
+
+CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
+"""Where `overlapscope scenarios calibrate` leaves its result, from the working directory."""
+
+
+def read_report(
+    paths: Sequence[str | Path],
+    *,
+    limit_bytes: int | None = None,
+    cache: bool = True,
+    plain_step_ns: int | None = None,
+) -> Report:
+    """One report over all that is named: the ranks of one job. `limit_bytes` and `cache` as of `load`, `plain_step_ns`
+    as of `report.build`, of traces alone.
+
+    It is to be compared or judged, which rests on what was measured: traces are not replayed for what fixes save.
+
+    Raises UnreadableTrace for the first file that is neither a trace nor a report of this version, UsageError where a
+    plain step is told of a report, which has its own or none.
+    """
+    from overlapscope.analysis import analyze_trace
+    from overlapscope.analysis.jobs import mixture
+    from overlapscope.report.model import Report, build
+    from overlapscope.rules import costliest_first
+
+    limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
+    found = look(paths)
+    files = found.files
+    written = {path: _begins_like(_BEGINS_LIKE_A_REPORT, path, limit) for path in files}
+    reports = [_from_json(path) for path in files if written[path]]
+    if reports and plain_step_ns is not None:
+        raise UsageError(TOLD_OF_A_REPORT)
+    analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if not written[path]]
+    if analyses:
+        reports.append(build(analyses, replayed=False, plain_step_ns=plain_step_ns))
+    findings = [finding for report in reports for finding in report.findings]
+    traces = tuple(trace for report in reports for trace in report.traces)
+    return Report(
+        traces=traces,
+        findings=tuple(sorted(findings, key=costliest_first)),
+        notes=tuple(dict.fromkeys((*found.notes, *(note for one in reports for note in one.notes), *mixture(traces)))),
+    )
+
+
+def read_baseline(
+    path: str | Path,
+    *,
+    ranges: Iterable[str] = (),
+    limit_bytes: int | None = None,
+    cache: bool = True,
+    allow_predicted: bool = False,
+) -> Baseline:
+    """The baseline in a file, or the one that the traces or the report there make, with these `ranges` besides steps;
+    of predictions where that is allowed.
+
+    Raises UnreadableTrace where it is none of these, UsageError where the traces cannot serve as one.
+    """
+    from overlapscope.budgets import baseline, baseline_file
+
+    if _begins_like(_BEGINS_LIKE_A_BASELINE, named(path)):
+        return baseline_file.from_json(_bytes(named(path)), str(path))
+    report = read_report([path], limit_bytes=limit_bytes, cache=cache)
+    return baseline.of(report, ranges=ranges, allow_predicted=allow_predicted)
+
+
+def read_calibration(path: Path | None, trace: Trace, *, device: int | None = None) -> Calibration | None:
+    """The calibration in a file; without one that of the working directory's laboratory, if it is of the GPU that the
+    trace is of. None where there is none: the trace and the shipped table have to do then.
+
+    Raises UsageError where the file cannot be read, or is of another GPU.
+    """
+    from overlapscope.prediction import calibration
+
+    ordinals = trace.devices if device is None else (device,)
+    gpus = {trace.device_names.get(ordinal) for ordinal in ordinals}
+    if path is None:
+        found = calibration.read(CALIBRATION) if CALIBRATION.is_file() else None
+        return found if found is not None and gpus == {found.gpu} else None
+    found = calibration.read(path)
+    if None not in gpus and gpus != {found.gpu}:
+        ran_on = ", ".join(sorted(filter(None, gpus)))
+        raise UsageError(f"{path}: is of {found.gpu}, and {trace.source} was recorded on {ran_on}; name another file.")
+    return found
+
+
+def is_ranks_report(path: Path) -> bool:
+    """Whether a file begins as `overlapscope ranks --format json` writes it."""
+    return _begins_like(_BEGINS_LIKE_RANKS, path)
+
+
+def read_ranks_report(path: Path) -> RanksReport:
+    """The report that `overlapscope ranks --format json` wrote.
+
+    Raises UnreadableTrace where it is not one of this version.
+    """
+    import msgspec
+
+    from overlapscope.ranks.result import SCHEMA_VERSION, from_json
+
+    again = "write it again with `overlapscope ranks --format json`"
+    try:
+        report = from_json(_bytes(path))
+    except msgspec.DecodeError as error:
+        raise UnreadableTrace(
+            f"{path}: looks like a report of ranks, but not of this version ({error}); {again}."
+        ) from None
+    if report.schema_version != SCHEMA_VERSION:
+        raise UnreadableTrace(
+            f"{path}: is a report of ranks of schema version {report.schema_version}, and this version reads "
+            f"{SCHEMA_VERSION}; {again}."
+        )
+    return report
+
+
+def _begins_like(pattern: re.Pattern[bytes], path: Path, limit_bytes: int = LIMIT_BYTES) -> bool:
+    try:
+        with place(path, limit_bytes).open("rb") as file:
+            return pattern.match(file.read(_HEAD_BYTES)) is not None
+    except OSError:
+        # Whoever reads it as a trace says what is wrong.
+        return False
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return place(path, LIMIT_BYTES).read_bytes()
+    except OSError as error:
+        raise UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check its permissions.") from None
+
+
+def _from_json(path: Path) -> Report:
+    import msgspec
+
+    from overlapscope.report.model import SCHEMA_VERSION, from_json
+
+    if is_ranks_report(path):
+        raise UnreadableTrace(
+            f"{path}: is a report of ranks, of which nothing can be compared or judged; name the traces, or open it "
+            "with `overlapscope dashboard`."
+        )
+    try:
+        report = from_json(_bytes(path))
+    except msgspec.DecodeError as error:
+        raise UnreadableTrace(
+            f"{path}: looks like a report of overlapscope, but not of this version ({error}); analyze its traces again "
+            "with `overlapscope analyze --format json`."
+        ) from None
+    if report.schema_version != SCHEMA_VERSION:
+        raise UnreadableTrace(
+            f"{path}: is a report of schema version {report.schema_version}, and this version reads {SCHEMA_VERSION}; "
+            "analyze its traces again with `overlapscope analyze --format json`."
+        )
+    return report

@@ -1,0 +1,188 @@
+"""From files to Traces. `kineto` is the only format so far."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading import kineto
+from overlapscope.reading._crew import Crew
+from overlapscope.reading._progress import Progress
+from overlapscope.reading.files import LIMIT_BYTES
+from overlapscope.reading.pipes import is_pipe, named
+from overlapscope.trace.model import Trace
+
+SUFFIXES = (".json", ".json.gz", ".json.zst")
+"""Endings, in any case, of the files looked for in a directory. A file that is named may be called anything."""
+
+_BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
+_HEAD_BYTES = 64
+_TOLD_OF = 8
+"""Files left out that are told of one by one."""
+
+__all__ = ["LIMIT_BYTES", "SUFFIXES", "Found", "expand", "is_trace_name", "load", "load_all", "look", "natural"]
+
+
+def load(
+    source: str | Path,
+    *,
+    limit_bytes: int = LIMIT_BYTES,
+    progress: Progress = True,
+    cache: bool = True,
+    meanwhile: Callable[[], object] | None = None,
+) -> Trace:
+    """The Trace in one file; `-` is standard input.
+
+    `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
+    bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
+    bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
+    same content is read again (`docs/cache.md`); the Trace is the same. `meanwhile` is called once other processes have
+    begun to read, if any do, for what this one has to do besides, such as importing what the Trace is for.
+
+    Raises UnreadableTrace with a sentence for the user.
+    """
+    source = path = named(source)
+    if path.is_dir():
+        raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
+    crew = Crew(meanwhile=meanwhile)
+    if cache:
+        from overlapscope.reading.cache import of_user
+
+        kept = of_user()
+        if kept is not None:
+            return kept.load(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
+    return kineto.read(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
+
+
+def load_all(
+    sources: str | Path | Iterable[str | Path],
+    *,
+    limit_bytes: int = LIMIT_BYTES,
+    progress: bool = True,
+    cache: bool = True,
+) -> list[Trace]:
+    """One Trace for each file that `expand` finds. Two files of one rank stay two Traces.
+
+    Raises UnreadableTrace for the first source that cannot be read.
+    """
+    return [load(path, limit_bytes=limit_bytes, progress=progress, cache=cache) for path in expand(sources)]
+
+
+def expand(sources: str | Path | Iterable[str | Path]) -> list[Path]:
+    """The files of `look`."""
+    return list(look(sources).files)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The trace files that something stands for."""
+
+    files: tuple[Path, ...]
+    notes: tuple[str, ...]
+    """A sentence for each that somebody may have meant and that is left out."""
+
+
+def look(sources: str | Path | Iterable[str | Path]) -> Found:
+    """The trace files that files, directories and glob patterns stand for, each file once, in the order given.
+
+    A directory stands for the traces right inside it, by their names (`is_trace_name`); it and a pattern yield theirs
+    in natural order (rank2 before rank10).
+
+    Raises UnreadableTrace where a directory holds no trace, a pattern matches none, or a file is missing.
+    """
+    if isinstance(sources, str | Path):
+        sources = [sources]
+    found: dict[Path, Path] = {}
+    notes: list[str] = []
+    for source in sources:
+        files, left_out = _look_at(source)
+        notes += left_out
+        for path in files:
+            # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
+            first = found.setdefault(Path(os.path.realpath(path)), path)
+            if first != path and path != Path(source):
+                notes.append(f"{path}: is left out, as it is the same file as {first}.")
+    return Found(tuple(found.values()), tuple(notes))
+
+
+def is_trace_name(name: str) -> bool:
+    """Whether a file in a directory is taken for a trace, by its name: hidden ones are not."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
+    """The files, and what is left out, in sentences."""
+    path = named(source)
+    try:
+        if is_pipe(path):
+            return [path], []
+        if path.is_dir():
+            inside = sorted(path.iterdir(), key=natural)
+            files = [one for one in inside if is_trace_name(one.name) and _may_be_read(one)]
+            left_out = _left_out(one for one in inside if one not in {*files})
+            if not files:
+                wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
+                raise UnreadableTrace(" ".join((f"{source}: {wrong}", *left_out)))
+            return files, left_out
+        if not path.exists():
+            if "://" in str(source):
+                raise UnreadableTrace(
+                    f"{source}: is a URL, which only `overlapscope ranks` reads; fetch the file first."
+                )
+            if not glob.has_magic(str(source)):
+                raise UnreadableTrace(f"{source}: there is no such file; check the path.")
+            matches = sorted((Path(match) for match in glob.glob(str(source), recursive=True)), key=natural)
+            files = [one for one in matches if _may_be_read(one)]
+            if not files:
+                raise UnreadableTrace(f"{source}: the pattern matches no file; check it.")
+            # What lies below a directory is matched itself where that is meant.
+            return files, [] if "**" in str(source) else _left_out(one for one in matches if one not in {*files})
+    except OSError as error:
+        raise UnreadableTrace(
+            f"{source}: cannot be read ({error.strerror or error}); check the path and its permissions."
+        ) from None
+    return [path], []
+
+
+def _may_be_read(path: Path) -> bool:
+    """Whether it is a file, or a link to nothing: whoever reads that says that it is missing."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
+
+
+def _left_out(paths: Iterable[Path]) -> list[str]:
+    """A sentence for each that looks as if somebody meant it, at most some."""
+    found = [f"{path}: is left out, as {why}." for path in paths if (why := _why_left_out(path)) is not None]
+    more = len(found) - _TOLD_OF
+    return [*found[:_TOLD_OF], f"{more} more are left out."] if more > 1 else found
+
+
+def _why_left_out(path: Path) -> str | None:
+    """None for what nobody takes for a trace."""
+    if path.is_dir():
+        traces = 0
+        with suppress(OSError):
+            traces = sum(is_trace_name(one.name) for one in path.iterdir())
+        return f"it is a directory ({traces} with the name of a trace in it); name it too" if traces else None
+    if path.name.lower().endswith(SUFFIXES):
+        return "it is hidden" if path.name.startswith(".") else "it is no regular file"
+    with suppress(OSError):
+        if path.is_file() and _BEGINS_LIKE_A_TRACE.match(_head(path)):
+            return f"its name ends in none of {', '.join(SUFFIXES)}; name it to have it read"
+    return None
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
+def natural(path: Path) -> list[tuple[int, int, str]]:
+    """A sort key for paths by which rank2 comes before rank10."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

@@ -1,0 +1,120 @@
+"""Unpacks a packed file in a process of its own, so that its events are decoded meanwhile.
+
+What is packed can be unpacked by one process only, from its beginning. Where that process ends too early, the file is
+unpacked again here, up to the place that it had come to; so nothing that can go wrong with it changes a Trace.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import BinaryIO
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading._processes import fork, reap, signals_later
+from overlapscope.reading.files import BLOCK_BYTES, SourceFile
+
+_HEADER = struct.Struct("<qq")
+"""Before each block: its length, and how many packed bytes had been read. A negative length tells the end: that many
+bytes follow, which hold why the file is broken (None where it is not) and an error (None where there was none)."""
+
+
+def unpacked_ahead(file: SourceFile) -> Iterator[bytes]:
+    """The same blocks as those of the file, from another process. Raises UnreadableTrace as the file does."""
+    helper = _start(file)
+    if helper is None:
+        yield from file
+        return
+    pid, pipe = helper
+    received = 0
+    try:
+        with pipe:
+            while (header := _exactly(pipe, _HEADER.size)) is not None:
+                length, packed_bytes = _HEADER.unpack(header)
+                data = _exactly(pipe, abs(length))
+                if data is None:
+                    break
+                file.packed_bytes_read = packed_bytes
+                if length < 0:
+                    file.broken, error = pickle.loads(data)
+                    if error is not None:
+                        raise UnreadableTrace(error)
+                    return
+                file.unpacked_bytes += length
+                received += length
+                yield data
+    finally:
+        reap(pid, 0.0)
+    yield from _from(file, received)
+
+
+def _start(file: SourceFile) -> tuple[int, BinaryIO] | None:
+    """The process and the pipe that it writes to; None where no process can be made."""
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    reading, writing = os.pipe()
+    with suppress(OSError):
+        # As large as any user may have it, so that neither side waits for the other at each block.
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 2 * BLOCK_BYTES)
+
+    def work() -> None:
+        os.close(reading)
+        with open(writing, "wb", buffering=0) as pipe:
+            _write(file, pipe)
+
+    try:
+        with signals_later():
+            pid = fork(work)
+    except OSError:
+        os.close(reading)
+        return None
+    finally:
+        os.close(writing)
+    return pid, open(reading, "rb", buffering=0)
+
+
+def _write(file: SourceFile, pipe: BinaryIO) -> None:
+    error = None
+    try:
+        for block in file:
+            _all(pipe, _HEADER.pack(len(block), file.packed_bytes_read))
+            _all(pipe, block)
+    except UnreadableTrace as refused:
+        error = str(refused)
+    end = pickle.dumps((file.broken, error))
+    _all(pipe, _HEADER.pack(-len(end), file.packed_bytes_read))
+    _all(pipe, end)
+
+
+def _all(pipe: BinaryIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[pipe.write(left) :]
+
+
+def _exactly(pipe: BinaryIO, count: int) -> bytes | None:
+    """So many bytes; None where the other side has ended before."""
+    parts = []
+    while count:
+        part = pipe.read(count)
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _from(file: SourceFile, place: int) -> Iterator[bytes]:
+    """What follows the first `place` unpacked bytes."""
+    file.packed_bytes_read = file.unpacked_bytes = 0
+    for block in file:
+        skipped = min(place, len(block))
+        place -= skipped
+        if skipped < len(block):
+            yield block[skipped:]

@@ -1,0 +1,157 @@
+"""From decoded events to the rows that are kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._events import (
+    CATEGORIES,
+    NO_CALL_ARGS,
+    NO_OP_ARGS,
+    NOTHING,
+    NUMBER_OF,
+    CallArgs,
+    Complete,
+    ExactComplete,
+    Instant,
+    OpArgs,
+    call_args,
+    op_args,
+)
+from overlapscope.reading._times import UNREADABLE, text_to_ns, to_ns
+from overlapscope.trace.model import I32, I64
+
+_LARGEST_US = 2.0**43
+"""Doubles from here on are further apart than one nanosecond."""
+
+_NUMBER_BEGINS = frozenset(bytes([one]) for one in b"-0123456789")
+
+_ts = attrgetter("ts")
+_TABLE_OF = np.array([table_of[category] for category in CATEGORIES], dtype=np.int32)
+
+
+def _none() -> I32:
+    return np.empty(0, dtype=np.int32)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Some of a file's events: those that end up in a table, as parallel columns."""
+
+    rows: list[Any] = field(default_factory=list)
+    """Structs with at least `name`, `tid` and `dur`; GPU ops and synchronisation records also with `pid`."""
+    categories: Sequence[str] = ()
+    category: I32 = field(default_factory=_none)
+    """Each row's, as a place in `categories`."""
+    table: I32 = field(default_factory=_none)
+    place: I32 = field(default_factory=_none)
+    """Each row's place among the batch's events of any phase."""
+    start_ns: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Their starts, without the file's base; `_times.UNREADABLE` where there is none."""
+    calls: list[CallArgs] = field(default_factory=list)
+    """Arguments of the runtime calls among the rows, in order."""
+    ops: list[OpArgs] = field(default_factory=list)
+    """Arguments of the GPU ops."""
+    syncs: list[OpArgs] = field(default_factory=list)
+    """Arguments of the synchronisation records."""
+    repaired: int = 0
+    """Rows with a value of a wrong type among their arguments."""
+    markers: list[tuple[str, int]] = field(default_factory=list)
+    """Instants that say when recording was on: (name, ns)."""
+    count: int = 0
+    """Events of any phase."""
+
+
+def usual_batch(events: list[Any]) -> Batch | None:
+    """Of events decoded by category. None where a start is so large that a double does not hold its nanoseconds."""
+    number = np.fromiter(map(NUMBER_OF.__getitem__, map(type, events)), np.int32, len(events))
+    kept = number >= 0
+    rows = list(compress(events, kept.tolist()))
+    start_us = np.fromiter(map(_ts, rows), np.float64, len(rows))
+    if (start_us >= _LARGEST_US).any():
+        return None
+    category = number[kept]
+    table = _TABLE_OF[category]
+
+    def args(table_number: Table, default: Any) -> list[Any]:
+        at = np.flatnonzero(table == table_number).tolist()
+        return [rows[i].args or default for i in at]
+
+    return Batch(
+        rows,
+        CATEGORIES,
+        category,
+        table,
+        np.flatnonzero(kept).astype(np.int32),
+        to_ns(start_us),
+        args(Table.RUNTIME, NO_CALL_ARGS),
+        args(Table.GPU, NO_OP_ARGS),
+        args(Table.SYNC, NO_OP_ARGS),
+        count=len(events),
+    )
+
+
+def fast_batch(events: list[Any]) -> Batch | None:
+    """Of events decoded by phase. None where a start is so large that a double does not hold its nanoseconds."""
+    place = [i for i, event in enumerate(events) if type(event) is Complete and table_of[event.cat]]
+    start_us = np.fromiter((events[i].ts for i in place), np.float64, len(place))
+    if (start_us >= _LARGEST_US).any():
+        return None
+    return _batch(events, place, to_ns(start_us))
+
+
+def exact_batch(events: Sequence[Any]) -> Batch:
+    """Of events decoded by phase, each start from its text. `None` among them stands for one of no interest."""
+    place = [i for i, event in enumerate(events) if type(event) is ExactComplete and table_of[event.cat]]
+    start = np.fromiter((text_to_ns(events[i].ts) for i in place), np.int64, len(place))
+    return _batch(events, place, start)
+
+
+def has_odd_starts(batch: Batch) -> bool:
+    """Whether a start is no number: then the events have to be decoded leniently, as they are where doubles do."""
+    return any(
+        batch.rows[row].ts is not NOTHING and bytes(batch.rows[row].ts)[:1] not in _NUMBER_BEGINS
+        for row in np.flatnonzero(batch.start_ns == UNREADABLE).tolist()
+    )
+
+
+def _batch(events: Sequence[Any], place: list[int], start_ns: I64) -> Batch:
+    rows = [events[i] for i in place]
+    numbers: dict[str, int] = {}
+    category = np.fromiter((numbers.setdefault(row.cat, len(numbers)) for row in rows), np.int32, len(rows))
+    table = np.array([table_of[name] for name in numbers], dtype=np.int32)[category] if rows else _none()
+    calls, repaired_calls = call_args([rows[i].args for i in np.flatnonzero(table == Table.RUNTIME).tolist()])
+    ops, repaired_ops = op_args([rows[i].args for i in np.flatnonzero(table == Table.GPU).tolist()])
+    syncs, repaired_syncs = op_args([rows[i].args for i in np.flatnonzero(table == Table.SYNC).tolist()])
+    return Batch(
+        rows,
+        tuple(numbers),
+        category,
+        table,
+        np.array(place, dtype=np.int32),
+        start_ns,
+        calls,
+        ops,
+        syncs,
+        repaired_calls + repaired_ops + repaired_syncs,
+        _markers(events),
+        len(events),
+    )
+
+
+def _markers(events: Iterable[Any]) -> list[tuple[str, int]]:
+    return [
+        (event.name, text_to_ns(event.ts))
+        for event in events
+        if type(event) is Instant
+        and event.name.startswith(("Iteration Start", "Record Window End"))
+        # The same whichever way the instant was decoded.
+        and event.cat != "cpu_instant_event"
+    ]

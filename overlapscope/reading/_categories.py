@@ -1,0 +1,52 @@
+"""Where an event goes, by its category."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from overlapscope.trace import op_names
+
+
+class Table(IntEnum):
+    """Where an event of some category goes."""
+
+    IGNORED = 0
+    GPU = 1
+    SYNC = 2
+    RUNTIME = 3
+    CPU = 4
+    ANNOTATION = 5
+    PYTHON = 6
+    OVERHEAD = 7
+    SPAN = 8
+    DEVICE_ANNOTATION = 9
+    COLLECTIVE = 10
+    """What some GPU ops say besides; no category's own."""
+
+
+# From kineto's `ActivityType.h`, whose comments say that glow, hpu, mtia, xpu and privateuse1 runtime and
+# driver events are on the host. Its first releases wrote `Operator`, `Runtime`, `Kernel`, `Memcpy`, `Memset`.
+TABLES = {
+    **dict.fromkeys(op_names.GPU_CATEGORIES, Table.GPU),
+    **dict.fromkeys(("cuda_sync", "xpu_sync"), Table.SYNC),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver"), Table.RUNTIME),
+    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver", "mtia_runtime"), Table.RUNTIME),
+    **dict.fromkeys(("glow_runtime", "hpu_op", "runtime"), Table.RUNTIME),
+    **dict.fromkeys(("cpu_op", "operator"), Table.CPU),
+    "user_annotation": Table.ANNOTATION,
+    "gpu_user_annotation": Table.DEVICE_ANNOTATION,
+    "python_function": Table.PYTHON,
+    "overhead": Table.OVERHEAD,
+    "trace": Table.SPAN,
+}
+"""Lower-case categories of complete events that are read; all others are passed over."""
+
+
+class _TableOf(dict[str, Table]):
+    def __missing__(self, category: str) -> Table:
+        table = self[category] = TABLES.get(category.lower(), Table.IGNORED)
+        return table
+
+
+table_of = _TableOf()
+"""The table of a category in any case: `table_of[category]`."""

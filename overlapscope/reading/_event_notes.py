@@ -1,0 +1,76 @@
+"""Takes the recorder's notes on events out of the host's events and puts what they say into the sync records.
+
+`overlapscope.recorder.event_notes` writes them, `overlapscope.base.marks` says how.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from overlapscope.base.marks import EVENT_RECORD, EVENT_WAIT
+from overlapscope.trace.model import HostEvents, RuntimeCalls, Sync, Syncs
+
+_NOTE = re.compile(f"({re.escape(EVENT_RECORD)}|{re.escape(EVENT_WAIT)})" + r"(\d{1,18})@(\d{1,9})\.(\d{1,9})")
+_RECORDS = re.compile(r"cu(da)?EventRecord\w*")
+_WAITS = re.compile(r"cu(da)?StreamWaitEvent\w*")
+
+
+class _Note(NamedTuple):
+    number: int
+    device: int
+    stream: int
+    correlation: int
+    """Of the call it encloses."""
+
+
+def apply(
+    cpu_ops: HostEvents, annotations: HostEvents, calls: RuntimeCalls, syncs: Syncs
+) -> tuple[HostEvents, HostEvents, Syncs]:
+    """CPU ops and annotations without the notes, and the sync records with the streams and record calls they state.
+
+    Notes are CPU ops, or, in a light recording, annotations.
+
+    Nothing is taken from them where a waiting stream has another number in its note than in its sync record: then
+    the recorder's stream numbers are not the trace's.
+    """
+    tables = cpu_ops, annotations
+    noted = [table.named(lambda name: name.startswith((EVENT_RECORD, EVENT_WAIT))) for table in tables]
+    if not any(rows.any() for rows in noted):
+        return cpu_ops, annotations, syncs
+    notes = [table.take(rows) for table, rows in zip(tables, noted, strict=True)]
+    cpu_ops, annotations = (table.take(~rows) for table, rows in zip(tables, noted, strict=True))
+    records = {note.number: note for table in notes for note in _read(table, calls, EVENT_RECORD, _RECORDS)}
+    waits = {note.correlation: note for table in notes for note in _read(table, calls, EVENT_WAIT, _WAITS)}
+    stream, device, record = syncs.source_stream.copy(), syncs.source_device.copy(), syncs.record_correlation.copy()
+    unstated = (syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.source_stream < 0)
+    for row in np.flatnonzero(unstated).tolist():
+        wait = waits.get(int(syncs.correlation[row]))
+        if wait is None:
+            continue
+        if (wait.device, wait.stream) != (int(syncs.device[row]), int(syncs.stream[row])):
+            return cpu_ops, annotations, syncs
+        source = records.get(wait.number)
+        if source is not None:
+            stream[row], device[row], record[row] = source.stream, source.device, source.correlation
+    stated = replace(syncs, source_stream=stream, source_device=device, record_correlation=record)
+    return cpu_ops, annotations, stated
+
+
+def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Pattern[str]) -> list[_Note]:
+    """The notes of one kind whose call was recorded: the only one of that name inside them on their thread."""
+    rows = np.flatnonzero(calls.named(lambda name: call_name.fullmatch(name) is not None))
+    found: list[_Note] = []
+    for thread in np.unique(notes.thread):
+        own = rows[calls.thread[rows] == thread]
+        mine = np.flatnonzero(notes.thread == thread)
+        first = np.searchsorted(calls.start_ns[own], notes.start_ns[mine], side="left")
+        after = np.searchsorted(calls.start_ns[own], notes.end_ns[mine], side="left")
+        for note, at, end in zip(mine.tolist(), first.tolist(), after.tolist(), strict=True):
+            match = _NOTE.fullmatch(notes.name(note))
+            if match is not None and match[1] == kind and end - at == 1:
+                found.append(_Note(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[own[at]])))
+    return [note for note in found if note.correlation > 0]

@@ -1,0 +1,113 @@
+"""What stands around the events: devices, ranks, versions."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from overlapscope.base.marks import METADATA, PLAIN_STEPS, PREDICTION, TORCH, WARM_UP_STEPS
+from overlapscope.trace.model import PlainSteps, TimedSteps
+
+_MOST_STEPS = 1 << 31
+_MOST_TIMED = 10_000
+"""So many steps are read of each side."""
+_LONGEST_STEP_NS = 1 << 53
+_LONGEST_VERSION = 64
+_INTEGER = re.compile(r"\s*-?\d{1,19}\s*")
+
+_LOOSE = re.compile(
+    rb'"(baseTimeNanoseconds|schemaVersion|cuda_runtime_version|cuda_driver_version|cupti_version|rank|world_size)"'
+    rb'\s*:\s*"?(\d{1,19})(?![\d.eE])'
+)
+
+
+def loose_metadata(text: bytes) -> dict[str, Any]:
+    """The numbers that matter, from metadata that is not valid JSON."""
+    found: dict[str, Any] = {}
+    for key, number in _LOOSE.findall(text):
+        if key in (b"rank", b"world_size"):
+            found.setdefault("distributedInfo", {}).setdefault(key.decode(), int(number))
+        else:
+            found.setdefault(key.decode(), int(number))
+    return found
+
+
+def device_names(properties: Any) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for device in properties if isinstance(properties, list) else []:
+        if isinstance(device, dict) and isinstance(device.get("name"), str):
+            ordinal = integer(device.get("id"))
+            if ordinal is not None and 0 <= ordinal < 1 << 31:
+                names[ordinal] = device["name"]
+    return names
+
+
+def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str, str]:
+    """Every key that ends in "version" and states one: `cuda_runtime_version` becomes `cuda_runtime`, `schemaVersion`
+    `schema`.
+    """
+    versions: dict[str, str] = {}
+    own = metadata.get(METADATA)
+    if isinstance(own, dict) and isinstance(own.get(TORCH), str):
+        versions["torch"] = own[TORCH]
+    for key, value in (*metadata.items(), *distributed.items()):
+        short = re.sub(r"[_ ]?version$", "", key, flags=re.IGNORECASE)
+        if short and short != key and isinstance(value, int | str | float) and not isinstance(value, bool):
+            versions[short] = str(value)
+    return {name: version for name, version in versions.items() if len(version) <= _LONGEST_VERSION}
+
+
+def flags(metadata: dict[str, Any]) -> dict[str, bool]:
+    """What torch.profiler was asked to record; it writes a key for each, with 1 for yes."""
+    names = ("profile_memory", "record_shapes", "with_flops", "with_modules", "with_stack")
+    return {name: bool(integer(metadata[name])) for name in names if name in metadata}
+
+
+def warm_up_steps(metadata: dict[str, Any]) -> int:
+    """How many of the first steps the recorder marked as not to be judged."""
+    own = metadata.get(METADATA)
+    number = integer(own.get(WARM_UP_STEPS)) if isinstance(own, dict) else None
+    return number if number is not None and 0 < number < _MOST_STEPS else 0
+
+
+def plain_steps(metadata: dict[str, Any]) -> PlainSteps:
+    """The steps that the recorder timed while nothing was recorded. A list with anything but lengths in it is none."""
+    own = metadata.get(METADATA)
+    sides = own.get(PLAIN_STEPS) if isinstance(own, dict) else None
+    if not isinstance(sides, dict):
+        return PlainSteps()
+    return PlainSteps(_timed(sides.get("before")), _timed(sides.get("after")))
+
+
+def _timed(side: Any) -> TimedSteps:
+    if not isinstance(side, dict):
+        return TimedSteps()
+    return TimedSteps(_lengths(side.get("host_ns")), _lengths(side.get("device_ns")))
+
+
+def _lengths(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_TIMED:
+        return ()
+    possible = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_STEP_NS for ns in value)
+    return tuple(value) if possible else ()
+
+
+def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:
+    """The changes by which the file is a prediction; None for a recording."""
+    own = metadata.get(METADATA)
+    if not isinstance(own, dict) or PREDICTION not in own:
+        return None
+    prediction = own[PREDICTION]
+    changes = prediction.get("interventions") if isinstance(prediction, dict) else None
+    return tuple(one for one in changes if isinstance(one, str)) if isinstance(changes, list) else ()
+
+
+def integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return int(value) if math.isfinite(value) else None
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        return int(value)
+    return value if isinstance(value, int) else None

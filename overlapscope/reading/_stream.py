@@ -1,0 +1,348 @@
+"""Finds the events array in a stream of bytes and cuts it into pieces that can be decoded on their own.
+
+The rule that makes cutting safe: if a piece begins where an event begins, and `[piece]` is valid JSON, then
+it also ends where an event ends. So any place that looks like a boundary may be tried, and validity proves it
+right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading._batch import Batch, exact_batch, fast_batch, has_odd_starts, usual_batch
+from overlapscope.reading._cuts import BLANK, array_ends, at_end, boundaries
+from overlapscope.reading._events import UNDECODABLE, any_events, convert, exact_events, fast_events, usual_events
+from overlapscope.reading._metadata import loose_metadata
+from overlapscope.reading._repair import END_SIGHT, recover
+from overlapscope.reading.files import SourceFile
+
+_CLOSING = ord("]")
+MAX_PENDING_BYTES = 64 << 20
+"""Bytes held while looking for the end of one event, or for the events array. More is no trace."""
+
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_PHASE = re.compile(rb'"ph"\s*:')
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_MAX_HEADER_BYTES = 4 << 20
+"""Longer metadata that is not valid JSON is not waited for."""
+_MOST_CANDIDATES = 8
+"""So many places that look like the beginning of the events are tried before the first is taken for it."""
+_AFTER_ARRAY = re.compile(rb"\}\s*\]")
+
+
+@dataclass(slots=True)
+class Losses:
+    """What reading cost so far; becomes `trace.Damage`."""
+
+    truncated: bool = False
+    lost_bytes: int = 0
+    lost_events: int = 0
+    repaired_events: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def remember(self, examples: list[str]) -> None:
+        self.examples.extend(examples[: 3 - len(self.examples)])
+
+
+class EventStream:
+    """The events of one file, in batches, and the metadata around them.
+
+    `metadata` is complete only once the batches have been read: keys may stand on either side of the events.
+    """
+
+    def __init__(self, file: SourceFile, blocks: Iterator[bytes] | None = None) -> None:
+        """`blocks` are the file's, where they do not come from the file itself."""
+        self._path: Path = file.path
+        self.file = file
+        self._blocks: Iterator[bytes] = iter(file) if blocks is None else blocks
+        self._rest = b""
+        """Bytes at hand that are not decoded yet; they begin where an event begins."""
+        self._least = 0
+        """Bytes that must be at hand before decoding is tried again."""
+        self._read_any = False
+        self.exact = False
+        """Starts are read from their text, as they are too large for a double to hold."""
+        self._ended = False
+        """The events array's closing bracket has been seen."""
+        self.metadata: dict[str, Any] = {}
+        self.losses = Losses()
+        self._bare = False
+
+    def batches(self) -> Iterator[Batch]:
+        """The events in the file's order.
+
+        Raises UnreadableTrace where there is no events array or nothing in it can be read.
+        """
+        self._rest = self._find_array()
+        for block in self._blocks:
+            batch = self._take(block)
+            if batch is not None:
+                yield batch
+            if self._ended:
+                break
+        if not self._ended:
+            batch = self._decode(self._rest, final=True)
+            self._read_any |= batch.count > 0
+            yield batch
+        self._finish()
+        losses = self.losses
+        if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
+            raise UnreadableTrace(
+                f"{self._path}: none of the events in it can be read; it is damaged beyond repair, record it again."
+            )
+
+    def _take(self, block: bytes) -> Batch | None:
+        """Decodes what can be decoded with one more block; None where that is not worth trying yet."""
+        if len(self._rest) + len(block) < self._least:
+            self._rest += block
+            return None
+        held = len(self._rest)
+        batch = self._decode(self._rest, block, final=False)
+        self._read_any |= batch.count > 0
+        if not self._ended and len(self._rest) > MAX_PENDING_BYTES:
+            raise UnreadableTrace(
+                f"{self._path}: an event is longer than {MAX_PENDING_BYTES >> 20} MiB, so this is no trace; "
+                "record it again."
+            )
+        # An event longer than a block: look again only when there is much more of it.
+        self._least = 2 * len(self._rest) if len(self._rest) == held + len(block) else 0
+        return batch
+
+    # -- in stretches, for several processes
+
+    @property
+    def held(self) -> int | None:
+        """Bytes read but not decoded, where they and the place in the file are all there is to know of the state.
+
+        None where more is: damage was met, or the end of the array, or an event longer than a block.
+        """
+        clean = not self._ended and not self._least and self.losses == Losses()
+        return len(self._rest) if clean else None
+
+    def resume(self, at: int, held: int) -> None:
+        """Goes on as if the file had been read up to `at`, some event in it, and `held` bytes were left to decode."""
+        self._rest = b"".join(self.file.stretch(at - held, at))
+        self.file.skip_to(at)
+        self._read_any = True
+
+    # -- before the events
+
+    def _find_array(self) -> bytes:
+        """Bytes that follow the opening bracket of the events array."""
+        head = b""
+        searched = tried = 0
+        for block in self._blocks:
+            head = (head + block).removeprefix(b"\xef\xbb\xbf")
+            if not searched:
+                start = head.lstrip(BLANK)
+                if not start:
+                    head = b""
+                    continue
+                if start[:1] == b"[":
+                    self._bare = True
+                    return start[1:]
+                if start[:1] != b"{":
+                    raise self._no_json()
+            for found in _ARRAY.finditer(head, max(searched - 64, 0)):
+                if self._take_header(head[: found.start()]):
+                    return head[found.end() :]
+                tried += 1
+                if tried == _MOST_CANDIDATES:
+                    break
+            searched = len(head)
+            if (
+                tried == _MOST_CANDIDATES
+                or searched > MAX_PENDING_BYTES
+                or (searched > _MAX_HEADER_BYTES and _ARRAY.search(head) is not None)
+            ):
+                break
+        if self.file.broken is None and not head.strip(BLANK):
+            raise UnreadableTrace(f"{self._path}: holds nothing but white space; record the trace again.")
+        fallback = _ARRAY.search(head)
+        if fallback is not None:
+            self.metadata.update(self._loose_header(head[: fallback.start()]))
+            return head[fallback.end() :]
+        raise self._no_events(head)
+
+    def _take_header(self, header: bytes) -> bool:
+        """Whether `header` + `"traceEvents"` stands at the top level, which valid JSON proves."""
+        try:
+            metadata = msgspec.json.decode(header + b'"":0}')
+        except UNDECODABLE:
+            # Some metadata is the user's own text. It must not cost the events, if they are where they seem
+            # to be.
+            outside = _STRING.sub(b"", header)
+            if b'"' in outside or (outside.count(b"{"), outside.count(b"[")) != (
+                outside.count(b"}") + 1,
+                outside.count(b"]"),
+            ):
+                return False
+            metadata = self._loose_header(header)
+        self.metadata.update(metadata)
+        return True
+
+    def _loose_header(self, header: bytes) -> dict[str, Any]:
+        self.losses.repaired_events += 1
+        self.losses.remember(["repaired: the metadata before the events is not valid JSON"])
+        return loose_metadata(header)
+
+    def _no_json(self) -> UnreadableTrace:
+        return UnreadableTrace(
+            f"{self._path}: is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`)."
+        )
+
+    def _no_events(self, head: bytes) -> UnreadableTrace:
+        if self.file.broken is not None:
+            return UnreadableTrace(f"{self._path}: {self.file.broken} before its first event; copy or record it again.")
+        try:
+            msgspec.json.decode(head)
+        except UNDECODABLE:
+            if b":" not in head[:4096] and b'"' not in head[:4096]:
+                return self._no_json()
+            return UnreadableTrace(
+                f"{self._path}: has no `traceEvents` and is not valid JSON; if it was cut, record the trace again."
+            )
+        return UnreadableTrace(
+            f"{self._path}: is JSON without `traceEvents`, so no trace; pass a Chrome trace of torch.profiler."
+        )
+
+    # -- the events
+
+    def _decode(self, *parts: bytes, final: bool) -> Batch:
+        """Decodes what it can of the bytes and leaves what it cannot decide on in `_rest`."""
+        # The bracket makes an array of any whole events, so that they are decoded where they lie.
+        pending = bytearray().join((b"[", *parts))
+        if not final:
+            for end in boundaries(pending):
+                verdict, batch = self._typed(pending, end)
+                if verdict == "valid":
+                    self._rest = bytes(pending[end:]).lstrip(BLANK).removeprefix(b",")
+                    return batch
+                if verdict == "broken":
+                    break
+            else:
+                if _AFTER_ARRAY.search(pending) is None:
+                    self._rest = bytes(pending[1:])
+                    return Batch()
+        for end in array_ends(pending):
+            if len(pending) - end < END_SIGHT and not final:
+                self._rest = bytes(pending[1:])
+                return Batch()
+            if _PHASE.search(pending, end, end + END_SIGHT):
+                continue
+            verdict, batch = self._typed(pending, end)
+            if verdict == "valid":
+                self._ended = True
+                self._footer = bytes(pending[end:]).lstrip(BLANK)[1:]
+                return batch
+        return self._recover(bytes(pending[1:]), final=final)
+
+    def _typed(self, pending: bytearray, end: int) -> tuple[str, Batch]:
+        """Decodes the events in `pending[:end]`, which begins with a bracket. The verdict is "valid", "cut" (the end
+        seems wrong) or "broken".
+        """
+        behind = pending[end]
+        pending[end] = _CLOSING
+        try:
+            return self._typed_array(memoryview(pending)[: end + 1])
+        finally:
+            pending[end] = behind
+
+    def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
+        try:
+            if not self.exact:
+                batch = _usual(array) or fast_batch(fast_events.decode(array))
+                if batch is not None:
+                    return "valid", batch
+                self.exact = True
+            batch = exact_batch(exact_events.decode(array))
+            if not has_odd_starts(batch):
+                return "valid", batch
+        except msgspec.ValidationError:
+            pass
+        except UNDECODABLE as error:
+            return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
+        try:
+            values = any_events.decode(array)
+        except UNDECODABLE as error:
+            return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
+        return "valid", exact_batch(self._convert(values))
+
+    def _convert(self, values: list[Any]) -> list[Any]:
+        events: list[Any] = []
+        for value in values:
+            typed = convert(value)
+            if typed is None:
+                self.losses.lost_events += 1
+                self.losses.remember([f"lost: {str(value)[:80]} is no event"])
+                continue
+            event, repaired = typed
+            events.append(event)
+            if repaired:
+                self.losses.repaired_events += 1
+                self.losses.remember([f"repaired: {str(value)[:100]}"])
+        return events
+
+    def _recover(self, pending: bytes, *, final: bool) -> Batch:
+        text = pending.decode("utf-8", "surrogateescape")
+        found = recover(text, final=final)
+        losses = self.losses
+        losses.repaired_events += found.repaired_events
+        losses.lost_events += found.lost_events
+        losses.lost_bytes += found.lost_bytes
+        losses.remember(found.examples)
+        if found.rest is None:
+            self._ended = True
+            self._footer = found.footer.encode("utf-8", "surrogateescape")
+            self._rest = b""
+        else:
+            self._rest = found.rest.encode("utf-8", "surrogateescape")
+        return exact_batch(found.events)
+
+    # -- after the events
+
+    def _finish(self) -> None:
+        losses = self.losses
+        if self.file.broken is not None:
+            losses.truncated = True
+            losses.remember([f"truncated: {self.file.broken}"])
+        if not self._ended:
+            losses.truncated = True
+            return
+        footer = self._footer
+        for block in self._blocks:
+            if len(footer) < MAX_PENDING_BYTES:
+                footer += block
+        footer = footer.strip(BLANK)
+        if self._bare:
+            losses.lost_bytes += len(footer)
+            return
+        try:
+            self.metadata.update(msgspec.json.decode(b'{"":0' + footer))
+        except UNDECODABLE:
+            self.metadata.update(loose_metadata(footer))
+            if events := len(_PHASE.findall(footer)):
+                losses.lost_events += events
+                losses.lost_bytes += len(footer)
+                losses.remember([f"lost: {events} events after the end of `traceEvents`"])
+            elif footer.endswith(b"}"):
+                losses.repaired_events += 1
+                losses.remember(["repaired: the metadata after the events is not valid JSON"])
+            else:
+                losses.truncated = True
+                losses.lost_bytes += len(footer)
+
+
+def _usual(array: memoryview) -> Batch | None:
+    """The events where all of them are of the usual kind, and doubles hold their times."""
+    try:
+        return usual_batch(usual_events.decode(array))
+    except msgspec.ValidationError:
+        return None

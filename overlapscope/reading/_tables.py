@@ -1,0 +1,295 @@
+"""Makes the Trace's tables of the columns that were collected."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from overlapscope.reading._categories import Table
+from overlapscope.reading._columns import Columns, Part, Values, joined
+from overlapscope.trace import lost, op_names
+from overlapscope.trace.model import (
+    I8,
+    I64,
+    Collectives,
+    DeviceAnnotations,
+    GpuOps,
+    HostEvents,
+    Index,
+    Kind,
+    RuntimeCalls,
+    Syncs,
+)
+
+_QUEUE_FULL = "Command Buffer Full"
+"""CUPTI lists as overhead (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL) that the launch queue is full: the host is
+ahead of the device and waits, with or without a profiler."""
+_LARGEST_BYTES = 1 << 50
+"""No op moves more, nor a collective so many elements: a pebibyte."""
+_FASTEST_BYTES_PER_NS = 1_000
+"""1 TB/s, more than any link between a host and a device gives."""
+_US_NS = 1_000
+_LARGEST_SUM = 1 << 62
+_NO_ROWS: Part = (
+    *(np.empty(0, dtype=np.int32),) * 2,
+    *(np.empty(0, dtype=np.int64),) * 3,
+    np.empty(0, dtype=np.int32),
+)
+_ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
+
+
+_PARTS: dict[Table, lost.Part] = {
+    Table.RUNTIME: "calls",
+    Table.CPU: "ops",
+    Table.ANNOTATION: "ranges",
+    Table.SYNC: "syncs",
+    Table.OVERHEAD: "overheads",
+    Table.PYTHON: "frames",
+}
+
+
+class Finished:
+    """Whole columns: one row for each complete event."""
+
+    def __init__(self, columns: Columns) -> None:
+        text_ids = np.array([columns.names[text] for text in columns.texts], dtype=np.int64)
+        self.names = tuple(columns.names)
+        parts = columns.parts
+        self._category, self._name, self.start_ns, self.dur_ns, self._thread, self._place = joined(parts or [_NO_ROWS])
+        parts.clear()
+        self._table = columns.tables()[self._category] if len(self._category) else self._category
+        self._categories = list(columns.categories)
+        self._values = {table: _values(columns.values.pop(table, []), shape) for table, shape in _SHAPES.items()}
+        texts = self._values[Table.COLLECTIVE][1][:, :4]
+        texts[texts >= 0] = text_ids[texts[texts >= 0]]
+        self._annotations()
+        self._overheads()
+
+    def _overheads(self) -> None:
+        """Only what the profiler itself took."""
+        if _QUEUE_FULL in self.names:
+            queue_full = self._name == self.names.index(_QUEUE_FULL)
+            self._table[(self._table == Table.OVERHEAD) & queue_full] = Table.IGNORED
+
+    def _annotations(self) -> None:
+        """Before torch 1.11 `record_function` ranges were recorded as operators. PyTorch's own are told by name."""
+        own = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
+        if own.any():
+            named_so = np.flatnonzero(own[self._name])
+            self._table[named_so[self._table[named_so] == Table.CPU]] = Table.ANNOTATION
+
+    def name(self, row: int) -> str:
+        return str(self.names[self._name[row]])
+
+    def work(self) -> Index:
+        """Rows that something did: all that end up in a table, but for the copies of annotations."""
+        works = np.ones(len(Table), dtype=np.bool_)
+        works[[Table.IGNORED, Table.SPAN, Table.DEVICE_ANNOTATION]] = False
+        return np.flatnonzero(works[self._table])
+
+    def annotations_of_devices(self) -> Index:
+        """Rows of annotations that the profiler copied to a device's lanes."""
+        return np.flatnonzero(self._table == Table.DEVICE_ANNOTATION)
+
+    def spans(self) -> Index:
+        """Rows of category `Trace`, which say when recording was on."""
+        return np.flatnonzero(self._table == Table.SPAN)
+
+    def total_ns(self) -> float:
+        """The durations of all work together."""
+        return float(self.dur_ns[self.work()].sum(dtype=np.float64))
+
+    def forget_impossible_sizes(self) -> dict[str, int]:
+        """Takes as unknown what no GPU op can have moved, and sizes that add up to more than 64 bits hold: how many, by
+        part.
+        """
+        rows = np.flatnonzero(self._table == Table.GPU)
+        at, values = self._values[Table.GPU]
+        place = np.searchsorted(at, rows)
+        size, dur = values[place, 3], self.dur_ns[rows]
+        # Where a file has whole microseconds only, what is shorter has none.
+        coarse = not ((self.start_ns[rows] % _US_NS).any() or (dur % _US_NS).any())
+        # By division: the product of a duration and a speed may not fit.
+        wrong = size // _FASTEST_BYTES_PER_NS > dur + (_US_NS if coarse else 1)
+        fast = np.flatnonzero(wrong)
+        wrong[fast] = np.isin(self._judged(rows[fast])[:, 0], (Kind.H2D, Kind.D2H))
+        wrong |= size > _LARGEST_BYTES
+        if np.maximum(size, 0)[~wrong].sum(dtype=np.float64) > _LARGEST_SUM:
+            wrong = size >= 0
+        values[place[wrong], 3] = -1
+        return self.parts(rows[wrong])
+
+    def parts(self, rows: Index) -> dict[str, int]:
+        """How many of some rows belong to each part of the recording (`overlapscope.trace.lost`)."""
+        tables = self._table[rows]
+        kinds = self._judged(rows[tables == Table.GPU])[:, 0]
+        found: Counter[str] = Counter()
+        for kind, count in enumerate(np.bincount(kinds, minlength=len(Kind)).tolist()):
+            found[lost.OF_KIND[Kind(kind)]] += count
+        for table, count in enumerate(np.bincount(tables, minlength=len(Table)).tolist()):
+            if table in _PARTS:
+                found[_PARTS[Table(table)]] += count
+        return {part: count for part, count in found.items() if count}
+
+    def drop(self, rows: Index) -> None:
+        """Leaves rows out of every table."""
+        self._table[rows] = Table.IGNORED
+
+    def host(self, table: Table, base_ns: int) -> HostEvents:
+        rows = self._sorted(table)
+        start, end = self._interval(rows, base_ns)
+        return HostEvents(self.names, start, end, self._name[rows], self._thread[rows], place=self._place[rows])
+
+    def runtime_calls(self, base_ns: int) -> RuntimeCalls:
+        rows = self._sorted(Table.RUNTIME)
+        start, end = self._interval(rows, base_ns)
+        correlation = _positive(self._aligned(Table.RUNTIME, rows))
+        return RuntimeCalls(
+            self.names, start, end, self._name[rows], self._thread[rows], correlation, place=self._place[rows]
+        )
+
+    def syncs(self, base_ns: int) -> Syncs:
+        rows = self._sorted(Table.SYNC)
+        start, end = self._interval(rows, base_ns)
+        values = self._aligned(Table.SYNC, rows)
+        return Syncs(
+            self.names,
+            start,
+            end,
+            self._name[rows],
+            kind=values[:, 0].astype(np.int8),
+            device=values[:, 1].astype(np.int32),
+            stream=values[:, 2].astype(np.int32),
+            correlation=_positive(values[:, 3]),
+            event=np.maximum(values[:, 4], -1),
+            source_stream=values[:, 5].astype(np.int32),
+            # Kineto names a stream without its device; it means the waiting one's.
+            source_device=np.where(values[:, 5] >= 0, values[:, 1], -1).astype(np.int32),
+            record_correlation=_positive(values[:, 6]),
+            place=self._place[rows],
+        )
+
+    def gpu_ops(self, base_ns: int, calls: RuntimeCalls) -> GpuOps:
+        rows = self._sorted(Table.GPU)
+        start, end = self._interval(rows, base_ns)
+        values = self._aligned(Table.GPU, rows)
+        correlation = _positive(values[:, 2])
+        judged = self._judged(rows)
+        return GpuOps(
+            self.names,
+            start,
+            end,
+            self._name[rows],
+            kind=judged[:, 0].copy(),
+            device=values[:, 0].astype(np.int32),
+            stream=values[:, 1].astype(np.int32),
+            correlation=correlation,
+            launch=_launches(correlation, calls),
+            bytes=np.maximum(values[:, 3], -1),
+            source_kind=judged[:, 1].copy(),
+            target_kind=judged[:, 2].copy(),
+            stated_gb_per_s=values[:, 4].copy().view(np.float64),
+            place=self._place[rows],
+        )
+
+    def device_annotations(self, base_ns: int) -> DeviceAnnotations:
+        rows = self._sorted(Table.DEVICE_ANNOTATION)
+        start, end = self._interval(rows, base_ns)
+        values = self._aligned(Table.DEVICE_ANNOTATION, rows).astype(np.int32)
+        return DeviceAnnotations(
+            self.names, start, end, self._name[rows], values[:, 0], values[:, 1], place=self._place[rows]
+        )
+
+    def collectives(self, base_ns: int) -> Collectives:
+        """Of the GPU ops that are still there, those that say what they are for."""
+        rows = self._sorted(Table.GPU)
+        rows = rows[np.isin(rows, self._values[Table.COLLECTIVE][0])]
+        start, end = self._interval(rows, base_ns)
+        ops, values = self._aligned(Table.GPU, rows), self._aligned(Table.COLLECTIVE, rows)
+        name, group, ranks, dtype = values[:, :4].astype(np.int32).T.copy()
+        return Collectives(
+            self.names,
+            start,
+            end,
+            name,
+            device=ops[:, 0].astype(np.int32),
+            stream=ops[:, 1].astype(np.int32),
+            correlation=_positive(ops[:, 2]),
+            group=group,
+            ranks=ranks,
+            group_size=np.clip(values[:, 4], -1, np.iinfo(np.int32).max).astype(np.int32),
+            elements_in=_bounded(values[:, 5]),
+            elements_out=_bounded(values[:, 6]),
+            dtype=dtype,
+            sequence=np.maximum(values[:, 7], -1),
+            place=self._place[rows],
+        )
+
+    def _judged(self, rows: Index) -> I8:
+        """Kind, source and target memory of GPU ops: each distinct (category, name) is judged once."""
+        names = len(self.names)
+        key = self._category[rows].astype(np.int64) * names + self._name[rows]
+        distinct, back = np.unique(key, return_inverse=True)
+        judged = []
+        for one in distinct.tolist():
+            category, name = self._categories[one // names], self.names[one % names]
+            judged.append((op_names.kind(category, name), *op_names.memory_kinds(category, name)))
+        return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
+
+    def _sorted(self, table: Table) -> Index:
+        """The table's rows by start, longest first within equal starts."""
+        rows = np.flatnonzero(self._table == table)
+        start = self.start_ns[rows]
+        # Files are nearly sorted by thread, which a stable sort makes use of; only ties need the second key.
+        order = np.argsort(start, kind="stable")
+        rows, start = rows[order], start[order]
+        tie = start[1:] == start[:-1]
+        if tie.any():
+            tied = np.flatnonzero(np.append(tie, False) | np.append(False, tie))
+            rows[tied] = rows[tied][np.lexsort((-self.dur_ns[rows[tied]], start[tied]))]
+        return rows
+
+    def _interval(self, rows: Index, base_ns: int) -> tuple[I64, I64]:
+        start = self.start_ns[rows] + base_ns
+        return start, start + self.dur_ns[rows]
+
+    def _aligned(self, table: Table, rows: Index) -> I64:
+        at, values = self._values[table]
+        return values[np.searchsorted(at, rows)]
+
+
+def _launches(correlation: I64, calls: RuntimeCalls) -> I64:
+    """The row of the earliest call with the op's correlation, -1 for none."""
+    launch = np.full(len(correlation), -1, dtype=np.int64)
+    known = np.flatnonzero(calls.correlation > 0)
+    if not len(known):
+        return launch
+    by_correlation = known[np.argsort(calls.correlation[known], kind="stable")]
+    ordered = calls.correlation[by_correlation]
+    at = np.minimum(np.searchsorted(ordered, correlation), len(ordered) - 1)
+    found = ordered[at] == correlation
+    launch[found] = by_correlation[at[found]]
+    return launch
+
+
+def _bounded(count: I64) -> I64:
+    return np.where((count >= 0) & (count <= _LARGEST_BYTES), count, -1)
+
+
+def _positive(correlation: I64) -> I64:
+    return np.where(correlation > 0, correlation, -1)
+
+
+_SHAPES: dict[Table, tuple[int, ...]] = {
+    Table.RUNTIME: (),
+    Table.GPU: (5,),
+    Table.SYNC: (7,),
+    Table.DEVICE_ANNOTATION: (2,),
+    Table.COLLECTIVE: (8,),
+}
+"""How many columns some tables have besides those of every row."""
+
+
+def _values(parts: list[Values], shape: tuple[int, ...]) -> Values:
+    return joined(parts or [(np.empty(0, dtype=np.intp), np.empty((0, *shape), dtype=np.int64))])

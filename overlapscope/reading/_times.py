@@ -1,0 +1,106 @@
+"""Microseconds with decimals to integer nanoseconds, exactly, and which times cannot be true."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_EVEN
+
+import numpy as np
+from msgspec import Raw
+from numpy.typing import NDArray
+
+from overlapscope.reading._numbers import decimal
+from overlapscope.trace.model import I64, Bool
+
+UNREADABLE = np.iinfo(np.int64).min
+"""Stands for a time that is missing, not finite, or beyond what 64 bits hold."""
+
+_LARGEST_US = 4e15
+"""Over a century since the epoch: no recording's time is larger, and a base can be added without overflow."""
+
+_SMALL_US = 2.0**32
+"""Below, a thousandth is much more than what a multiplication is off by."""
+
+NS_PER_S = 1_000_000_000
+_SLACK_NS = 60 * NS_PER_S
+_LONGEST_SLACK_NS = 10 * NS_PER_S
+_GAP_NS = 600 * NS_PER_S
+
+
+def to_ns(microseconds: NDArray[np.float64]) -> I64:
+    """Nanoseconds; UNREADABLE where not finite or absurd.
+
+    Exact for texts of up to three decimals below 2**43 microseconds: there the nearest double is off by less
+    than half a nanosecond, and splitting large ones first keeps the multiplication from adding to that.
+    """
+    good = np.abs(microseconds) <= _LARGEST_US
+    if not good.all():
+        microseconds = np.where(good, microseconds, 0.0)
+    small = np.abs(microseconds) < _SMALL_US
+    if small.all():
+        ns: I64 = np.rint(microseconds * 1000).astype(np.int64)
+    else:
+        whole = np.floor(microseconds)
+        ns = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
+        # A time must not depend on those beside it.
+        ns[small] = np.rint(microseconds[small] * 1000).astype(np.int64)
+    if not good.all():
+        ns[~good] = UNREADABLE
+    return ns
+
+
+def text_to_ns(raw: Raw) -> int:
+    """Nanoseconds of a JSON number's text, exact at any size; UNREADABLE where it is none or absurd."""
+    text = bytes(raw)
+    whole, point, fraction = text.partition(b".")
+    if whole.isdigit() and len(whole) < 16 and len(fraction) <= 3 and (fraction.isdigit() or not point):
+        return int(whole + fraction.ljust(3, b"0"))
+    number = decimal(text.decode("ascii", "replace"))
+    if not number.is_finite() or abs(number) > _LARGEST_US:
+        return int(UNREADABLE)
+    return int((number * 1000).to_integral_value(ROUND_HALF_EVEN))
+
+
+def recording(start_ns: I64, span: tuple[int, int] | None) -> tuple[int, int]:
+    """When recording began and ended, as far as one can tell.
+
+    `start_ns` are the starts of all events that could be read; `span` is what the file itself says. Files say
+    nonsense too (a span of years, a marker copied from another file), so the span is believed only if the
+    events lie about where it is. Otherwise it is the stretch of events around the middle one without a gap of
+    ten minutes.
+    """
+    if not len(start_ns):
+        return span or (0, 0)
+    first, last = int(start_ns.min()), int(start_ns.max())
+    gapless = last - first <= _GAP_NS
+    if span is not None and gapless and span[0] <= first and last <= span[1] and _fits(span, first, last):
+        return span
+    middle = int(np.partition(start_ns, len(start_ns) // 2)[len(start_ns) // 2])
+    if not gapless:
+        ordered = np.sort(start_ns)
+        gaps = np.flatnonzero(np.diff(ordered) > _GAP_NS)
+        before, after = gaps[ordered[gaps] < middle], gaps[ordered[gaps] >= middle]
+        first = int(ordered[before[-1] + 1]) if len(before) else first
+        last = int(ordered[after[0]]) if len(after) else last
+    if span is not None:
+        near = span[0] - _SLACK_NS <= middle <= span[1] + _SLACK_NS
+        if near and _fits(span, first, last):
+            return span
+    return first, last
+
+
+def _fits(span: tuple[int, int], first: int, last: int) -> bool:
+    """Whether a span is no longer than events from `first` to `last` can account for."""
+    return span[1] - span[0] <= max(10 * (last - first), last - first + 3600 * NS_PER_S)
+
+
+def possible(start_ns: I64, dur_ns: I64, begin_ns: int, end_ns: int) -> Bool:
+    """Which events can have happened in a recording `[begin_ns, end_ns]`.
+
+    One corrupt duration stretches the analysed window, and with it every percentage, so such events must go.
+    """
+    length = end_ns - begin_ns
+    longest = max(2 * length, length + _LONGEST_SLACK_NS)
+    fits = (dur_ns >= 0) & (dur_ns <= longest)
+    near = (start_ns >= begin_ns - _SLACK_NS) & (start_ns <= end_ns + _SLACK_NS)
+    verdict: Bool = (start_ns != UNREADABLE) & fits & near
+    return verdict

@@ -1,0 +1,278 @@
+"""Keeps what was read of large traces, so that opening them again takes a moment (`docs/cache.md`).
+
+An entry is found by the content of the trace file, never by its name or age, so a copied or touched file is found and a
+changed one is not. To know the content of a file without reading it, a note says which content a file had, with the
+state that the file system gave it; what changes the file changes that.
+
+Nothing that can go wrong here keeps a trace from being read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import time
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+
+from overlapscope.base.disk import read_regular
+from overlapscope.base.saved import decode
+from overlapscope.reading import cache_file, cache_folder, kineto
+from overlapscope.reading._crew import Crew
+from overlapscope.reading._progress import Progress, ReadingBar
+from overlapscope.reading.cache_file import Stored
+from overlapscope.reading.cache_folder import Folder, remove
+from overlapscope.trace.model import Trace
+from overlapscope.version import __version__
+
+LEAST_BYTES = 16 << 20
+"""Unpacked size from which on a trace is kept; a smaller one is read as quickly as it would be found."""
+SETTLED_NS = 2_000_000_000
+"""How long ago a file must have changed for its state to tell its content. File systems count in ticks, some of them
+whole seconds, so a change within the tick of the one before leaves no mark."""
+_BLOCK_BYTES = 1 << 20
+_BESIDES = (
+    "base/intervals.py",
+    "base/marks.py",
+    "trace/lost.py",
+    "trace/model.py",
+    "trace/op_names.py",
+)
+"""What the modules of this package build on (those of `overlapscope` that have a say in what a Trace holds)."""
+
+_log = logging.getLogger(__name__)
+
+
+def reader_files() -> list[Path]:
+    """The modules that decide what a Trace holds."""
+    package = Path(__file__).parent
+    return [*sorted(package.glob("*.py")), *(package.parent / name for name in _BESIDES)]
+
+
+def _reader_digest() -> str:
+    digest = zlib.crc32(__version__.encode())
+    for file in reader_files():
+        with suppress(OSError):
+            digest = zlib.crc32(file.read_bytes(), digest)
+    return f"{digest:08x}"
+
+
+READER_DIGEST = _reader_digest()
+"""Of the reader, as it is imported with this module and not as an update may leave it on the disk later. An entry of
+another reader, even between releases, is not taken."""
+
+
+class FileState(msgspec.Struct, frozen=True, array_like=True):
+    """What the file system says of a file. `ctime_ns` cannot be set back, as `mtime_ns` can."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, path: str | Path) -> FileState | None:
+        """None where there is no regular file, such as a pipe, which can be read only once."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which content a file had in a state. Written only where no later content can have the same state."""
+
+    state: FileState
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The cache in a folder. Any number of processes may use it at once."""
+
+    folder: Folder
+    limit_bytes: int
+    """How large it may become."""
+    least_bytes: int = LEAST_BYTES
+    settled_ns: int = SETTLED_NS
+
+    def load(self, source: str | Path, *, limit_bytes: int, progress: Progress, crew: Crew) -> Trace:
+        """What `kineto.read` gives, from the cache where it is there, and kept there otherwise.
+
+        Raises UnreadableTrace, as it does.
+        """
+        opening = Opening.of(self, source)
+        kept = opening.find(progress) if opening is not None else None
+        if kept is not None and kept.unpacked_bytes <= limit_bytes:
+            return replace(kept.trace, source=kineto.shown_source(source))
+        trace, unpacked_bytes = kineto.read_sized(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
+        if opening is not None and kept is None and unpacked_bytes >= self.least_bytes:
+            opening.keep(trace, unpacked_bytes)
+        return trace
+
+
+def of_user() -> Cache | None:
+    """The cache of this user; None without xxhash, or where there is no place for it.
+
+    Raises UsageError where a variable that sets it up makes no sense.
+    """
+    path = cache_folder.default_folder()
+    try:
+        import_module("xxhash")
+    except ImportError:
+        return None
+    return None if path is None else Cache(Folder(path), cache_folder.limit_bytes())
+
+
+class Opening:
+    """One file being opened: what is known of its content, and its entry."""
+
+    def __init__(self, cache: Cache, path: Path, state: FileState) -> None:
+        self._cache = cache
+        self._folder = cache.folder
+        self._path = path
+        self._state = state
+        self._settled = time.time_ns() - max(state.mtime_ns, state.ctime_ns) >= cache.settled_ns
+        self._digest: str | None = None
+        """Of the content that the file had in `state`, once that is known."""
+
+    @classmethod
+    def of(cls, cache: Cache, source: str | Path) -> Opening | None:
+        """None where `source` is no regular file."""
+        state = FileState.of(source)
+        return None if state is None else cls(cache, Path(source), state)
+
+    def find(self, progress: Progress) -> Stored | None:
+        """What is kept of the file's content."""
+        try:
+            self._digest = self._noted()
+            kept = self._entry()
+            if kept is None and (not self._settled or self._may_be_kept()):
+                noted, self._digest = self._digest, self._digest_now(progress)
+                kept = self._entry() if self._digest != noted else None
+                if kept is not None:
+                    self._note()
+        except OSError as error:
+            _log.debug("%s: not looked for in the cache: %s", self._path, error)
+            return None
+        return kept
+
+    def keep(self, trace: Trace, unpacked_bytes: int) -> None:
+        """Keep what was read of the file, unless it has changed since `find`, or there is no room."""
+        try:
+            if cache_file.stored_bytes(trace) > self._cache.limit_bytes:
+                return
+            if self._digest is None or not self._settled:
+                digest = self._digest_now(progress=False)
+                # A file that has only just changed may have changed again without a mark in its state.
+                if not self._settled and digest != self._digest:
+                    return
+                self._digest = digest
+            if FileState.of(self._path) != self._state:
+                return
+            with self._folder.writing(self._entry_name(self._digest)) as file:
+                cache_file.write(trace, unpacked_bytes, file)
+            self._note()
+            self._remove_outdated(self._digest)
+            self._folder.sweep(self._cache.limit_bytes)
+        except ImportError:
+            # Without pyarrow nothing is written.
+            return
+        except Exception as error:
+            # The trace has been read; whatever ails the cache must not take it away.
+            _log.debug("%s: not kept in the cache: %s: %s", self._path, type(error).__name__, error)
+
+    # -- notes ------------------------------------------------------------------------------------
+
+    @property
+    def _note_name(self) -> str:
+        return f"{_hex(os.fsencode(os.path.realpath(self._path)))}.note"
+
+    def _noted(self) -> str | None:
+        path = self._folder.path / self._note_name
+        try:
+            note = decode(read_regular(path), _Note)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        if note.state != self._state:
+            return None
+        _touch(path)
+        return note.digest
+
+    def _note(self) -> None:
+        if not self._settled or self._digest is None or FileState.of(self._path) != self._state:
+            return
+        with suppress(OSError), self._folder.writing(self._note_name) as file:
+            file.write_bytes(msgspec.json.encode(_Note(self._state, self._digest)))
+
+    # -- entries ----------------------------------------------------------------------------------
+
+    def _entry_name(self, digest: str) -> str:
+        rank = kineto.rank_in_name(str(self._path))
+        # What is in a Trace depends on the content, on the rank in the file's name, and on the reader.
+        return f"{self._state.size}-{digest}-{'x' if rank is None else rank}-{READER_DIGEST}.arrow"
+
+    def _entry(self) -> Stored | None:
+        if self._digest is None:
+            return None
+        path = self._folder.path / self._entry_name(self._digest)
+        try:
+            kept = cache_file.read(path)
+        except FileNotFoundError:
+            return None
+        except cache_file.BrokenFile as error:
+            _log.debug("%s: removed: %s", path, error)
+            with suppress(OSError):
+                remove(path)
+            return None
+        except MemoryError:
+            return None
+        _touch(path)
+        return kept
+
+    def _may_be_kept(self) -> bool:
+        """Whether there is an entry of a file of this size. Where there is none, the digest need not be known yet."""
+        return any(file.path.name.startswith(f"{self._state.size}-") for file in self._folder.entries())
+
+    def _remove_outdated(self, digest: str) -> None:
+        """Remove what other versions of the reader have kept of the same file."""
+        name = self._entry_name(digest)
+        same = name.rpartition("-")[0]
+        for file in self._folder.entries():
+            if file.path.name != name and file.path.name.rpartition("-")[0] == same:
+                remove(file.path)
+
+    def _digest_now(self, progress: Progress) -> str:
+        from xxhash import xxh3_128
+
+        digest = xxh3_128()
+        done = 0
+        bar = ReadingBar(str(self._path), self._state.size, progress)
+        with bar, open(self._path, "rb", buffering=0) as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+                done += len(block)
+                bar.at(done)
+        return digest.hexdigest()
+
+
+def _hex(data: bytes) -> str:
+    from xxhash import xxh3_128_hexdigest
+
+    return xxh3_128_hexdigest(data)
+
+
+def _touch(path: Path) -> None:
+    """Used just now. Not so where the folder may only be read."""
+    with suppress(OSError):
+        os.utime(path)

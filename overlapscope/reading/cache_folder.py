@@ -1,0 +1,170 @@
+"""The cache's folder: where it is, what is in it, and how large it may become.
+
+Nothing here locks. A file appears under its name whole or not at all, and its name says what is in it, so it does not
+matter which of several processes wrote it, nor whether one removes it while another reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from overlapscope.base import disk, sizes
+from overlapscope.errors import UsageError
+
+FOLDER_VARIABLE = "OVERLAPSCOPE_CACHE_DIR"
+LIMIT_VARIABLE = "OVERLAPSCOPE_CACHE_SIZE"
+LIMIT_BYTES = 5 << 30
+
+_ENTRY = re.compile(r"\d+-[0-9a-f]{32}-(?:x|\d+)-[0-9a-f]{8}\.arrow")
+_NOTE = re.compile(r"[0-9a-f]{32}\.note")
+_TEMPORARY = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<process>\d+)-\w+\.part")
+_DAY_S = 86_400
+_NOTE_DAYS = 30
+_TAG = "CACHEDIR.TAG"
+_TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55
+# This file says that the folder is a cache, of overlapscope, and need not be backed up (https://bford.info/cachedir).
+"""
+
+
+def default_folder() -> Path | None:
+    """Where the cache is for this user; None where there is no home folder either."""
+    if told := os.environ.get(FOLDER_VARIABLE):
+        return Path(told).expanduser().absolute()
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "overlapscope"
+    told = os.environ.get("XDG_CACHE_HOME", "")
+    # A relative path is to be ignored, says the specification.
+    return (Path(told) if os.path.isabs(told) else home / ".cache") / "overlapscope"
+
+
+def limit_bytes() -> int:
+    """How large the cache may become. Raises UsageError where the variable holds no size."""
+    told = os.environ.get(LIMIT_VARIABLE)
+    if not told:
+        return LIMIT_BYTES
+    try:
+        return sizes.parse(told)
+    except ValueError as error:
+        raise UsageError(f"{LIMIT_VARIABLE}: {error}; 0 keeps nothing.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A file of the cache."""
+
+    path: Path
+    bytes: int
+    used_ns: int
+    """When it was last used."""
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether it holds a trace; else it notes what a file held, or was not finished."""
+        return _ENTRY.fullmatch(self.path.name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that may hold other files, too: those are left alone."""
+
+    path: Path
+
+    def held(self) -> list[Held]:
+        """The cache's files. Raises OSError, but not where there is no folder."""
+        found = []
+        try:
+            with os.scandir(self.path) as files:
+                for file in files:
+                    ours = any(kind.fullmatch(file.name) for kind in (_ENTRY, _NOTE, _TEMPORARY))
+                    if ours and file.is_file(follow_symlinks=False):
+                        with suppress(FileNotFoundError):
+                            stat = file.stat(follow_symlinks=False)
+                            found.append(Held(Path(file.path), stat.st_size, stat.st_mtime_ns))
+        except FileNotFoundError:
+            return []
+        return found
+
+    def entries(self) -> list[Held]:
+        """The traces in it. Raises OSError."""
+        return [file for file in self.held() if file.is_entry]
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """An empty file to write, which takes the name, over what has it, unless an error is raised.
+
+        Raises OSError.
+        """
+        self._make()
+        temporary = f".{_host()}-{os.getpid()}-{os.urandom(8).hex()}.part"
+        # Not flushed to the disk: what a power failure leaves of it has not the right digest.
+        with disk.put_in_place(self.path / name, temporary, mode=0o600) as file:
+            yield file
+
+    def sweep(self, limit_bytes: int) -> None:
+        """Remove what was left unfinished, notes that nobody used for a month, and, until the rest is no larger than
+        the limit, the traces that were used longest ago. Raises OSError.
+        """
+        now_ns = time.time_ns()
+        files = self.held()
+        total = sum(file.bytes for file in files)
+        for file in sorted(files, key=lambda file: file.used_ns):
+            age_days = (now_ns - file.used_ns) / 1e9 / _DAY_S
+            if file.is_entry:
+                outdated = total > limit_bytes
+            elif _NOTE.fullmatch(file.path.name):
+                outdated = age_days > _NOTE_DAYS
+            else:
+                outdated = age_days > 1 or _abandoned(file.path.name)
+            if outdated:
+                remove(file.path)
+                total -= file.bytes
+
+    def clear(self) -> list[Held]:
+        """Remove all, and say what that was. Raises OSError."""
+        files = self.held()
+        for file in files:
+            remove(file.path)
+        return files
+
+    def _make(self) -> None:
+        if self.path.is_dir():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        (self.path / _TAG).write_text(_TAG_TEXT)
+
+
+def remove(path: Path) -> None:
+    """Raises OSError, but not where another process was quicker."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+
+
+def _abandoned(temporary: str) -> bool:
+    """Whether the process that began the file has ended; a process of another machine is taken to live."""
+    match = _TEMPORARY.fullmatch(temporary)
+    if match is None or match["host"] != _host():
+        return False
+    try:
+        os.kill(int(match["process"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _host() -> str:
+    return f"{zlib.crc32(os.fsencode(os.uname().nodename)):08x}"

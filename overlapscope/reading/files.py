@@ -1,0 +1,225 @@
+"""Bytes of a trace file, whatever it is packed in: plain, gzip or zstd, in blocks of bounded size."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading.pipes import place
+
+BLOCK_BYTES = 1 << 19
+"""Unpacked bytes in one block. Half a megabyte stays in a core's cache while it is decoded (measured: blocks
+of 8 MB take almost twice the time)."""
+
+LIMIT_BYTES = 8 << 30
+"""Unpacked bytes read of one file unless the caller says otherwise.
+
+It bounds memory too: an event becomes 36 bytes of columns (84 for a GPU op, whose shortest text is as long), and a
+real one is some 300 bytes of text, so a file takes a tenth of its size and a hostile one about all of it.
+"""
+
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive: unpack it first",
+    b"BZh": "packed with bzip2: unpack it first",
+    b"\xfd7zXZ\x00": "packed with xz: unpack it first",
+    b"SQLite format 3\x00": "an SQLite database (Nsight Systems?): pass a Chrome trace of torch.profiler",
+    b"\x80\x02": "a Python pickle: pass a Chrome trace of torch.profiler (`export_chrome_trace`)",
+    b"\xff\xfe": "UTF-16 text: save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text: save it as UTF-8",
+}
+
+
+class SourceFile:
+    """A trace file being read.
+
+    Iterating yields its unpacked bytes. A packed stream that ends early or turns invalid ends the iteration
+    and sets `broken`, so that what came before is not lost.
+    """
+
+    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        """Raises UnreadableTrace where the file is missing, empty, a directory, not readable, or of a foreign
+        format.
+        """
+        self.path = path
+        self.limit_bytes = limit_bytes
+        self.packed_bytes_read = 0
+        """Bytes read from disk so far; of a plain file, the place in it."""
+        self.broken: str | None = None
+        """Why the packed stream ended before its end; None where it did not."""
+        self.unpacked_bytes = 0
+        """Bytes of its content read so far."""
+        self._skip_to: int | None = None
+        self._descriptor = -1
+        try:
+            self._place = place(path, limit_bytes)
+            self.packed_bytes = self._place.stat().st_size
+            with self._place.open("rb") as file:
+                self._head = file.read(16)
+        except OSError as error:
+            raise self._unreadable(error) from None
+        if not self._head:
+            raise UnreadableTrace(f"{path}: the file is empty; record the trace again.")
+        for magic, what in _FOREIGN.items():
+            if self._head.startswith(magic):
+                raise UnreadableTrace(f"{path}: this is {what}.")
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Blocks of at most about BLOCK_BYTES. Raises UnreadableTrace past the limit."""
+        for block in self._blocks():
+            self.unpacked_bytes += len(block)
+            if self.unpacked_bytes > self.limit_bytes:
+                raise UnreadableTrace(
+                    f"{self.path}: holds more than {_size(self.limit_bytes)} when unpacked; "
+                    f"raise --max-size if the trace really is that large."
+                )
+            yield block
+
+    def _blocks(self) -> Iterator[bytes]:
+        try:
+            with self._place.open("rb") as file:
+                if self._head.startswith(_GZIP):
+                    yield from self._gzip(file)
+                elif self._head.startswith(_ZSTD):
+                    yield from self._zstd(file)
+                else:
+                    yield from self._plain(file)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    @property
+    def plain(self) -> bool:
+        """Not packed, so that any place in it can be read at once."""
+        return not self._head.startswith((_GZIP, _ZSTD))
+
+    def stretch(self, begin: int, end: int) -> Iterator[bytes]:
+        """Blocks of a plain file between two places in it, once its first block has been read.
+
+        Any process may ask for any stretch: that does not count as reading the file, nor move the place in it.
+        """
+        try:
+            while begin < end and (block := os.pread(self._descriptor, min(BLOCK_BYTES, end - begin), begin)):
+                begin += len(block)
+                yield block
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def skip_to(self, place: int) -> None:
+        """Takes a plain file as read up to `place`, further on than it has been read."""
+        self.unpacked_bytes += place - self.packed_bytes_read
+        self._skip_to = self.packed_bytes_read = place
+
+    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
+        self._descriptor = file.fileno()
+        while block := self._read(file):
+            yield block
+            if self._skip_to is not None:
+                file.seek(self._skip_to)
+                self._skip_to = None
+
+    def _read(self, file: BinaryIO) -> bytes:
+        data = file.read(BLOCK_BYTES)
+        self.packed_bytes_read += len(data)
+        return data
+
+    def _gzip(self, file: BinaryIO) -> Iterator[bytes]:
+        unpack = zlib.decompressobj(31)
+        packed = self._read(file)
+        while packed:
+            before = unpack.copy()
+            try:
+                block = unpack.decompress(packed, BLOCK_BYTES)
+            except zlib.error as error:
+                yield from _salvage(before, packed)
+                self.broken = f"invalid gzip data ({error})"
+                return
+            if block:
+                yield block
+            packed = unpack.unconsumed_tail
+            if unpack.eof:
+                # Members may follow one another; anything else after the last one is padding.
+                rest = unpack.unused_data or self._read(file)
+                if not rest or not rest.startswith(_GZIP[: len(rest)]):
+                    return
+                unpack, packed = zlib.decompressobj(31), rest
+            packed = packed or self._read(file)
+        yield from _nonempty(unpack.flush())
+        if not unpack.eof:
+            self.broken = "the gzip stream ends early"
+
+    def _zstd(self, file: BinaryIO) -> Iterator[bytes]:
+        decompressor, zstd_error = _zstd_classes(self.path)
+        unpack = decompressor()
+        packed = self._read(file)
+        while True:
+            try:
+                block = unpack.decompress(packed, BLOCK_BYTES)
+            except zstd_error as error:
+                self.broken = f"invalid zstd data ({error})"
+                return
+            yield from _nonempty(block)
+            if unpack.eof:
+                packed = unpack.unused_data or self._read(file)
+                if not packed.startswith(_ZSTD[: len(packed)]) or not packed:
+                    return
+                unpack = decompressor()
+            elif unpack.needs_input:
+                packed = self._read(file)
+                if not packed:
+                    self.broken = "the zstd stream ends early"
+                    return
+            else:
+                packed = b""
+
+    def _unreadable(self, error: OSError) -> UnreadableTrace:
+        path = self.path
+        match error:
+            case FileNotFoundError():
+                return UnreadableTrace(f"{path}: there is no such file; check the path.")
+            case IsADirectoryError():
+                return UnreadableTrace(f"{path}: is a directory; name a trace file in it.")
+            case PermissionError():
+                return UnreadableTrace(f"{path}: may not be read; check the file's permissions.")
+        return UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check the file.")
+
+
+def _salvage(unpack: Any, packed: bytes) -> Iterator[bytes]:
+    """What can be unpacked before the error, in small bites, as zlib returns nothing of a call that fails."""
+    try:
+        while packed:
+            yield from _nonempty(unpack.decompress(packed, 256))
+            packed = unpack.unconsumed_tail
+    except zlib.error:
+        return
+
+
+def _zstd_classes(path: Path) -> tuple[Any, type[Exception]]:
+    try:
+        try:
+            from compression import zstd  # type: ignore[import-not-found,unused-ignore]
+        except ImportError:
+            from backports import zstd  # type: ignore[no-redef,unused-ignore]
+    except ImportError:
+        raise UnreadableTrace(
+            f"{path}: is packed with zstd, which this Python cannot read; install backports.zstd or unpack the file."
+        ) from None
+    return zstd.ZstdDecompressor, zstd.ZstdError
+
+
+def _nonempty(block: bytes) -> Iterator[bytes]:
+    if block:
+        yield block
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} TiB"

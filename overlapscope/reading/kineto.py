@@ -1,0 +1,197 @@
+"""Reads a Kineto Chrome trace (`torch.profiler`'s `export_chrome_trace`) into a Trace.
+
+The file is read once, in blocks: memory holds the columns and one block, not the text (`_stream`,
+`_columns`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading import _event_notes
+from overlapscope.reading._categories import Table
+from overlapscope.reading._columns import Columns
+from overlapscope.reading._crew import Crew
+from overlapscope.reading._events import valid_text
+from overlapscope.reading._metadata import (
+    device_names,
+    flags,
+    integer,
+    plain_steps,
+    predicted_by,
+    versions,
+    warm_up_steps,
+)
+from overlapscope.reading._progress import Progress, ReadingBar
+from overlapscope.reading._stream import EventStream, Losses
+from overlapscope.reading._tables import Finished
+from overlapscope.reading._times import UNREADABLE, possible, recording
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile
+from overlapscope.trace.model import Damage, Trace
+
+_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_LARGEST_BASE_NS = 1 << 62
+_LARGEST_TOTAL_NS = 1 << 56
+"""Two years: durations of one recording do not add up to more, and what is computed of them fits 64 bits."""
+
+
+def read(
+    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, crew: Crew | None = None
+) -> Trace:
+    """The Trace in a file of JSON, gzipped JSON or zstd-packed JSON; the packing is told from its first
+    bytes.
+
+    `limit_bytes` bounds the unpacked size. `progress` shows a bar on stderr if that is a terminal and reading
+    takes over a second, or is called with the bytes read and how many there are.
+    Times are `baseTimeNanoseconds` + `ts`, exact to the nanosecond.
+    `crew` says when processes help and how; the Trace is the same in every case.
+
+    Raises UnreadableTrace where there is no trace to be had. What is merely damaged is read as far as it
+    goes, and `Trace.damage` says what that cost.
+    """
+    return read_sized(path, limit_bytes=limit_bytes, progress=progress, crew=crew)[0]
+
+
+def read_sized(
+    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, crew: Crew | None = None
+) -> tuple[Trace, int]:
+    """The same, and the file's unpacked size in bytes, as far as it could be unpacked."""
+    file = SourceFile(Path(path), limit_bytes=limit_bytes)
+    crew = crew or Crew()
+    stream = EventStream(file, crew.blocks(file))
+    columns = Columns()
+    with ReadingBar(str(path), file.packed_bytes, progress) as bar:
+        for batch in stream.batches():
+            columns.add(batch)
+            bar.at(file.packed_bytes_read)
+            if crew is not None:
+                crew.help(stream, columns, bar.at)
+                crew = None
+    return _assemble(str(path), columns, stream), file.unpacked_bytes
+
+
+def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
+    metadata = stream.metadata
+    base_ns = integer(metadata.get("baseTimeNanoseconds")) or 0
+    if abs(base_ns) > _LARGEST_BASE_NS:
+        base_ns = 0
+    finished = Finished(columns)
+    span = _stated_span(finished, columns.markers)
+    work = finished.work()
+    start_ns = finished.start_ns[work]
+    begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
+    ok = possible(start_ns, finished.dur_ns[work], begin_ns, end_ns)
+    impossible = finished.parts(work[~ok])
+    finished.drop(work[~ok])
+    copied = finished.annotations_of_devices()
+    # No loss: what they are copies of is judged on the host.
+    finished.drop(copied[~possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
+
+    if finished.total_ns() > _LARGEST_TOTAL_NS:
+        raise UnreadableTrace(
+            f"{source}: its events last over two years together, which no recording does; its times are damaged, "
+            "record it again."
+        )
+    sizes = finished.forget_impossible_sizes()
+    runtime_calls = finished.runtime_calls(base_ns)
+    stated = span is not None and (begin_ns, end_ns) == span
+    distributed = metadata.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    rank = _ordinal(distributed.get("rank"))
+    cpu_ops, annotations, syncs = _event_notes.apply(
+        finished.host(Table.CPU, base_ns),
+        finished.host(Table.ANNOTATION, base_ns),
+        runtime_calls,
+        finished.syncs(base_ns),
+    )
+    return Trace(
+        source=shown_source(source),
+        names=finished.names,
+        gpu_ops=finished.gpu_ops(base_ns, runtime_calls),
+        runtime_calls=runtime_calls,
+        cpu_ops=cpu_ops,
+        annotations=annotations,
+        python_frames=finished.host(Table.PYTHON, base_ns),
+        overheads=finished.host(Table.OVERHEAD, base_ns),
+        syncs=syncs,
+        device_annotations=finished.device_annotations(base_ns),
+        collectives=finished.collectives(base_ns),
+        device_names=device_names(metadata.get("deviceProperties")),
+        rank=rank if rank is not None else rank_in_name(source),
+        world_size=_ordinal(distributed.get("world_size")),
+        start_ns=begin_ns + base_ns if stated else -1,
+        end_ns=end_ns + base_ns if stated else -1,
+        versions=versions(metadata, distributed),
+        flags=flags(metadata),
+        damage=_damage(stream.losses, columns.repaired, impossible, sizes, _first_impossible(finished, work[~ok])),
+        warm_up_steps=warm_up_steps(metadata),
+        base_ns=base_ns,
+        predicted_by=predicted_by(metadata),
+        plain_steps=plain_steps(metadata),
+    )
+
+
+def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[int, int] | None:
+    """When recording began and ended by the file's own account, without the base; None where it does not say.
+
+    The `Trace` span ends when the host stopped; `Record Window End` comes after it, when the last GPU op had
+    ended.
+    """
+    spans = finished.spans()
+    spans = spans[(finished.start_ns[spans] > 0) & (finished.dur_ns[spans] >= 0)]
+    begins = [ns for name, ns in markers if ns > 0 and name.startswith("Iteration Start")]
+    ends = [ns for name, ns in markers if ns > 0 and name.startswith("Record Window End")]
+    begins += finished.start_ns[spans].tolist()
+    if not begins:
+        return None
+    if not ends:
+        ends = (finished.start_ns[spans] + finished.dur_ns[spans]).tolist()
+    begin = min(begins)
+    end = max(ends, default=begin)
+    return (begin, end) if end > begin else None
+
+
+def _damage(
+    losses: Losses, repaired_args: int, impossible: dict[str, int], sizes: dict[str, int], example: list[str]
+) -> Damage:
+    return Damage(
+        truncated=losses.truncated,
+        lost_bytes=losses.lost_bytes,
+        lost_events=losses.lost_events,
+        repaired_events=losses.repaired_events + repaired_args,
+        impossible_times=sum(impossible.values()),
+        impossible_by=impossible,
+        impossible_sizes=sizes,
+        examples=tuple(valid_text(one) for one in [*losses.examples, *example][:3]),
+    )
+
+
+def _first_impossible(finished: Finished, rows: Any) -> list[str]:
+    if not len(rows):
+        return []
+    row = int(rows[0])
+    start, dur = int(finished.start_ns[row]), int(finished.dur_ns[row])
+    when = "unreadable" if start == UNREADABLE else f"{start} ns"
+    length = "unreadable" if dur == UNREADABLE else f"{dur} ns"
+    return [f"impossible time: {finished.name(row)[:60]} starts at {when}, lasts {length}"]
+
+
+def _ordinal(value: Any) -> int | None:
+    """A number that ranks can have."""
+    number = integer(value)
+    return number if number is not None and 0 <= number < 1 << 31 else None
+
+
+def shown_source(source: str | Path) -> str:
+    """A path as a report names it. A file name need not be valid text, but what is in a report must be."""
+    return os.fsencode(source).decode("utf-8", "backslashreplace")
+
+
+def rank_in_name(source: str) -> int | None:
+    """The rank that a file's name states; None where it states none."""
+    found = _RANK_IN_NAME.findall(Path(source).name)
+    return int(found[-1]) if found else None

@@ -1,0 +1,205 @@
+"""What a trace file says of the inputs of CPU ops: how many elements each tensor has.
+
+A Trace does not hold it, for few questions need it and shapes are a third of the text of a file that has them. So the
+file is read once more, when they are asked for. Whatever keeps that from working, nothing is known, and nothing else
+happens.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Raw, Struct
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading._batch import Batch
+from overlapscope.reading._cuts import at_end
+from overlapscope.reading._events import NAN, NOTHING, UNDECODABLE
+from overlapscope.reading._stream import EventStream
+from overlapscope.reading._times import to_ns
+from overlapscope.reading.files import SourceFile
+from overlapscope.trace.model import I32, I64, HostEvents, Trace
+
+_NO_LIMIT = 1 << 62
+"""The file has been read once within the user's limit, and is read no further than to the last op."""
+_SAME_NS = 1000
+"""Starts are compared as doubles, which hold the microseconds of a file to a quarter of one."""
+_MOST_ELEMENTS = 1 << 60
+_MOST_DIMS = 64
+_NOTHING = bytes(NOTHING)
+
+ITEM_BYTES = {
+    **dict.fromkeys(("bool", "char", "signed char", "unsigned char"), 1),
+    **dict.fromkeys(("short", "short int", "unsigned short", "c10::Half", "c10::BFloat16"), 2),
+    **dict.fromkeys(("int", "unsigned int", "float"), 4),
+    **dict.fromkeys(("long", "long int", "unsigned long", "double", "c10::complex<float>"), 8),
+    "c10::complex<double>": 16,
+}
+"""Bytes of one element, by the types that PyTorch writes."""
+_NO_TENSOR = frozenset(
+    ("Scalar", "ScalarList", "Int", "Bool", "Double", "IntList", "DoubleList", "BoolList", "None", "String", "Device")
+    + ("nullptr (uninitialized)",)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The inputs of an op, as far as they are known."""
+
+    elements: tuple[int, ...]
+    """How many elements each tensor has, those in lists too."""
+    first: int
+    """Likewise of the first input; -1 where that is no tensor."""
+    first_type: str
+    """Its type of element: `float`."""
+    whole: bool
+    """Of every tensor that is named, the shape is known: PyTorch leaves out those of long lists."""
+    unnamed: bool
+    """An input is of a type that is not named: mostly nothing at all, but a list of optional tensors too."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """The inputs of all CPU ops of a trace."""
+
+    number: I32
+    """For each row of `Trace.cpu_ops`: which of the signatures is its; -1 where nothing is known."""
+    signatures: tuple[Signature, ...]
+
+
+def read_inputs(trace: Trace) -> Inputs | None:
+    """The inputs of a trace's CPU ops; None where they were not recorded or the file is no longer there.
+
+    Ops whose place in the file is now another event's are left out.
+    """
+    ops, path = trace.cpu_ops, Path(trace.source)
+    if not trace.flags.get("record_shapes") or not len(ops):
+        return None
+    reading = _Reading(ops, trace.base_ns)
+    # A damaged file may yield anything; what was found until then has been checked.
+    with suppress(UnreadableTrace, OSError, ValueError, *UNDECODABLE):
+        if path.is_file():
+            reading.read(SourceFile(path, limit_bytes=_NO_LIMIT))
+    return reading.inputs() if (reading.number >= 0).any() else None
+
+
+class _Args(Struct, gc=False):
+    dims: Raw = msgspec.field(default=NOTHING, name="Input Dims")
+    types: Raw = msgspec.field(default=NOTHING, name="Input type")
+
+
+class _Op(Struct, gc=False):
+    name: str = ""
+    ts: float = NAN
+    args: _Args | None = None
+
+
+_raw_events = msgspec.json.Decoder(list[Raw])
+_ops = msgspec.json.Decoder(list[_Op])
+
+
+class _RawEvents(EventStream):
+    """The events of a file as they are written; none of those of damaged stretches."""
+
+    def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
+        try:
+            events = _raw_events.decode(array)
+        except UNDECODABLE as error:
+            return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
+        return "valid", Batch(rows=events, count=len(events))
+
+    def _recover(self, pending: bytes, *, final: bool) -> Batch:
+        return Batch(count=super()._recover(pending, final=final).count)
+
+
+@dataclass(slots=True)
+class _Reading:
+    ops: HostEvents
+    base_ns: int
+    number: I32 = field(init=False)
+    _known: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
+    """Signatures by their text: ops have few different ones."""
+
+    def __post_init__(self) -> None:
+        self.number = np.full(len(self.ops), -1, np.int32)
+
+    def read(self, file: SourceFile) -> None:
+        by_place = np.argsort(self.ops.place, kind="stable")
+        places = self.ops.place[by_place]
+        begin = 0
+        for batch in _RawEvents(file).batches():
+            low, high = np.searchsorted(places, (begin, begin + batch.count)).tolist()
+            if len(batch.rows) == batch.count and high > low:
+                self._take([batch.rows[at] for at in (places[low:high] - begin).tolist()], by_place[low:high])
+            begin += batch.count
+            if high == len(places):
+                return
+
+    def _take(self, events: list[Raw], rows: I64) -> None:
+        try:
+            found = _ops.decode(b"[" + b",".join(events) + b"]")
+        except UNDECODABLE:
+            found = [_decoded(event) for event in events]
+        starts = to_ns(np.array([op.ts for op in found])) + self.base_ns
+        same = np.abs(starts - self.ops.start_ns[rows]) <= _SAME_NS
+        for op, row, name_id in zip(found, rows.tolist(), np.where(same, self.ops.name_id[rows], -1), strict=True):
+            if name_id >= 0 and op.args is not None and op.name == self.ops.names[name_id]:
+                text = bytes(op.args.dims), bytes(op.args.types)
+                if text[0] != _NOTHING:
+                    self.number[row] = self._known.setdefault(text, len(self._known))
+
+    def inputs(self) -> Inputs:
+        return Inputs(self.number, tuple(signature(*text) for text in self._known))
+
+
+def _decoded(event: Raw) -> _Op:
+    with suppress(*UNDECODABLE):
+        return msgspec.json.decode(event, type=_Op)
+    return _Op()
+
+
+@lru_cache(maxsize=4096)
+def signature(dims: bytes, types: bytes) -> Signature:
+    """The signature that `Input Dims` and `Input type` of an op's arguments state."""
+    nothing = Signature((), -1, "", False, True)
+    try:
+        shapes, kinds = msgspec.json.decode(dims), msgspec.json.decode(types)
+    except UNDECODABLE:
+        return nothing
+    if not isinstance(shapes, list) or not isinstance(kinds, list) or len(shapes) != len(kinds):
+        return nothing
+    elements: list[int] = []
+    first, whole, unnamed = -1, True, False
+    for place, (shape, kind) in enumerate(zip(shapes, kinds, strict=True)):
+        if kind in _NO_TENSOR if isinstance(kind, str) else False:
+            continue
+        if shape == [] and kind not in ITEM_BYTES and not str(kind).startswith("c10::"):
+            # A list that is too long, or of which nothing is said, is one too.
+            whole &= kind != "TensorList"
+            unnamed |= kind != "TensorList"
+            continue
+        listed = shape if kind == "TensorList" and isinstance(shape, list) else [shape]
+        counts = [_elements(one) for one in listed]
+        whole &= None not in counts
+        elements += [one for one in counts if one is not None]
+        if place == 0 and kind != "TensorList" and counts[0] is not None:
+            first = counts[0]
+    first_type = kinds[0] if kinds and isinstance(kinds[0], str) else ""
+    return Signature(tuple(dict.fromkeys(elements)), first, first_type, whole, unnamed)
+
+
+def _elements(shape: Any) -> int | None:
+    """How many elements a tensor of that shape has; None where it is no shape."""
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMS:
+        return None
+    if any(type(size) is not int or not 0 <= size < _MOST_ELEMENTS for size in shape):
+        return None
+    many = math.prod(shape)
+    return many if many < _MOST_ELEMENTS else None

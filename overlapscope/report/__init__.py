@@ -1,0 +1,1 @@
+"""The Report of one or several traces, and what it consists of."""

@@ -1,0 +1,103 @@
+"""What a view is given: a report, and what only the analysis behind it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+
+from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.strip import Strip
+from overlapscope.base.words import Unit, clean, unit_for
+from overlapscope.report.model import Report, spoken
+from overlapscope.rules.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report to be drawn."""
+
+    report: Report
+    scope: str = "window"
+    """`window`, or the step or range that its figures are of."""
+    verbose: bool = False
+    strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
+    """By number of the trace in the report and device ordinal; a report read back from JSON has none."""
+
+    def sections(self) -> Iterator[Section]:
+        """One for each device of each trace; one without device for a trace that has none."""
+        for number, trace in enumerate(self.report.traces):
+            for device in trace.devices or (None,):
+                yield Section(self, number, trace, device)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One device of one trace."""
+
+    page: Page
+    number: int
+    trace: TraceResult
+    device: Device | None
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are numbers that can be believed at all."""
+        return self.device is not None and self.trace.trust.verdict != "unusable"
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of time of the whole section."""
+        return unit_for(self.device.span_ns if self.device else 0)
+
+    @property
+    def strip(self) -> Strip | None:
+        """The timeline strip, where there is one."""
+        return self.page.strips.get((self.number, self.device.device)) if self.device else None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings on this device."""
+        if self.device is None:
+            return ()
+        device = self.device.device
+        return tuple(f for f in self.page.report.findings if f.source == self.trace.source and f.device == device)
+
+    @property
+    def judged_ns(self) -> int:
+        """The length of time that causes and costs are a share of: the lead-in is left out."""
+        if self.device is None:
+            return 0
+        lead_in = self.device.lead_in_ns or 0
+        return self.device.span_ns - (lead_in if self.page.scope == "window" else 0)
+
+    @property
+    def spoken(self) -> Section:
+        """The same with the figures that verdict and findings speak of: of the plain program, where it is known."""
+        return self if self.device is None else replace(self, device=spoken(self.device))
+
+    @property
+    def title(self) -> str:
+        """The file, and the rank and device where they are known."""
+        parts = [clean(PurePath(self.trace.source).name, 80)]
+        if self.trace.rank is not None:
+            parts.append(f"rank {self.trace.rank}")
+        if self.device is not None:
+            if len(self.trace.devices) > 1 or self.device.name is None:
+                parts.append(f"device {self.device.device}")
+            if self.device.name is not None:
+                parts.append(clean(self.device.name, 60))
+        if self.page.scope != "window":
+            parts.append(clean(self.page.scope, 60))
+        if self.trace.predicted_by is not None:
+            changes = ", ".join(self.trace.predicted_by) or "nothing changed"
+            parts.append(f"predicted by overlapscope whatif ({clean(changes, 120)})")
+        return ", ".join(parts)
+
+
+def section_of(page: Page, finding: Finding) -> Section | None:
+    """Where a finding belongs."""
+    for section in page.sections():
+        if section.device and section.device.device == finding.device and section.trace.source == finding.source:
+            return section
+    return None

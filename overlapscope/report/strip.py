@@ -1,0 +1,119 @@
+"""Draws a timeline strip: one line for each stream, one character for each slice of time.
+
+The character is the kind that ran longest in its slice; how full the slice was shows in the shade of compute
+and in upper or lower case for all else. Colour only repeats what the characters say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from overlapscope.analysis.strip import Lane, Strip
+from overlapscope.base.words import Unit, clean, plural
+from overlapscope.trace.model import Kind
+
+LABEL_WIDTH = 14
+"""Columns to the left of the drawing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """The characters of a drawing."""
+
+    compute: str
+    """From little to full."""
+    level: str
+    """From little to full, for the two lines of totals."""
+    empty: str
+    rule: str
+
+
+UNICODE = Glyphs(compute="░▒▓█", level="▁▂▃▄▅▆▇█", empty="·", rule="─")
+ASCII = Glyphs(compute="-+=#", level=".:-=+*#", empty=".", rule="-")
+LETTERS = {Kind.COMM: "n", Kind.H2D: "h", Kind.D2H: "d", Kind.OTHER: "o"}
+LEGEND = {Kind.COMM: "comm", Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.OTHER: "other"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A label and its characters, each with the kind it stands for (None for none)."""
+
+    label: str
+    text: str
+    kinds: tuple[Kind | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A strip as text."""
+
+    title: str
+    lanes: tuple[Line, ...]
+    totals: tuple[Line, ...]
+    """Where exposed copies and idle time are, all streams together."""
+    scale: str
+    legend: str
+
+    def plain(self) -> list[str]:
+        """All lines without colour, the title left out."""
+        lines = [f"{line.label:<{LABEL_WIDTH}}{line.text}" for line in (*self.lanes, *self.totals)]
+        return [*lines, self.scale, f"{'':<{LABEL_WIDTH}}{self.legend}"]
+
+
+def draw(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE) -> Drawing:
+    """The strip as lines as wide as it has slices, plus `LABEL_WIDTH`."""
+    width = len(strip.slice_ns)
+    begin, end = "0", unit.text(strip.end_ns - strip.start_ns)
+    gap = max(1, width - len(begin) - len(end) - 2)
+    present = {kind for lane in strip.lanes for kind in Kind if lane.busy_ns[kind].any()}
+    legend = [f"{glyphs.compute} compute"] if Kind.COMPUTE in present else []
+    legend += [f"{LETTERS[kind].upper()} {LEGEND[kind]}" for kind in LETTERS if kind in present]
+    if present - {Kind.COMPUTE}:
+        legend.append("lower case: under half full")
+    legend.append(f"{glyphs.empty} nothing")
+    left_out = f" ({plural(strip.left_out, 'stream')} with less work not shown)" if strip.left_out else ""
+    what = clean(strip.label, 60) if strip.label else "the whole window"
+    if strip.of > 1:
+        what += f", the one of median length of {strip.of}"
+    return Drawing(
+        title=f"Timeline of {what}{left_out}",
+        lanes=tuple(_lane(lane, strip, glyphs) for lane in strip.lanes),
+        totals=(
+            _level("exposed copy", strip.exposed_copy_ns.tolist(), strip, glyphs),
+            _level("idle", strip.idle_ns.tolist(), strip, glyphs),
+        ),
+        scale=f"{'':<{LABEL_WIDTH}}{begin} {glyphs.rule * gap} {end}",
+        legend=", ".join(legend),
+    )
+
+
+def _lane(lane: Lane, strip: Strip, glyphs: Glyphs) -> Line:
+    characters: list[str] = []
+    kinds: list[Kind | None] = []
+    for busy, length in zip(lane.busy_ns.T.tolist(), strip.slice_ns.tolist(), strict=True):
+        most = max(busy)
+        if most == 0:
+            characters.append(glyphs.empty)
+            kinds.append(None)
+            continue
+        kind = Kind(busy.index(most))
+        full = min(1.0, sum(busy) / length)
+        if kind is Kind.COMPUTE:
+            characters.append(_step(glyphs.compute, full))
+        else:
+            characters.append(LETTERS[kind].upper() if full >= 0.5 else LETTERS[kind])
+        kinds.append(kind)
+    return Line(f"stream {lane.stream}", "".join(characters), tuple(kinds))
+
+
+def _level(label: str, values: list[int], strip: Strip, glyphs: Glyphs) -> Line:
+    text = "".join(
+        _step(glyphs.level, value / length) if value else " "
+        for value, length in zip(values, strip.slice_ns.tolist(), strict=True)
+    )
+    return Line(label, text, (None,) * len(text))
+
+
+def _step(characters: str, full: float) -> str:
+    """The last character only for what is full to within its own step."""
+    return characters[min(len(characters) - 1, int(full * len(characters)))]

@@ -1,0 +1,355 @@
+"""The tables of a report as text cells, for any view to lay out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import TypeVar
+
+from overlapscope.analysis.causes import IdleCause
+from overlapscope.analysis.results import (
+    Device,
+    HostStall,
+    Period,
+    TraceResult,
+    efficiency_shown,
+    hidden_copy_shown,
+    missing_ns,
+    partition,
+)
+from overlapscope.base.words import (
+    NOTHING,
+    Unit,
+    bandwidth,
+    bare_percent,
+    bare_shares,
+    clean,
+    percent,
+    plural,
+    share,
+    size,
+    unit_for,
+)
+from overlapscope.report.page import Page, Section
+from overlapscope.report.plain import unit as plain_unit
+from overlapscope.rules.finding import Finding
+from overlapscope.trace.lost import CAUSES
+
+FEW = 5
+"""Rows of a list that can be long; all of them with `verbose`."""
+HARDLY = 0.0005
+"""A replayed saving below this share of the time would be shown as 0.0 %."""
+NAME_LIMIT = 200
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's title and how it is set."""
+
+    title: str
+    number: bool = True
+    flexible: bool = False
+    """Free text that gives way where there is not enough room."""
+    prose: bool = False
+    """Sentences, which are wrapped; any other text is cut in its middle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    total: bool = False
+    """The last row is what the others add up to."""
+
+
+_ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
+
+
+def text(title: str, *, flexible: bool = False) -> Column:
+    """A column of words."""
+    return Column(title, number=False, flexible=flexible)
+
+
+def without(table: Table, title: str) -> Table:
+    """The table without the column of that title, where it has one."""
+    left = [number for number, column in enumerate(table.columns) if column.title != title]
+    columns = tuple(table.columns[number] for number in left)
+    return replace(table, columns=columns, rows=tuple(tuple(row[number] for number in left) for row in table.rows))
+
+
+def summary(page: Page) -> Table:
+    """One row for each device of several: ranks next to one another, in one unit."""
+    sections = list(page.sections())
+    unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
+    ranked = any(section.trace.rank is not None for section in sections)
+    by_device = any(len(trace.devices) > 1 or trace.rank is None for trace in page.report.traces)
+    rows = []
+    for section in sections:
+        device, trace = section.device, section.trace
+        # All are traces: the ending says nothing, and without it the names fit.
+        row = [_ENDING.sub("", source_name(page, trace))]
+        row += [str(trace.rank) if trace.rank is not None else NOTHING] if ranked else []
+        row += [str(device.device) if device else NOTHING] if by_device else []
+        if device is None:
+            row += [NOTHING] * 5
+        else:
+            b = device.buckets
+            row += [unit.number(device.span_ns), bare_percent(efficiency_shown(device))]
+            row += [unit.number(ns) for ns in (b.exposed_copy_ns, b.exposed_comm_ns, b.idle_ns - missing_ns(device))]
+        rows.append((*row, trace.trust.verdict))
+    columns = [text("trace", flexible=True)]
+    columns += [Column("rank")] if ranked else []
+    columns += [Column("device")] if by_device else []
+    columns += map(Column, (f"span {unit.name}", "eff. %", "exp. copy", "exp. comm", "idle"))
+    return Table("Traces", (*columns, text("trust")), tuple(rows))
+
+
+def source_name(page: Page, trace: TraceResult) -> str:
+    """The file's name, or the path where several files have that name."""
+    name = PurePath(trace.source).name
+    alike = sum(1 for other in page.report.traces if PurePath(other.source).name == name)
+    return clean(trace.source if alike > 1 else name, NAME_LIMIT)
+
+
+def buckets(section: Section, device: Device) -> Table:
+    """The partition of the window."""
+    unit, parts = section.unit, partition(device)
+    shares = bare_shares(list(parts.values()), device.span_ns)
+    rows = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True)]
+    rows.append(("span", unit.number(device.span_ns), "100"))
+    return Table("Where the time goes", (text(""), Column(unit.name), Column("%")), tuple(rows))
+
+
+def plain_step(section: Section, device: Device) -> Table:
+    """What a plain step consists of, with the causes of what is lost; no rows where that is not known, and of an
+    estimated one only with `verbose`."""
+    plain = device.plain
+    if plain is None or plain.buckets is None or not (plain.program or section.page.verbose):
+        return Table("A plain step", (), ())
+    of = plain_unit(plain)
+    parts = plain.buckets.named()
+    causes = {"exposed copy": plain.exposed_copy_by_cause, "idle": plain.idle_by_cause}
+    rows = []
+    for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), plain.step_ns), strict=True):
+        rows.append((name, of.number(ns), part))
+        most = sorted(causes.get(name, {}).items(), key=lambda one: -one[1])
+        rows += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
+    rows.append(("step", of.number(plain.step_ns), "100"))
+    return Table("A plain step", (text("a plain step"), Column(of.name), Column("%")), tuple(rows), total=True)
+
+
+def figures(section: Section, device: Device) -> Table:
+    """The headline and what stands behind it."""
+    unit, overlap, engines = section.unit, device.overlap, device.engines
+    lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
+    both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
+    rows = (
+        ("efficiency", percent(efficiency_shown(device))),
+        ("hidden copy", percent(hidden_copy_shown(device))),
+        ("comm under compute", percent(overlap.comm_compute_pct)),
+        ("h2d, d2h, both at once", f"{', '.join(map(unit.number, both))} {unit.name}"),
+        ("engines busy, ideal", f"{unit.number(overlap.busy_ns)}, {unit.text(overlap.ideal_ns)}"),
+        # The lead-in lies before any step or range.
+        *([("lead-in", lead_in)] if section.page.scope == "window" else []),
+    )
+    return Table("Overlap", (text(""), Column("")), rows)
+
+
+def copies(section: Section, device: Device) -> Table:
+    """Copies, grouped."""
+    unit = section.unit
+    rows = tuple(
+        (
+            group.direction,
+            f"{group.source_kind} to {group.target_kind}",
+            str(group.stream),
+            f"{group.count:,}",
+            size(group.bytes),
+            bandwidth(group.gb_per_s),
+            unit.number(group.time_ns),
+            unit.number(group.exposed_ns),
+        )
+        for group in device.copies
+    )
+    columns = (text("copies"), text("memory"), *map(Column, ("stream", "count", "size", "GB/s")))
+    return Table("Copies", (*columns, Column(f"time {unit.name}"), Column(f"exposed {unit.name}")), rows)
+
+
+def causes(section: Section, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
+    """What a bucket's time is due to, largest first; shares are of that bucket."""
+    unit = section.unit
+    shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
+    found = sorted(((ns, cause) for cause, ns in by_cause.items() if ns), key=lambda item: (-item[0], item[1]))
+    rows = tuple((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in found)
+    return Table(title, (text(title.lower()), Column(unit.name), Column("%")), rows)
+
+
+def stalls(section: Section, device: Device) -> Table:
+    """Blocking calls of the host; only those that cost idle time unless asked for more."""
+    unit, verbose = section.unit, section.page.verbose
+    shown = [stall for stall in device.host_stalls if verbose or stall.idle_caused_ns]
+    kept = shown if verbose else shown[:FEW]
+    hidden = len(device.host_stalls) - len(kept)
+    place = any(stall.where for stall in kept)
+    columns = [text("host stall", flexible=True), text("in", flexible=True), *map(Column, ("count",))]
+    columns += [Column(f"waits {unit.name}"), Column(f"idle {unit.name}")]
+    if place:
+        columns.append(text("where", flexible=True))
+    rows = tuple(_stall(stall, unit, place) for stall in kept)
+    note = f"{plural(hidden, 'more group')} of calls that cost less: see --verbose." if hidden and rows else ""
+    return Table("Host stalls", tuple(columns), rows, note)
+
+
+def _stall(stall: HostStall, unit: Unit, place: bool) -> tuple[str, ...]:
+    cells = (
+        clean(stall.call, NAME_LIMIT),
+        clean(stall.op or "", NAME_LIMIT),
+        f"{stall.count:,}",
+        unit.number(stall.host_wait_ns),
+        unit.number(stall.idle_caused_ns),
+    )
+    return (*cells, clean(stall.where or "", NAME_LIMIT)) if place else cells
+
+
+def steps(section: Section, device: Device) -> Table:
+    """All steps in one row."""
+    unit, periods = section.unit, device.steps
+    if not periods:
+        return Table("Steps", (), ())
+    spans = [period.span_ns for period in periods]
+    known = [pct for period in periods if (pct := efficiency_shown(period)) is not None]
+    row = (
+        str(len(periods)),
+        *(unit.number(ns) for ns in _spread(spans)),
+        *(bare_percent(pct) for pct in (_spread(known) if known else (None, None, None))),
+    )
+    titles = ("steps", f"span {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
+    return Table("Steps", tuple(map(Column, titles)), (row,))
+
+
+def _spread(values: Sequence[N]) -> tuple[N, N, N]:
+    # The lower of the two middle values, so that it is the value of a step that was recorded.
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2], ordered[0], ordered[-1]
+
+
+def each_step(section: Section, device: Device) -> Table:
+    """One row for each step."""
+    unit = section.unit
+    rows = tuple(_period(period, unit) for period in device.steps)
+    titles = (f"span {unit.name}", "compute", "exp. comm", "exp. copy", "idle", "efficiency %")
+    return Table("Each step", (text("step", flexible=True), *map(Column, titles)), rows)
+
+
+def _period(period: Period, unit: Unit) -> tuple[str, ...]:
+    b = period.buckets
+    times = (period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period))
+    name = clean(period.name, NAME_LIMIT)
+    return (name, *map(unit.number, times), bare_percent(efficiency_shown(period)))
+
+
+def ranges(section: Section, device: Device) -> Table:
+    """Ranges by name: their occurrences added up."""
+    unit = section.unit
+    by_name: dict[str, list[Period]] = {}
+    for period in device.ranges:
+        by_name.setdefault(period.name, []).append(period)
+    order = sorted(by_name.items(), key=lambda item: (-sum(p.span_ns for p in item[1]), item[0]))
+    kept = order if section.page.verbose else order[:FEW]
+    rows = []
+    for name, periods in kept:
+        sums = (
+            sum(p.span_ns for p in periods),
+            sum(p.buckets.exposed_copy_ns for p in periods),
+            sum(p.buckets.idle_ns - missing_ns(p) for p in periods),
+        )
+        rows.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, sums)))
+    columns = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
+    left = len(order) - len(kept)
+    note = f"{plural(left, 'more name')}: see --verbose." if left else ""
+    return Table("Ranges", (text("range", flexible=True), Column("count"), *map(Column, columns)), tuple(rows), note)
+
+
+def checks(section: Section) -> Table:
+    """What was asked of the trace; what passed only with `verbose`."""
+    rows = tuple(
+        (check.status, check.id, clean(check.detail, 1000))
+        for check in section.trace.trust.checks
+        if section.page.verbose or check.status != "ok"
+    )
+    return Table("Trust", (text("status"), text("check"), Column("detail", False, flexible=True, prose=True)), rows)
+
+
+def device_tables(section: Section, device: Device) -> list[Table]:
+    """The tables between the verdict and the strip, in order; the empty ones left out."""
+    exposed, idle = device.buckets.exposed_copy_ns, device.buckets.idle_ns - missing_ns(device)
+    why_idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
+    tables = [
+        plain_step(section, device),
+        buckets(section, device),
+        figures(section, device),
+        copies(section, device),
+        causes(section, "Exposed copy by cause", device.exposed_copy_by_cause, exposed),
+        causes(section, "Idle by cause", why_idle, idle),
+        stalls(section, device),
+    ]
+    if section.page.scope == "window":
+        tables.append(steps(section, device))
+        if section.page.verbose:
+            tables.append(each_step(section, device))
+        tables.append(ranges(section, device))
+    return [table for table in tables if table.rows]
+
+
+def cost(section: Section | None, finding: Finding) -> str:
+    """What a finding's fix saves, and how that is known; empty for what costs nothing."""
+    if section is None or not finding.spoken_bound_ns:
+        return ""
+    section = section.spoken
+    saved = f"{section.unit.text(finding.cost_ns)} ({share(finding.cost_ns, section.judged_ns)})"
+    if finding.cost_from == "bound":
+        return f"saves at most {saved}"
+    if not finding.cost_ns:
+        return "by itself it saves nothing, by replay"
+    if finding.cost_ns < HARDLY * section.judged_ns:
+        return "by itself it saves hardly anything, by replay"
+    return f"saves about {saved}, by replay"
+
+
+def evidence(finding: Finding) -> list[str]:
+    """What a finding rests on, and what has to be said of its saving."""
+    return [finding.detail, *([finding.doubt] if finding.doubt else [])]
+
+
+def where_none_found(traces: Iterable[TraceResult]) -> str:
+    """What is to be added to "no findings": where a part of the recordings is lost, nobody knows."""
+    return " in what is left of the recording" if any(trace.trust.lost & CAUSES for trace in traces) else ""
+
+
+def costs_note(findings: Iterable[Finding]) -> str:
+    """What has to be known of the costs of several findings; empty where there is nothing to know."""
+    costly = [finding for finding in findings if finding.spoken_bound_ns]
+    if len(costly) < 2 or all(finding.cost_from == "bound" for finding in costly):
+        return ""
+    return "Costs by replay may save the same time, and do not add up."
+
+
+def prose(text: str) -> list[str]:
+    """The lines of a text, each made harmless; its line breaks are its own."""
+    return [clean(line, 2000) for line in text.split("\n")]
+
+
+def places(finding: Finding) -> list[str]:
+    """Where a finding is, from the program inwards, in one line; none where nothing is known."""
+    if finding.where is None:
+        return []
+    known = [clean(part, 200) for part in (finding.where.line, finding.where.op, finding.where.call) if part]
+    return [", ".join(known)] if known else []

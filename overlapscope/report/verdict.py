@@ -1,0 +1,189 @@
+"""The verdict: the answer in a few sentences, before any table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from overlapscope.analysis.causes import CopyCause, IdleCause
+from overlapscope.analysis.results import Device, copies_matter, missing_ns
+from overlapscope.base.words import percent, plural, share
+from overlapscope.report import host, plain
+from overlapscope.report.page import Section
+from overlapscope.report.tables import HARDLY
+from overlapscope.rules import all_rules, costliest_first
+from overlapscope.trace.lost import CAUSES, Part, listed
+
+Level = Literal["good", "fair", "poor", "unusable"]
+
+GOOD_BELOW = 0.05
+"""Lost time, as a share of the judged time, below which all is well."""
+POOR_FROM = 0.15
+WORTH_SAYING = 0.01
+"""The floor of the rules: what costs less is not worth a sentence."""
+
+_FIX_COPY = {
+    CopyCause.PAGEABLE_MEMORY: "Pinning the host memory",
+    CopyCause.SAME_STREAM: "Fixing same-stream order",
+    CopyCause.EVENT_WAIT: "Loosening the event waits",
+    CopyCause.HOST_SYNC: "Removing the waits of the host",
+    CopyCause.ENGINE_BUSY: "Queueing the copies in another order",
+    CopyCause.LATE_ISSUE: "Issuing the copies earlier",
+}
+_FIX_IDLE = {
+    IdleCause.HOST_SYNC: "Removing the waits of the host",
+    IdleCause.LAUNCH_BOUND: "Launching with less work on the host (CUDA graphs, torch.compile)",
+    IdleCause.DATA_LOADING: "Loading the data ahead",
+    IdleCause.HOST_STAGING: "Keeping pinned memory out of the loop",
+    IdleCause.ALLOCATION: "Keeping allocation out of the loop",
+    IdleCause.HOST_COMPUTE: "Taking work off the host between launches",
+    IdleCause.EVENT_WAIT: "Loosening the event waits",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How it stands, and the sentences that say so."""
+
+    level: Level
+    text: str
+    plain: str = ""
+    """What a step takes while nothing is recorded, and which of the two programs the verdict is on."""
+
+
+def judge(section: Section) -> Verdict:
+    """The verdict on one device of one trace: on the plain program where its step is measured or told."""
+    section = section.spoken
+    device, trust = section.device, section.trace.trust
+    if device is None or trust.verdict == "unusable":
+        reasons = [check.detail for check in trust.checks if check.status == "fail"]
+        reasons += [host.sentence(section.trace.host)] if section.trace.host is not None else []
+        return Verdict("unusable", f"{section.title}: {' '.join(reasons) or 'nothing ran on a GPU.'}")
+    lost = max(_lost_ns(device), max((finding.spoken_bound_ns for finding in section.findings), default=0))
+    part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
+    level: Level = "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
+    gone = trust.lost & CAUSES
+    if level == "good" and (gone or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns):
+        level = "fair"
+    # What matters comes first.
+    sentences = [sentence for _, sentence in sorted(_losses(section, device), key=lambda one: -one[0])]
+    if level == "good":
+        sentences.append(f"That is good: {_rest(part)}.")
+    sentences += _fix(section, device)
+    if gone:
+        sentences.append(_untold(gone))
+    if trust.verdict == "degraded":
+        sentences.append(_doubt(section))
+    return Verdict(level, f"{section.title}: {' '.join(sentences)}", plain.sentence(device))
+
+
+def _rest(part: float) -> str:
+    if part == 0:
+        return "there is nothing left to save"
+    return f"less than {100 * part + 0.05:.1f} % of the time could be saved"
+
+
+def _supply_ns(device: Device) -> int:
+    return device.exposed_copy_by_cause.get(CopyCause.NO_COMPUTE, 0)
+
+
+def _unexplained_ns(device: Device) -> int:
+    """Idle time of which nobody can say whether it could be saved."""
+    return device.idle_by_cause.get(IdleCause.UNKNOWN, 0) + missing_ns(device)
+
+
+def _lost_ns(device: Device) -> int:
+    """Time that better overlap, a busier GPU or hidden communication could save, all of it taken together."""
+    idle = sum(device.idle_by_cause.get(cause, 0) for cause in _FIX_IDLE)
+    return _unoverlapped_ns(device) + device.buckets.exposed_comm_ns + idle
+
+
+def _unoverlapped_ns(device: Device) -> int:
+    """What the engines would take less if all that can run side by side did; the lead-in cannot be judged."""
+    overlap = device.overlap
+    return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
+
+
+def _overlap(section: Section, device: Device) -> str:
+    overlap, unit = device.overlap, section.unit
+    if overlap.copy_ns == 0 and "copies" in section.trace.trust.lost:
+        return "No copy between host and device is left in the recording."
+    if overlap.copy_ns == 0:
+        return "Nothing is copied between host and device."
+    if not copies_matter(device):
+        return f"Copies hardly matter: they take {unit.text(overlap.copy_ns)} of {unit.text(device.span_ns)}."
+    copies = f"{unit.of(device.buckets.exposed_copy_ns, overlap.copy_ns)} of copies are exposed."
+    if overlap.efficiency_pct is None:
+        return f"Only copies in one direction ran, and nothing that could hide them; {copies}"
+    done = f"{percent(overlap.efficiency_pct)} of the overlap that was possible happened; {copies}"
+    saving = _unoverlapped_ns(device)
+    if saving < WORTH_SAYING * section.judged_ns:
+        return done
+    return f"{done} Full overlap would save at most {unit.text(saving)} ({share(saving, section.judged_ns)})."
+
+
+def _losses(section: Section, device: Device) -> list[tuple[int, str]]:
+    """What is worth saying of copies, communication and idle time, each with the time that it takes."""
+    buckets, unit = device.buckets, section.unit
+    copies, supply = _overlap(section, device), _supply_ns(device)
+    if supply >= WORTH_SAYING * device.span_ns:
+        engines = device.engines
+        both = " or both ways at once" if min(engines.h2d_ns, engines.d2h_ns) > device.overlap.h2d_d2h_ns else ""
+        copies += f" Copies outlast compute: {unit.text(supply)} cannot be hidden under it, only copied less{both}."
+    found = [(buckets.exposed_copy_ns, copies)]
+    if buckets.exposed_comm_ns >= WORTH_SAYING * device.span_ns:
+        said = f"Communication is exposed for {unit.of(buckets.exposed_comm_ns, device.engines.comm_ns)}."
+        found.append((buckets.exposed_comm_ns, said))
+    missing = missing_ns(device)
+    idle = buckets.idle_ns - missing
+    if idle >= GOOD_BELOW * device.span_ns:
+        known = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS)
+        most, cause = max(known, default=(0, "unknown"), key=lambda item: item[0])
+        why = f", mostly {cause}" if most > idle // 2 else ""
+        found.append((idle, f"The GPU is idle for {unit.text(idle)} ({share(idle, device.span_ns)}{why})."))
+    if missing >= WORTH_SAYING * device.span_ns:
+        part = f"{unit.text(missing)} ({share(missing, device.span_ns)})"
+        said = f"Ops are missing for {part}: the host waited for the GPU, and the trace has no op there."
+        found.append((missing, said))
+    return found
+
+
+def _fix(section: Section, device: Device) -> list[str]:
+    """What to fix first: the costliest finding; without one, the largest cause that has a remedy."""
+    unit, judged = section.unit, section.judged_ns
+    costly = [finding for finding in section.findings if finding.spoken_bound_ns > 0]
+    if costly:
+        first = min(costly, key=costliest_first)
+        if first.cost_ns < HARDLY * judged:
+            return [f"By replay, fixing {first.rule} would by itself save nothing."]
+        about = "about" if first.cost_from == "replay" else "at most"
+        return [f"Fixing {first.rule} would save {about} {unit.text(first.cost_ns)} ({share(first.cost_ns, judged)})."]
+    exposed, idle = device.exposed_copy_by_cause, device.idle_by_cause
+    copy_ns, fix_copy = max((exposed.get(cause, 0), fix) for cause, fix in _FIX_COPY.items())
+    idle_ns, fix_idle = max((idle.get(cause, 0), fix) for cause, fix in _FIX_IDLE.items())
+    if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * judged):
+        return []
+    if copy_ns > idle_ns:
+        return [f"{fix_copy} would hide at most {unit.text(copy_ns)} of copies under compute."]
+    return [f"{fix_idle} would save at most {unit.text(idle_ns)} ({share(idle_ns, judged)})."]
+
+
+def _untold(gone: frozenset[Part]) -> str:
+    """What the other sentences do not say, since it cannot be known."""
+    what = "Parts of the recording" if gone == CAUSES else f"Some {listed(gone)}"
+    rules = all_rules()
+    untold = sum(bool(rule.rests_on & gone) for rule in rules)
+    which = "no rule can" if untold == len(rules) else f"{untold} of {len(rules)} rules cannot"
+    return f"{what} are lost or wrong, so {which} tell whether there is more to find."
+
+
+def _doubt(section: Section) -> str:
+    checks = section.trace.trust.checks
+    failed = [check.id for check in checks if check.status == "fail"]
+    warned = [check.id for check in checks if check.status == "warn"]
+    parts = []
+    if failed:
+        parts.append(f"{plural(len(failed), 'check')} failed ({', '.join(failed)})")
+    if warned:
+        parts.append(f"{plural(len(warned), 'check')} warned ({', '.join(warned)})")
+    return f"Trust is degraded: {' and '.join(parts)}."

@@ -1,0 +1,102 @@
+"""When a lane was in a category: a set of instants, prepared to be measured in every pixel column at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlapscope.base.intervals import I64, union
+from overlapscope.timeline.categories import U8
+from overlapscope.trace.model import I32
+
+_NEVER = 1 << 62
+_PER_CELL = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fill:
+    """Disjoint intervals with prefix sums, and a grid that says where in them an instant is.
+
+    The grid replaces most of a binary search, whose steps through millions of intervals each miss the cache.
+    """
+
+    category: int
+    """Place in `CATEGORIES`; -1 for a set that is none of them."""
+    flat: I64
+    """Start of each interval and the length of all before it, in turns; at last never, the length of all, never."""
+    grid: I32
+    """How many intervals begin before each of a row of instants, `2^shift` ns apart; the last is the number of all."""
+    shift: int
+
+    @property
+    def total_ns(self) -> int:
+        return int(self.flat[-2])
+
+    @property
+    def reach_ns(self) -> tuple[int, int]:
+        """Where its first interval begins and its last one ends."""
+        first, (start, passed, _, total) = int(self.flat[0]), self.flat[-5:-1].tolist()
+        return first, start + total - passed
+
+    def before(self, at_ns: I64) -> I64:
+        """Length of the set before each instant."""
+        cell = at_ns >> self.shift
+        # Places in `flat` of the first interval that may begin behind each instant; then on by bisection.
+        place = self.grid.take(cell, mode="clip").astype(np.int64)
+        cell += 1
+        most = int((self.grid.take(cell, mode="clip") - place).max(initial=0))
+        place *= 2
+        step = 1 << most.bit_length()
+        while step > 1:
+            begun = self.flat.take(place + (step - 2), mode="clip") <= at_ns
+            place += step * begun
+            step >>= 1
+        # Back to the one that began last.
+        place -= 2
+        np.maximum(place, 0, out=place)
+        inside = at_ns - self.flat.take(place, mode="clip")
+        place += 1
+        passed = self.flat.take(place, mode="clip")
+        place += 2
+        np.minimum(inside, self.flat.take(place, mode="clip") - passed, out=inside)
+        np.maximum(inside, 0, out=inside)
+        inside += passed
+        return inside
+
+    def touches(self, start_ns: int, end_ns: int) -> bool:
+        """Whether any of the set may lie in `[start_ns, end_ns)`; tells what lies far off at once."""
+        last = len(self.grid) - 1
+        first, behind = (
+            int(self.grid[min(max(cell, 0), last)]) for cell in (start_ns >> self.shift, (end_ns >> self.shift) + 1)
+        )
+        if first < behind:
+            return True
+        start, passed, _, both = self.flat[2 * first - 2 : 2 * first + 2].tolist() if first else (0, 0, 0, 0)
+        return bool(start + both - passed > start_ns)
+
+
+def fills(start_ns: I64, end_ns: I64, category: U8) -> tuple[Fill, ...]:
+    """The instants of each category that covers any. Times are not negative."""
+    found = []
+    for number in np.flatnonzero(np.bincount(category)).tolist():
+        mine = category == number
+        starts, ends = union(start_ns, end_ns) if mine.all() else union(start_ns[mine], end_ns[mine])
+        if len(starts):
+            found.append(fill_of(number, starts, ends))
+    return tuple(found)
+
+
+def fill_of(category: int, starts: I64, ends: I64) -> Fill:
+    """A set of at least one interval, whose times are not negative."""
+    count = len(starts)
+    flat = np.empty(2 * count + 3, np.int64)
+    flat[: 2 * count : 2] = starts
+    flat[1] = 0
+    np.cumsum(ends - starts, out=flat[3::2])
+    flat[2 * count :: 2] = _NEVER
+    shift = max(int(starts[-1] * _PER_CELL // count).bit_length() - 1, 0)
+    cells = np.bincount(starts >> shift)
+    grid = np.zeros(len(cells) + 1, np.int32)
+    np.cumsum(cells, out=grid[1:])
+    return Fill(category, flat, grid, shift)

@@ -1,0 +1,184 @@
+"""Lanes: what a timeline draws, prepared so that any zoom costs the same.
+
+All times are integer nanoseconds relative to `Lanes.origin_ns`, so that they fit a browser's numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.timeline.categories import U8
+from overlapscope.timeline.fill import Fill, fills
+from overlapscope.trace.model import I32, I64
+
+Ids = NDArray[np.integer[Any]]
+LaneKind = Literal["overlap", "steps", "ranges", "stream", "host"]
+
+_BASE = 8
+_LEVEL_OF_EXPONENT = np.minimum(np.arange(64) // 3, 19).astype(np.uint8)
+"""The last bracket reaches up to 8^20 = 2^60 ns, longer than any recording."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Brackets:
+    """The ops of a lane by length: bracket L holds those of `8^L` to `8^(L+1)` ns, in the order of their starts.
+
+    An op of bracket L that reaches an instant began less than `8^(L+1)` ns before it, so those in view are found
+    without looking at any other, nested or not. Ops of no length are in bracket 0.
+    """
+
+    order: I32
+    """Rows of the lane, bracket by bracket."""
+    bounds: tuple[int, ...]
+    """Where each bracket begins in `order`, and where the last ends."""
+
+    def reaching(self, starts: I64, level: int, start_ns: int, end_ns: int) -> I32:
+        """Rows of one bracket that may run inside `[start_ns, end_ns)`, by start: all that do, and few others."""
+        low, high = self._between(starts, level, start_ns, end_ns)
+        return self.order[low:high]
+
+    def around(self, starts: I64, level: int, at_ns: int) -> I32:
+        """Rows of one bracket around an instant, by start: all that run then, and one more on either side."""
+        low, high = self._between(starts, level, at_ns, at_ns + 1)
+        return self.order[max(low - 1, self.bounds[level]) : min(high + 1, self.bounds[level + 1])]
+
+    def _between(self, starts: I64, level: int, start_ns: int, end_ns: int) -> tuple[int, int]:
+        begin, end = self.bounds[level : level + 2]
+        if begin == end:
+            return begin, end
+        first = starts.searchsorted(start_ns - _BASE ** (level + 1), side="right")
+        last = starts.searchsorted(end_ns, side="left")
+        # Keys of the array's own type: any other would have the whole array converted.
+        low, high = self.order[begin:end].searchsorted(np.array([first, last], np.int32)).tolist()
+        return begin + low, begin + high
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """One row of the timeline. Its ops are sorted by start; a row of the lane is their index."""
+
+    id: int
+    group: str
+    label: str
+    kind: LaneKind
+    depth: int
+    """Which row of nested ones it is; 0 is the outermost."""
+    device: int | None
+    stream: int | None
+    thread: int | None
+    start_ns: I64
+    end_ns: I64
+    category: U8
+    """Place in `CATEGORIES`."""
+    source: Ids
+    """The row each op has where it comes from: `Timeline.ops` (stream), `DeviceAnalysis.steps` and `.ranges` (steps,
+    ranges), or, by category, the trace's runtime calls, CPU ops, annotations and overheads (host). Pieces of an
+    overlap lane come from several sets, in which they are found by their start; theirs is -1."""
+    names: tuple[str, ...]
+    name_id: Ids
+    """Place of each op's name in `names`."""
+    reach_ns: tuple[int, int]
+    """Where its first op begins and its last one ends."""
+    fills: tuple[Fill, ...]
+    brackets: Brackets
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def name(self, row: int) -> str:
+        return self.names[int(self.name_id[row])]
+
+    @property
+    def busy_ns(self) -> int:
+        """How long it was in each category, added up."""
+        return sum(fill.total_ns for fill in self.fills)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Lanes:
+    """A trace prepared to be drawn. A lane's id is its place in `lanes`."""
+
+    origin_ns: int
+    """Absolute; everything else here is relative to it."""
+    start_ns: int
+    """0: the first instant of anything drawn."""
+    end_ns: int
+    lanes: tuple[Lane, ...]
+    analysis: TraceAnalysis
+
+    def device(self, device: int | None) -> DeviceAnalysis:
+        """The analysis of a device by its ordinal. Raises KeyError where the trace has no such device."""
+        for one in self.analysis.devices:
+            if one.result.device == device:
+                return one
+        raise KeyError(f"device {device}")
+
+    def lane(self, lane_id: int) -> Lane:
+        """Raises KeyError where there is no such lane."""
+        if not 0 <= lane_id < len(self.lanes):
+            raise KeyError(f"lane {lane_id}")
+        return self.lanes[lane_id]
+
+
+def prepared(
+    *,
+    group: str,
+    label: str,
+    kind: LaneKind,
+    start_ns: I64,
+    end_ns: I64,
+    category: U8,
+    source: Ids,
+    names: tuple[str, ...],
+    name_id: Ids,
+    depth: int = 0,
+    device: int | None = None,
+    stream: int | None = None,
+    thread: int | None = None,
+) -> Lane:
+    """A lane of the given ops, not yet numbered."""
+    return Lane(
+        id=-1,
+        group=group,
+        label=label,
+        kind=kind,
+        depth=depth,
+        device=device,
+        stream=stream,
+        thread=thread,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        category=category,
+        source=source,
+        names=names,
+        name_id=name_id,
+        reach_ns=(int(start_ns[0]), int(end_ns.max())) if len(start_ns) else (0, 0),
+        fills=fills(start_ns, end_ns, category),
+        brackets=brackets(start_ns, end_ns),
+    )
+
+
+def brackets(start_ns: I64, end_ns: I64) -> Brackets:
+    """Sort ops, given by start, into brackets of length."""
+    level = level_of(end_ns - start_ns)
+    counts = np.bincount(level, minlength=1)
+    order = np.argsort(level, kind="stable").astype(np.int32)
+    return Brackets(order, (0, *np.cumsum(counts).tolist()))
+
+
+def level_of(length_ns: I64) -> U8:
+    """The bracket of each length: a third of its binary exponent, read off its form as a float."""
+    exponent = (np.maximum(length_ns, 1).astype(np.float64).view(np.int64) >> 52) - 1023
+    levels: U8 = _LEVEL_OF_EXPONENT.take(exponent)
+    return levels
+
+
+def least_level(length_ns: int) -> int:
+    """The lowest bracket that may hold an op of that length or longer. It is above 0."""
+    return min((length_ns.bit_length() - 1) // 3, 19)

@@ -1,0 +1,143 @@
+"""Where most time is lost: the longest exposed copies and idle gaps, the costliest host stalls."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from overlapscope.analysis.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.host import find_blocking
+from overlapscope.base.words import clean
+from overlapscope.timeline import places
+from overlapscope.timeline.facts import duration
+from overlapscope.timeline.lane import Lanes
+from overlapscope.timeline.stalls import caused_by_each
+from overlapscope.trace.model import I64
+
+Subject = Literal["exposed-copy", "idle", "stall"]
+SUBJECTS: tuple[Subject, ...] = ("exposed-copy", "idle", "stall")
+MOST = 1_000
+"""Cases kept of each kind."""
+
+
+class _Case(NamedTuple):
+    device: int
+    """-1 for a stall."""
+    row: int
+    """The copy (of `Timeline.ops`), the gap (of `Timeline.idle`) or the call (of `Trace.runtime_calls`)."""
+    start_ns: int
+    end_ns: int
+    cost_ns: int
+    wait_ns: int
+    """What decides where nothing else does."""
+
+
+class _Ranking(NamedTuple):
+    of: int
+    """How many cases there are; the worst of them are kept."""
+    worst: list[_Case]
+
+
+_RANKED: WeakKeyDictionary[Lanes, dict[str, _Ranking]] = WeakKeyDictionary()
+
+
+def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
+    """The case of that number, 0 being the worst: `{"count", "ranked", "match"}`: how many there are, how many of them
+    can be asked for (`MOST` at most), and `{"lane", "row", "start", "end", "title"}`, or None where there are fewer.
+    The lead-in is left out, where nothing can be said.
+    """
+    known = _RANKED.setdefault(lanes, {})
+    if kind not in known:
+        known[kind] = _ranking(_FINDERS[kind](lanes))
+    count, cases = known[kind]
+    match = _match(lanes, kind, cases[number]) if 0 <= number < len(cases) else None
+    return {"count": count, "ranked": len(cases), "match": match}
+
+
+def _ranking(found: list[_Ranking]) -> _Ranking:
+    """One ranking of those of all devices."""
+    cases = [case for one in found for case in one.worst]
+    cases.sort(key=lambda one: (-one.cost_ns, -one.wait_ns, one.start_ns, one.device))
+    return _Ranking(sum(one.of for one in found), cases[:MOST])
+
+
+def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
+    start, end = case.start_ns - lanes.origin_ns, case.end_ns - lanes.origin_ns
+    if kind == "stall":
+        place = places.of_call(lanes, case.row)
+        name = clean(lanes.analysis.trace.runtime_calls.name(case.row))
+        cost = f"caused {duration(case.cost_ns)} of idle" if case.cost_ns else f"waited {duration(case.wait_ns)}"
+        title = f"{name}: {cost}"
+    elif kind == "idle":
+        longest, cause = _longest_piece(lanes.device(case.device), case.start_ns, case.end_ns)
+        place = places.piece_at(lanes, case.device, longest - lanes.origin_ns)
+        title = f"idle gap of {duration(case.cost_ns)}, mostly {cause}"
+    else:
+        place = places.of_gpu_op(lanes, case.device, case.row)
+        exposed = lanes.device(case.device).exposed
+        cause = COPY_CAUSES[exposed.cause[exposed.start_ns.searchsorted(case.start_ns)]]
+        name = clean(lanes.device(case.device).timeline.ops.name(case.row))
+        title = f"{name}: {duration(case.cost_ns)} exposed, {cause}"
+    return {"lane": place.lane, "row": place.row, "start": start, "end": end, "title": title}
+
+
+def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tuple[int, str]:
+    """Start and cause of the longest piece of an idle gap."""
+    idle = analysis.idle
+    first, last = (int(idle.start_ns.searchsorted(at)) for at in (start_ns, end_ns))
+    piece = first + int(np.argmax(idle.end_ns[first:last] - idle.start_ns[first:last]))
+    return int(idle.start_ns[piece]), str(IDLE_CAUSES[idle.cause[piece]])
+
+
+def _exposed_copies(lanes: Lanes) -> list[_Ranking]:
+    """Pieces of one copy that follow one another are one case."""
+    found = []
+    for one in lanes.analysis.devices:
+        exposed = one.exposed
+        rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
+        start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.copy[rows]
+        opens = np.ones(len(rows), np.bool_)
+        opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
+        first = np.flatnonzero(opens)
+        last = np.flatnonzero(np.roll(opens, -1))
+        found.append(_longest(one.result.device, copy[first], start[first], end[last]))
+    return found
+
+
+def _idle_gaps(lanes: Lanes) -> list[_Ranking]:
+    found = []
+    for one in lanes.analysis.devices:
+        gaps = one.timeline.idle
+        rows = np.flatnonzero(gaps.ends > one.timeline.judged_from_ns)
+        start = np.maximum(gaps.starts[rows], one.timeline.judged_from_ns)
+        found.append(_longest(one.result.device, rows, start, gaps.ends[rows]))
+    return found
+
+
+def _longest(device: int, row: I64, start: I64, end: I64) -> _Ranking:
+    length = end - start
+    kept = np.arange(len(row)) if len(row) <= MOST else np.argpartition(-length, MOST)[:MOST]
+    rows, starts, ends, costs = (column[kept].tolist() for column in (row, start, end, length))
+    return _Ranking(len(row), [_Case(device, *case, 0) for case in zip(rows, starts, ends, costs, strict=True)])
+
+
+def _stalls(lanes: Lanes) -> list[_Ranking]:
+    """Blocking calls; of those that caused nothing only the ones that reach behind the lead-in."""
+    trace = lanes.analysis.trace
+    calls, caused = trace.runtime_calls, caused_by_each(lanes)
+    judged = min((one.timeline.judged_from_ns for one in lanes.analysis.devices), default=None)
+    rows = find_blocking(trace).row
+    if judged is not None:
+        rows = rows[(caused[rows] > 0) | (calls.end_ns[rows] > judged)]
+    wait = calls.end_ns[rows] - calls.start_ns[rows]
+    order = np.lexsort((-wait, -caused[rows]))[:MOST]
+    count, rows, wait = len(rows), rows[order], wait[order]
+    columns = (rows, calls.start_ns[rows], calls.end_ns[rows], caused[rows], wait)
+    row, start, end, cost, waited = (column.tolist() for column in columns)
+    return [_Ranking(count, [_Case(-1, *case) for case in zip(row, start, end, cost, waited, strict=True)])]
+
+
+_FINDERS = {"exposed-copy": _exposed_copies, "idle": _idle_gaps, "stall": _stalls}

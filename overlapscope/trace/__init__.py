@@ -1,0 +1,1 @@
+"""The Trace: what a profiler recorded, as columns; and what its names mean."""

@@ -1,0 +1,372 @@
+"""The Trace: what a profiler recorded, as columns.
+
+All times are integer nanoseconds since the epoch of the recording (absolute where the source knows it).
+Intervals are half-open `[start_ns, end_ns)`. Every table is sorted by start and, within equal starts,
+longest first, so that a parent stands before its children.
+
+A table's columns are numpy arrays of equal length; each docstring says its unit and what -1 means.
+Strings are stored once in `names`; a `name_id` column indexes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+F64 = NDArray[np.float64]
+I8 = NDArray[np.int8]
+Bool = NDArray[np.bool_]
+Index = NDArray[np.intp]
+
+
+_DTYPES: dict[Any, type] = {"I64": np.int64, "I32": np.int32, "I8": np.int8, "F64": np.float64}
+"""Types of columns, by how the tables below spell them."""
+
+
+class Kind(IntEnum):
+    """What a GPU op does (`docs/concepts.md`)."""
+
+    COMPUTE = 0
+    COMM = 1
+    H2D = 2
+    D2H = 3
+    OTHER = 4
+
+
+class Memory(IntEnum):
+    """Where one side of a copy lives. `UNKNOWN` where the profiler does not say (ROCm, XPU)."""
+
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+    DEVICE = 3
+    MANAGED = 4
+    ARRAY = 5
+
+
+class Sync(IntEnum):
+    """The kind of a synchronisation record."""
+
+    STREAM_WAIT_EVENT = 0
+    EVENT = 1
+    STREAM = 2
+    CONTEXT = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
+class Table:
+    """Columns every table has. `len(table)` is the number of rows."""
+
+    names: tuple[str, ...]
+    """The trace's string table; shared, not a column."""
+    start_ns: I64
+    end_ns: I64
+    name_id: I32
+    place: I32 = field(kw_only=True)
+    """The event's place in the source's list of events, for those who look it up there."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} rows)"
+
+    @classmethod
+    def empty(cls, names: tuple[str, ...]) -> Self:
+        """A table of no rows."""
+        return cls(names, **{f.name: np.empty(0, _DTYPES[f.type]) for f in fields(cls) if f.name != "names"})
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def name(self, row: int) -> str:
+        name: str = self.names[int(self.name_id[row])]
+        return name
+
+    def named(self, judge: Callable[[str], bool]) -> Bool:
+        """Which rows' names pass; each distinct name is judged once."""
+        passes = np.zeros(len(self.names), np.bool_)
+        passes[self.name_id] = True
+        for name_id in np.flatnonzero(passes).tolist():
+            passes[name_id] = judge(self.names[name_id])
+        rows: Bool = passes[self.name_id]
+        return rows
+
+    def take(self, rows: Index | Bool) -> Self:
+        """The table of the given rows (an index array or a boolean mask)."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "names"}
+        return replace(self, **columns)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A data frame with one row per row, names and enumerations spelled out, -1 kept as it is."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
+        for f in fields(self):
+            if f.name == "names":
+                continue
+            values = getattr(self, f.name)
+            if f.name == "name_id":
+                columns["name"] = pd.Categorical.from_codes(values, categories=pd.Index(self.names))
+            elif (labels := f.metadata.get("labels")) is not None:
+                words = pd.Index([member.name.lower() for member in labels])
+                columns[f.name] = pd.Categorical.from_codes(values, categories=words)
+            else:
+                columns[f.name] = values
+        return pd.DataFrame(columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GpuOps(Table):
+    """Kernels, copies and memsets."""
+
+    kind: I8 = field(metadata={"labels": Kind})
+    device: I32
+    """Device ordinal; -1 where the source names none."""
+    stream: I32
+    """Stream id within the device; 0 is a stream; -1 where the source names none."""
+    correlation: I64
+    """Joins the op to the runtime call that launched it; -1 where missing. Not unique: a graph launch
+    has one correlation for all its ops."""
+    launch: I64
+    """Row in `Trace.runtime_calls` of the launching call; -1 where it was not recorded."""
+    bytes: I64
+    """Bytes moved; -1 where not a memory operation or not recorded."""
+    source_kind: I8 = field(metadata={"labels": Memory})
+    target_kind: I8 = field(metadata={"labels": Memory})
+    stated_gb_per_s: F64
+    """Bandwidth of a memory operation by the profiler's own account; -1 where it gives none. Figures here come from
+    `bytes` and the times instead."""
+
+    @property
+    def is_copy(self) -> Bool:
+        """Which ops are copies between host and device."""
+        copies: Bool = (self.kind == Kind.H2D) | (self.kind == Kind.D2H)
+        return copies
+
+    @property
+    def host_memory(self) -> I8:
+        """Where the host's side of each copy lives; of other ops, their target."""
+        return np.where(self.kind == Kind.H2D, self.source_kind, self.target_kind)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HostEvents(Table):
+    """CPU ops, `record_function` annotations, Python frames and profiler overhead, by thread."""
+
+    thread: I64
+    """Operating-system thread id as recorded; -1 where unknown. Not necessarily positive or unique
+    across processes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RuntimeCalls(HostEvents):
+    """Calls into the device runtime or driver."""
+
+    correlation: I64
+    """-1 where missing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Syncs(Table):
+    """Synchronisation records (`cuda_sync`, `xpu_sync`): never work, always waiting."""
+
+    kind: I8 = field(metadata={"labels": Sync})
+    device: I32
+    stream: I32
+    """The stream that waits (stream wait) or is waited for (stream sync); -1 for none."""
+    correlation: I64
+    """The runtime call that asked for it; -1 where missing."""
+    event: I64
+    """Id of the event waited for; -1 where not recorded."""
+    source_stream: I32
+    """The stream the event was recorded on; -1 where not recorded (CUDA 13)."""
+    source_device: I32
+    """The device of that stream; -1 where not recorded."""
+    record_correlation: I64
+    """Correlation of the call that recorded the event; -1 where not recorded (CUDA 13)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceAnnotations(Table):
+    """`record_function` ranges as the profiler copied them to the device's lanes: never work."""
+
+    device: I32
+    stream: I32
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Collectives(Table):
+    """What communication kernels say of their collective: one row for each kernel that says anything.
+
+    `start_ns` and `end_ns` are the kernel's, `name_id` is the collective's name (`allreduce`). The keys are those of
+    PyTorch's `ParamCommsUtils.cpp`.
+    """
+
+    device: I32
+    stream: I32
+    correlation: I64
+    """That of the kernel's row in `Trace.gpu_ops`."""
+    group: I32
+    """Name of the process group, as a row of `names`; -1 where missing."""
+    ranks: I32
+    """The group's ranks as text (`[0, 1]`; PyTorch shortens long lists), as a row of `names`; -1 where missing."""
+    group_size: I32
+    """-1 where missing."""
+    elements_in: I64
+    """-1 where missing."""
+    elements_out: I64
+    """-1 where missing."""
+    dtype: I32
+    """As a row of `names`; -1 where missing."""
+    sequence: I64
+    """Number of the collective within its group; -1 where missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was wrong with the source, and what reading it cost. All zero for a clean file."""
+
+    truncated: bool = False
+    """The file ends before its JSON does, or its packing is broken; `examples` says which."""
+    lost_bytes: int = 0
+    """Bytes of the source that hold no readable event."""
+    lost_events: int = 0
+    """Events that could not be read at all."""
+    repaired_events: int = 0
+    """Events that were not valid JSON or held values of the wrong type, and were read all the same."""
+    impossible_times: int = 0
+    """Events of any table left out because their time is negative, absurd or missing."""
+    impossible_by: dict[str, int] = field(default_factory=dict)
+    """The same by the part of the recording that they belong to (`overlapscope.trace.lost`)."""
+    impossible_sizes: dict[str, int] = field(default_factory=dict)
+    """GPU ops whose size is taken as unknown, as no copy moves so much in its time, likewise by part."""
+    examples: tuple[str, ...] = ()
+    """Up to three short descriptions, for the person who looks into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSteps:
+    """Steps that were timed while nothing was recorded, in order. Empty where none were."""
+
+    host_ns: tuple[int, ...] = ()
+    """From mark to mark, by the host's clock."""
+    device_ns: tuple[int, ...] = ()
+    """Between CUDA events recorded at the marks on the current stream; empty without a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSteps:
+    """Steps that the recorder timed right before and right behind the recording (`docs/recording.md`)."""
+
+    before: TimedSteps = TimedSteps()
+    after: TimedSteps = TimedSteps()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Trace:
+    """One process' recording.
+
+    Build it with a source (`overlapscope.load`), not by hand.
+    """
+
+    source: str
+    """Where it came from: a path as the user gave it."""
+    names: tuple[str, ...]
+    gpu_ops: GpuOps
+    runtime_calls: RuntimeCalls
+    cpu_ops: HostEvents
+    annotations: HostEvents
+    """`record_function` ranges on the host, `ProfilerStep#N` among them."""
+    python_frames: HostEvents
+    """Empty unless recorded with stacks."""
+    overheads: HostEvents
+    """Time the profiler itself took."""
+    syncs: Syncs
+    """Empty unless recorded with sync events."""
+    device_annotations: DeviceAnnotations
+    collectives: Collectives
+    device_names: dict[int, str]
+    """Ordinal to product name, for the devices the source lists."""
+    rank: int | None = None
+    world_size: int | None = None
+    start_ns: int = -1
+    """When recording began; -1 where the source does not say."""
+    end_ns: int = -1
+    """When recording ended; -1 where the source does not say."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions the source states, e.g. `cuda_runtime`."""
+    flags: dict[str, bool] = field(default_factory=dict)
+    """What the source says of how it was recorded, e.g. `record_shapes`."""
+    damage: Damage = field(default_factory=Damage)
+    warm_up_steps: int = 0
+    """How many of the first steps were recorded only for the pipeline to fill, and must not be judged."""
+    base_ns: int = 0
+    """What was added to the file's own times, to write such times again."""
+    predicted_by: tuple[str, ...] | None = None
+    """The changes with which `overlapscope whatif` predicted it; None for a recording."""
+    plain_steps: PlainSteps = field(default_factory=PlainSteps)
+    """What a step takes while nothing is recorded, as far as the recorder timed it."""
+
+    def __repr__(self) -> str:
+        return f"Trace({self.source!r}, rank={self.rank}, {len(self.gpu_ops):,} GPU ops)"
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Devices that did anything, in ascending order."""
+        # Ordinals are small, and -1 is one of them.
+        return tuple((np.flatnonzero(np.bincount(self.gpu_ops.device + 1)) - 1).tolist())
+
+    def select(
+        self,
+        *,
+        device: int | None = None,
+        stream: int | None = None,
+        step: str | None = None,
+        range: str | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> Trace:
+        """The same trace with only the GPU ops that match every given criterion.
+
+        `step` and `range` are annotation names and select the ops launched from inside them on the
+        host; `start_ns` and `end_ns` select ops that run at any moment of `[start_ns, end_ns)`. Host tables
+        are kept whole, so that causes can still be found.
+
+        Raises KeyError where no annotation has the given name.
+        """
+        ops = self.gpu_ops
+        keep = np.ones(len(ops), dtype=np.bool_)
+        if device is not None:
+            keep &= ops.device == device
+        if stream is not None:
+            keep &= ops.stream == stream
+        for name in (step, range):
+            if name is not None:
+                keep &= self._launched_in(name)
+        if start_ns is not None:
+            keep &= (ops.end_ns > start_ns) | (ops.start_ns >= start_ns)
+        if end_ns is not None:
+            keep &= ops.start_ns < end_ns
+        return replace(self, gpu_ops=ops.take(keep))
+
+    def _launched_in(self, annotation: str) -> Bool:
+        if annotation not in self.names:
+            raise KeyError(annotation)
+        mine = self.annotations.name_id == self.names.index(annotation)
+        if not mine.any():
+            raise KeyError(annotation)
+        ops = self.gpu_ops
+        launched = ops.launch >= 0
+        at = np.where(launched, self.runtime_calls.start_ns[ops.launch], 0) if launched.any() else ops.start_ns
+        inside = np.zeros(len(ops), dtype=np.bool_)
+        for start, end in zip(self.annotations.start_ns[mine], self.annotations.end_ns[mine], strict=True):
+            inside |= (at >= start) & (at < end)
+        return inside & launched

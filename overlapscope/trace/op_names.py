@@ -1,0 +1,153 @@
+"""What a GPU op is, judged by its category and then by its name. Nothing else in the package reads op names
+so.
+
+The functions are pure and meant to be called once for each distinct name, not for each event.
+
+Facts come from kineto's sources: `memcpyKindString` and `memoryKindString` (`cupti_strings.cpp`) for CUDA,
+`getGpuActivityKindString` (`RocprofActivity_inl.h`) for ROCm, `memcpyName` (`plugin/xpupti`) for XPU, and
+`ActivityType.h` for categories. First releases of kineto wrote the categories `Kernel`, `Memcpy`, `Memset`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from overlapscope.trace.model import Kind, Memory
+
+_KERNEL = frozenset({"kernel", "concurrent_kernel", "mtia_ccp_events"})
+_COPY = frozenset({"gpu_memcpy", "memcpy"})
+_FILL = frozenset({"gpu_memset", "memset"})
+
+GPU_CATEGORIES = _KERNEL | _COPY | _FILL
+"""Lower-case categories of events that are GPU ops."""
+
+_MEMORY = {
+    "pageable": Memory.PAGEABLE,
+    "pinned": Memory.PINNED,
+    "device": Memory.DEVICE,
+    "device static": Memory.DEVICE,
+    "array": Memory.ARRAY,
+    "managed": Memory.MANAGED,
+    "managed static": Memory.MANAGED,
+    "shared": Memory.MANAGED,
+}
+_ON_HOST = frozenset({Memory.PAGEABLE, Memory.PINNED})
+_ON_DEVICE = frozenset({Memory.DEVICE, Memory.ARRAY})
+
+# "H", "M" (XPU: system memory of unknown kind) and "A" (a CUDA array, which lives on the device).
+_DIRECTION = {
+    **dict.fromkeys(("htod", "htoa", "h2d", "m2d"), Kind.H2D),
+    **dict.fromkeys(("dtoh", "atoh", "d2h", "d2m"), Kind.D2H),
+}
+_KNOWN_DIRECTION = re.compile(r"[A-Z](?:to|2)[A-Z]", re.IGNORECASE)
+_COPY_NAME = re.compile(r"\s*(?:memcpy|copy)\s+(\S+)", re.IGNORECASE)
+_SIDES = re.compile(r"\((.+?)\s*->\s*(.+)\)\s*$")
+
+# ROCm 7.1 records copies as kernels, under the name of the transfer or of the blit kernel that does it.
+_TRANSFER = re.compile(r"(?:MEMORY_COPY_|Copy)(Host|Device)_?To_?(Host|Device)$", re.IGNORECASE)
+_BLIT = re.compile(r"__amd_rocclr_(?:copy|fill)|FillBuffer$")
+
+# Libraries whose kernels do nothing but communicate. Matched against the qualified name without template
+# arguments.
+_COMM_LIBRARY = re.compile(
+    r"""
+      (?<![a-z]) nccl (?:sym[a-z]*)? (?:dev)? kernel      # NCCL, RCCL; symmetric kernels since NCCL 2.27
+    | (?<![a-z]) nccl_? (?:all|reduce|broadcast|send|recv)
+    | (?<![a-z]) rccl | msccl                             # RCCL, MSCCL, MSCCL++
+    | oneccl | oneapi::ccl | (?<![a-z]) ccl:: | (?<![a-z]) hccl
+    | nvshmem | roc_?shmem | (?<![a-z]) ishmem
+    | deep_ep:: | userbuffers_                            # DeepEP; Transformer Engine's user buffers
+    | symmetric_memory::
+    | quick_?reduce::
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# Collectives written by hand: vLLM, sglang, aiter `cross_device_reduce_*`; TensorRT-LLM
+# `oneShotAllReduceKernel`, `allreduce_fusion_kernel_*`; PyTorch symmetric memory
+# `one_shot_all_reduce_kernel`, `multimem_all_gather_kernel`. A reduction across the threads of a block or
+# warp is called an all-reduce as well, and is compute.
+_COLLECTIVE = re.compile(
+    r"""
+      cross_device_reduce
+    | (?<!warp)(?<!block)(?<!quad)(?<!thread)(?<!warp_)(?<!block_)(?<!quad_)(?<!thread_) all_?reduce
+    | all_?gather | reduce_?scatter | all_?to_?all
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_JUDGED = 2048
+"""Characters of a name that are looked at: what an op is stands before its template arguments, which may be long."""
+
+# torch.compile names a fused kernel after the ops it replaces, a collective's output among them.
+_GENERATED = re.compile(r"triton_[a-z]{2,4}_fused")
+
+
+def kind(category: str, name: str) -> Kind:
+    """The kind of a GPU op.
+
+    `category` is the event's `cat` in any case; one that is no GPU category counts as a kernel's.
+    """
+    category, name = category.lower(), name[:_JUDGED]
+    if category in _FILL:
+        return Kind.OTHER
+    if category in _COPY:
+        return _copy_kind(name)
+    return _kernel_kind(name)
+
+
+def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
+    """Where a copy reads and writes: (source, target). Both UNKNOWN for what is no copy.
+
+    `Host` (ROCm) and `MEMORY(Unknown)` (XPU) say neither pinned nor pageable, so they are UNKNOWN.
+    """
+    if category.lower() not in _COPY:
+        return Memory.UNKNOWN, Memory.UNKNOWN
+    sides = _SIDES.search(name[:_JUDGED])
+    if sides is None:
+        return Memory.UNKNOWN, Memory.UNKNOWN
+    source, target = (_MEMORY.get(side.strip().lower(), Memory.UNKNOWN) for side in sides.groups())
+    return source, target
+
+
+def _copy_kind(name: str) -> Kind:
+    transfer = _TRANSFER.match(name)
+    if transfer is not None:
+        return _transfer_kind(*transfer.groups())
+    direction = _COPY_NAME.match(name)
+    if direction is not None and _KNOWN_DIRECTION.fullmatch(direction[1]):
+        return _DIRECTION.get(direction[1].lower(), Kind.OTHER)
+    # kineto writes `<unknown>` for a direction it does not know; the memory kinds may still tell.
+    source, target = memory_kinds("gpu_memcpy", name)
+    if source in _ON_HOST and target in _ON_DEVICE:
+        return Kind.H2D
+    if source in _ON_DEVICE and target in _ON_HOST:
+        return Kind.D2H
+    return Kind.OTHER
+
+
+def _kernel_kind(name: str) -> Kind:
+    transfer = _TRANSFER.match(name)
+    if transfer is not None:
+        return _transfer_kind(*transfer.groups())
+    if _BLIT.match(name):
+        return Kind.OTHER
+    if _GENERATED.match(name):
+        return Kind.COMPUTE
+    base = _base_name(name)
+    if _COMM_LIBRARY.search(base) or _COLLECTIVE.search(base):
+        return Kind.COMM
+    return Kind.COMPUTE
+
+
+def _transfer_kind(source: str, target: str) -> Kind:
+    match source.lower(), target.lower():
+        case "host", "device":
+            return Kind.H2D
+        case "device", "host":
+            return Kind.D2H
+    return Kind.OTHER
+
+
+def _base_name(name: str) -> str:
+    """A kernel's qualified name without return type, template arguments and parameters."""
+    name = name.replace("(anonymous namespace)", "anonymous").removeprefix("void ")
+    return re.split(r"[<(]", name, maxsplit=1)[0]
