@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 import overlapscope as ov
-from overlapscope.report import model as reports
 from overlapscope.commands import main
 from overlapscope.errors import ConfigError, UnreadableTrace, UsageError
 from overlapscope.pytest_plugin import _file_name, assert_overlap, overlap
 from overlapscope.reading.samples import sample_traces
+from overlapscope.report import model as reports
 from tests.pytest_runs import OPTIONS, PLUGIN, output
 
 ROOT = Path(__file__).parents[1]
