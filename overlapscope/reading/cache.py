@@ -40,6 +40,7 @@ _BLOCK_BYTES = 1 << 20
 _BESIDES = (
     "base/intervals.py",
     "base/marks.py",
+    "base/words.py",
     "trace/lost.py",
     "trace/model.py",
     "trace/op_names.py",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from overlapscope.base.words import listed
 from overlapscope.reading.cache_folder import FOLDER_VARIABLE, Folder, default_folder, limit_bytes
 
 _PACKAGES = ("pyarrow", "xxhash")
@@ -72,11 +73,10 @@ def _missing(packages: dict[str, str | None]) -> str | None:
     missing = [name for name, version in packages.items() if version is None]
     if not missing:
         return None
-    what = " and ".join(missing)
     verb = "is" if len(missing) == 1 else "are"
     # Without pyarrow, what is there already can still be read.
     nothing = "Nothing new" if missing == ["pyarrow"] else "Nothing"
-    return f"{nothing} is kept: {what} {verb} not installed; pip install 'overlapscope[cache]'."
+    return f"{nothing} is kept: {listed(missing)} {verb} not installed; pip install 'overlapscope[cache]'."
 
 
 def _no_place(path: Path | None) -> str | None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.base.words import duration
 from overlapscope.prediction.program import replayed_unasked
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import duration
 from overlapscope.rules.finding import CostFrom, Draft, Fixes
 from overlapscope.rules.rule import Rule
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.words import duration, listed, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import duration, first, listed, name, share, spread
+from overlapscope.rules._text import first, name, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 

@@ -9,8 +9,9 @@ import numpy as np
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.words import duration, plural, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread, streams
+from overlapscope.rules._text import first, spread, streams
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 
@@ -36,7 +37,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     yield Draft(
         title=f"Copies on the compute stream are exposed for {duration(mine.time_ns)} "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"{counted(len(mine.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
+        detail=f"{plural(len(mine.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
         f"compute of the same stream, so neither could run beside the other.{more}{spread(places)}",
         advice="Issue the copies on a stream of their own (with torch.cuda.stream(copy_stream): "
         "target.copy_(source, non_blocking=True), from pinned memory), one step ahead of their use. Let the "

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.base.words import duration, plural, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
+from overlapscope.rules._text import first, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 
@@ -23,7 +24,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     yield Draft(
         title=f"The GPU is idle for {duration(mine.time_ns)} waiting for the DataLoader "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"In {counted(len(mine.start_ns), 'gap')} the launching thread was inside "
+        detail=f"In {plural(len(mine.start_ns), 'gap')} the launching thread was inside "
         f"the DataLoader's next while the GPU had nothing left to do.{seen}{spread(places)}",
         advice=(
             "Let worker processes make the batches: DataLoader(num_workers=4 or more, "

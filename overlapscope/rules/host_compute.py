@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.base.words import duration, plural, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
+from overlapscope.rules._text import first, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 
@@ -20,7 +21,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     yield Draft(
         title=f"The GPU is idle for {duration(mine.time_ns)} while the host does other work "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"In {counted(len(mine.start_ns), 'gap')} the launching thread ran CPU ops "
+        detail=f"In {plural(len(mine.start_ns), 'gap')} the launching thread ran CPU ops "
         f"or Python between two launches and neither launched nor waited.{spread(places)}",
         advice="Move the work out of the launching thread (a DataLoader worker, a thread for logging or "
         "checkpoints), do it less often, do it on the GPU, or do it right after launching a long stretch of "

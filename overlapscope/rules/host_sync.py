@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.base.words import duration, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import duration, first, share, spread
+from overlapscope.rules._text import first, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.base.words import duration, plural, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
+from overlapscope.rules._text import first, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 
@@ -69,7 +70,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         )
         yield Draft(
             title=f"{reason.title} {duration(mine.time_ns)} ({share(mine.time_ns, found.judged_ns)} of the span)",
-            detail=f"{counted(len(mine.copies), 'copy')} {reason.seen} (cause {reason.cause}).{doubt}{spread(places)}",
+            detail=f"{plural(len(mine.copies), 'copy')} {reason.seen} (cause {reason.cause}).{doubt}{spread(places)}",
             advice=reason.advice,
             bound_ns=mine.time_ns,
             where=first(places),

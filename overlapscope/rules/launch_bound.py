@@ -10,8 +10,9 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import cut
+from overlapscope.base.words import duration, plural, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
+from overlapscope.rules._text import first, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import Kind
@@ -34,8 +35,8 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     yield Draft(
         title=f"The GPU is idle for {duration(mine.time_ns)} because launches cannot keep up "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"In {counted(len(mine.start_ns), 'gap')} the next op began as soon as it was launched, and "
-        f"the host was launching without a pause. {counted(len(kernels), 'compute kernel')} "
+        detail=f"In {plural(len(mine.start_ns), 'gap')} the next op began as soon as it was launched, and "
+        f"the host was launching without a pause. {plural(len(kernels), 'compute kernel')} "
         f"ran{typical}.{inflated}{spread(places)}",
         advice="Launch less often: torch.compile(model) fuses small kernels, "
         "torch.compile(mode='reduce-overhead') or torch.cuda.graph replays a whole step with one launch; "

@@ -10,8 +10,9 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
+from overlapscope.base.words import duration, listed, plural, share
 from overlapscope.rules._claims import Claims, copies_in, streams_of
-from overlapscope.rules._text import counted, duration, first, listed, share, streams
+from overlapscope.rules._text import first, streams
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import Kind
@@ -52,7 +53,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         title=f"Uploads and downloads take turns: {duration(cost)} ({share(cost, found.judged_ns)} of the span) could "
         "run both ways at once",
         detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, both at once "
-        f"for {duration(both)}, and the direction changed {counted(turns, 'time')}. {reason} The link "
+        f"for {duration(both)}, and the direction changed {plural(turns, 'time')}. {reason} The link "
         "carries both directions at once, if a little more slowly than one. Counted is only copy time that "
         "no compute can hide (cause no-compute), so no other finding but slow-link counts it too.",
         advice="Use one stream for uploads and another for downloads, joined with compute by events: while "

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.base.words import duration, percent, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import duration, share
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.lost import FIGURES
@@ -32,7 +32,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     if longest[0] == "compute":
         title = (
             f"Copies run beside compute: {duration(overlap.hidden_copy_ns)} of {duration(overlap.copy_ns)} "
-            f"are hidden, overlap efficiency {efficiency:.1f} %"
+            f"are hidden, overlap efficiency {percent(efficiency)}"
         )
         left = found.matters(found.buckets.exposed_copy_ns)
         advice = (
@@ -44,7 +44,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         exposed = found.buckets.exposed_copy_ns
         title = (
             f"The {longest[0][:3]} link sets the pace: copies overlap as far as they can (efficiency "
-            f"{efficiency:.1f} %), {duration(exposed)} remain exposed"
+            f"{percent(efficiency)}), {duration(exposed)} remain exposed"
         )
         advice = (
             "No order of the same work is much faster. Move less: lower precision for what is copied, keep "
@@ -68,8 +68,8 @@ RULE = Rule(
     meaning="Compute, uploads and downloads can run side by side. The best any order can reach is that only "
     "the longest of the three shows. This finding says that the program is close to that, and which of the "
     "three sets the pace: if it is a copy direction, only moving less helps.",
-    computation=f"Fires at an overlap efficiency of {GOOD_PCT:.0f} % or more, (serial - busy) / (serial - "
-    "ideal) without the lead-in, where copies take at least 1 % of the span. Costs nothing.",
+    computation=f"Fires at an overlap efficiency of {GOOD_PCT:.0f}% or more, (serial - busy) / (serial - "
+    "ideal) without the lead-in, where copies take at least 1% of the span. Costs nothing.",
     wrong="""import torch
 
 batch = torch.randn(1 << 24, pin_memory=True)

@@ -10,8 +10,9 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.base.intervals import I64
+from overlapscope.base.words import duration, plural, share, size
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, size, spread
+from overlapscope.rules._text import first, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import GpuOps, Kind, Memory
@@ -29,7 +30,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     yield Draft(
         title=f"Copies of pageable memory account for {duration(mine.time_ns)} "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"{counted(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{_speeds(ops, copies)}, "
+        detail=f"{plural(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{_speeds(ops, copies)}, "
         f"were exposed for {duration(mine.exposed_ns)}, and the GPU was idle for {duration(mine.idle_ns)} "
         "because of them. The driver stages such a copy through a buffer of its own: the call blocks even "
         "with non_blocking=True, and the copy is slower. The cost is the exposed time plus the idle time "

@@ -8,8 +8,9 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.words import duration, plural, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
+from overlapscope.rules._text import first, spread
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 
@@ -23,7 +24,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     locking = behind[call_kinds.pins(calls)[behind]]
     took = int((calls.end_ns[locking] - calls.start_ns[locking]).sum())
     places = mine.places(analysis.trace)
-    locked = f" {counted(len(locking), 'call')} that page-lock memory took {duration(took)}." if len(locking) else ""
+    locked = f" {plural(len(locking), 'call')} that page-lock memory took {duration(took)}." if len(locking) else ""
     yield Draft(
         title=f"The GPU is idle for {duration(mine.time_ns)} while the host pins memory "
         f"({share(mine.time_ns, found.judged_ns)} of the span)",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.base.words import listed
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.finding import Draft, Fixes, Severity
 from overlapscope.trace.lost import CAUSES, Part
@@ -47,6 +48,6 @@ class Rule:
         if not self.fixes:
             return "No replay can tell what the fix saves: the cost is the bound."
         sets = [f"`{' + '.join(fix).replace('{call}', 'CALL')}`" for fix in self.fixes]
-        said = sets[0] if len(sets) == 1 else f"the best of {', '.join(sets[:-1])} and {sets[-1]}"
-        how = f"The recording is replayed with {said} (`overlapscope whatif`)"
+        best = "the best of " if len(sets) > 1 else ""
+        how = f"The recording is replayed with {best}{listed(sets)} (`overlapscope whatif`)"
         return f"{how}; where that cannot be done, the cost is the bound."

@@ -12,8 +12,8 @@ from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import I64, cut, total
+from overlapscope.base.words import duration, listed, plural, share
 from overlapscope.rules._claims import Claims, streams_of
-from overlapscope.rules._text import counted, duration, listed, share
 from overlapscope.rules.finding import Draft
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import Kind
@@ -51,7 +51,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
     )
     if reason == _EVENT:
         yield Draft(
-            title=f"Event waits make {counted(len(busy), 'compute stream')} take turns: up to "
+            title=f"Event waits make {plural(len(busy), 'compute stream')} take turns: up to "
             f"{duration(possible)} ({share(possible, found.judged_ns)} of the span)",
             detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
             "cost is what would be saved if all ran beside the longest stream: it needs work that does not "
@@ -73,7 +73,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         )
         yield Draft(
             severity="info",
-            title=f"{counted(len(busy), 'compute stream')} run one after the other: "
+            title=f"{plural(len(busy), 'compute stream')} run one after the other: "
             + ("each kernel fills the GPU" if full else "the host launches them one after the other"),
             detail=seen + why,
             advice=(
@@ -146,7 +146,7 @@ RULE = Rule(
     meaning="Streams allow kernels to run side by side, but do not make them. Kernels large enough to fill "
     "every multiprocessor run one after the other on any number of streams: then nothing is lost, and this "
     "finding only says so. If event waits order the streams, work that could run side by side may not.",
-    computation="Fires where at least two streams have 10 % of the compute each, and together they took as "
+    computation="Fires where at least two streams have 10% of the compute each, and together they took as "
     "long as one after the other would have (a kernel's time alone is taken from its shortest run). Where "
     "work passes between streams: an event wait from the other stream's op, or launched in time and queued, "
     "or launched late. Only event waits are a warning, with all compute outside the longest stream as the "

@@ -74,11 +74,11 @@ def bucket_bar(section: Section, device: Device) -> str:
         if not ns:
             continue
         color = f"var(--{variable(bucket_color(word))})"
-        title = f"{word}: {section.unit.text(ns)} ({part} %)"
+        title = f"{word}: {section.unit.text(ns)} ({part}%)"
         drawn.append(f'<span style="flex:{ns} 0 0;background:{color}" title="{escape(title)}"></span>')
         key.append(
             f'<li><i style="background:{color}"></i>{escape(word)} <b>{escape(section.unit.text(ns))}</b> '
-            f'<span class="muted">{escape(part)} %</span></li>'
+            f'<span class="muted">{escape(part)}%</span></li>'
         )
     return f'<div class="bar" aria-hidden="true">{"".join(drawn)}</div><ul class="key">{"".join(key)}</ul>'
 
