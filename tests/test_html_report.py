@@ -26,10 +26,10 @@ from overlapscope.report.model import build
 from overlapscope.report.page import Page
 from overlapscope.rules import all_rules
 from overlapscope.timeline import Lanes
+from overlapscope.timeline.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
 from overlapscope.trace.model import Kind, Trace
 from overlapscope.views.html import report as html_report
 from overlapscope.views.html.document import changes
-from overlapscope.views.html.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
 from tests.helpers import MS, US, Host, Op, make_trace
 
 TRACES = Path(__file__).parents[1] / "traces"

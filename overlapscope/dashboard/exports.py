@@ -15,8 +15,8 @@ from overlapscope.dashboard.place import Place, parse
 from overlapscope.errors import OverlapscopeError
 from overlapscope.export import annotated
 from overlapscope.report.page import Page
+from overlapscope.timeline.tiles import Span
 from overlapscope.views.html import report as html_report
-from overlapscope.views.html.tiles import Span
 
 
 def register(server: flask.Flask, library: Library) -> None:

@@ -13,8 +13,8 @@ from overlapscope.rules import all_rules
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.timeline import Lanes
+from overlapscope.timeline.tiles import Span, around
 from overlapscope.views.html.parts import paragraphs
-from overlapscope.views.html.tiles import Span, around
 
 
 @dataclass(frozen=True, slots=True)

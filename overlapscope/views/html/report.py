@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from overlapscope.analysis.device import DeviceAnalysis
@@ -17,17 +16,16 @@ from overlapscope.report.page import Page, Section
 from overlapscope.report.verdict import judge
 from overlapscope.rules import costliest_first
 from overlapscope.rules.finding import Finding
-from overlapscope.timeline import Lanes
+from overlapscope.timeline import Lanes, browser
+from overlapscope.timeline.tiles import BUDGET_BYTES, Span, pyramids
 from overlapscope.views.html import document
 from overlapscope.views.html.charts import Titled, of_all, of_section
 from overlapscope.views.html.document import Document
 from overlapscope.views.html.findings import Target, findings
 from overlapscope.views.html.parts import bucket_bar, figures, level, panel, table
-from overlapscope.views.html.tiles import BUDGET_BYTES, Span, pyramids
 
 _NARROW = 3
 """Tables of so many columns stand beside one another."""
-_TIMELINE_SCRIPTS = "timeline_*.js"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,8 @@ def render(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> str:
             body=body,
             charts=charts,
             data={"timelines": _timelines(traces, view), "palettes": [palette(False), palette(True)]},
-            scripts=[*_timeline_assets(_TIMELINE_SCRIPTS), document.asset("report.js")],
-            styles=[*_timeline_assets("timeline*.css"), document.asset("report.css")],
+            scripts=[*map(browser.text, browser.scripts()), document.asset("report.js")],
+            styles=[browser.text(browser.STYLE), document.asset("report.css")],
         )
     )
 
@@ -225,15 +223,3 @@ def _first_view(trace: _Trace, lanes: Lanes, asked: Span | None) -> Span:
         return Span(lanes.start_ns, lanes.end_ns)
     origin = lanes.origin_ns
     return Span(min(one.start_ns for one in windows) - origin, max(one.end_ns for one in windows) - origin)
-
-
-def _timeline_assets(pattern: str) -> list[str]:
-    """The dashboard's own files, without what ties them to Dash."""
-    directory = files("overlapscope").joinpath("dashboard", "assets")
-    first, _, last = pattern.partition("*")
-    names = sorted(
-        one.name
-        for one in directory.iterdir()
-        if one.name.startswith(first) and one.name.endswith(last) and one.name != "timeline_mount.js"
-    )
-    return [directory.joinpath(name).read_text(encoding="utf-8") for name in names]
