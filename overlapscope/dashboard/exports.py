@@ -17,7 +17,7 @@ from overlapscope.export import annotated
 from overlapscope.render import html
 from overlapscope.report.page import Page
 from overlapscope.timeline.file import document
-from overlapscope.views.html.tiles import Span
+from overlapscope.timeline.tiles import Span
 
 
 def register(server: flask.Flask, library: Library) -> None:

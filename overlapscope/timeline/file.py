@@ -4,7 +4,6 @@ charts and tables."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 
 from overlapscope.base.words import clean
 from overlapscope.documents import model
@@ -14,8 +13,8 @@ from overlapscope.report import tables
 from overlapscope.report.page import Page
 from overlapscope.report.page import Section as Part
 from overlapscope.rules.finding import Finding
-from overlapscope.timeline import Lanes
-from overlapscope.views.html.tiles import BUDGET_BYTES, Span, around, pyramids
+from overlapscope.timeline import Lanes, browser
+from overlapscope.timeline.tiles import BUDGET_BYTES, Span, around, pyramids
 
 
 def document(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> Document:
@@ -95,7 +94,7 @@ def _timelines(
         for number, lanes in drawn.items()
     ]
     made = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
-    scripts, styles = _assets(".js"), _assets(".css")
+    scripts, styles = tuple(map(browser.text, browser.scripts())), (browser.text(browser.STYLE),)
     return {
         number: model.Timeline(
             f"timeline-{number}",
@@ -123,14 +122,3 @@ def _first_view(of_trace: list[Part], lanes: Lanes, asked: Span | None) -> Span:
         return Span(lanes.start_ns, lanes.end_ns)
     origin = lanes.origin_ns
     return Span(min(one.start_ns for one in windows) - origin, max(one.end_ns for one in windows) - origin)
-
-
-def _assets(ending: str) -> tuple[str, ...]:
-    """The dashboard's own files, without what ties them to Dash."""
-    directory = files("overlapscope").joinpath("dashboard", "assets")
-    names = sorted(
-        one.name
-        for one in directory.iterdir()
-        if one.name.startswith("timeline") and one.name.endswith(ending) and one.name != "timeline_mount.js"
-    )
-    return tuple(directory.joinpath(name).read_text(encoding="utf-8") for name in names)

@@ -29,8 +29,8 @@ from overlapscope.report.page import Page
 from overlapscope.rules import all_rules
 from overlapscope.timeline import Lanes
 from overlapscope.timeline.file import document as file_document
+from overlapscope.timeline.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
 from overlapscope.trace.model import Kind, Trace
-from overlapscope.views.html.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
 from tests.support.helpers import MS, US, Host, Op, make_trace
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -164,7 +164,7 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
 
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
     stacks = opened(STACKS)
-    without = replace(stacks, flags={}, python_frames=HostEvents.empty(stacks.names))
+    without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
     for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "once corrected")):
         sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
         found = ov.diff(*sides)
