@@ -18,7 +18,7 @@ from overlapscope.report import verdict
 from overlapscope.report.model import build
 from overlapscope.report.page import Page, section_of
 from overlapscope.report.tables import cost, costs_note
-from overlapscope.rules import _costs, all_rules, find_all
+from overlapscope.rules import RULES, _costs, find_all
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import Memory
@@ -157,7 +157,7 @@ def test_views_say_how_a_cost_is_known() -> None:
     assert "Fixing launch-bound would save about 2" in verdict.judge(section).text
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_fix_is_something_that_can_be_predicted(rule: Rule) -> None:
     for fix in rule.fixes:
         assert len(parse([one.replace("{call}", "cudaStreamSynchronize") for one in fix])) == len(fix)

@@ -18,7 +18,7 @@ from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build, from_json, of_program, spoken, to_json
-from overlapscope.rules import all_rules, costliest_first, counterparts, find_all
+from overlapscope.rules import RULES, costliest_first, counterparts, find_all
 from overlapscope.rules.finding import Draft, Finding, Where
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import HostEvents, Trace
@@ -94,7 +94,7 @@ def test_findings_are_ordered_by_what_they_cost_the_program(plain_step_ns: int |
 
 def said(op: str | None, bound_ns: int, rule: int = 0) -> tuple[Rule, Draft]:
     where = None if op is None else Where(op=op, call="cudaStreamSynchronize")
-    return all_rules()[rule], Draft(title="", detail="", advice="", bound_ns=bound_ns, where=where)
+    return tuple(RULES.values())[rule], Draft(title="", detail="", advice="", bound_ns=bound_ns, where=where)
 
 
 def test_a_finding_keeps_what_was_recorded_of_the_same_call() -> None:

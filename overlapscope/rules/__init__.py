@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Device
+from overlapscope.base.registry import Registry
 from overlapscope.rules._claims import claims
 from overlapscope.rules._costs import Cost, Costs
 from overlapscope.rules.finding import FLOOR, Draft, Finding
@@ -20,15 +18,30 @@ from overlapscope.rules.rule import Rule
 if TYPE_CHECKING:
     from overlapscope.prediction.program import Program
 
-_SUPPORT = {"finding", "rule", "_claims", "_costs", "_page", "_text"}
-
-
-@cache
-def all_rules() -> tuple[Rule, ...]:
-    """Every rule, by id: each module of this package that is not support defines one as `RULE`."""
-    modules = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _SUPPORT)
-    rules = [importlib.import_module(f"{__name__}.{name}").RULE for name in modules]
-    return tuple(sorted(rules, key=lambda rule: rule.id))
+RULES: Registry[Rule] = Registry(
+    __name__,
+    "RULE",
+    (
+        "allocator-stall",
+        "blocking-copy",
+        "copy-on-compute-stream",
+        "data-loading",
+        "exposed-communication",
+        "host-compute",
+        "host-sync",
+        "late-prefetch",
+        "launch-bound",
+        "one-way-copies",
+        "overlap-achieved",
+        "pageable-copy",
+        "pin-in-loop",
+        "slow-link",
+        "stream-without-work",
+        "streams-without-overlap",
+        "tiny-copies",
+    ),
+)
+"""Every rule."""
 
 
 def find_all(
@@ -99,7 +112,7 @@ class _Drafts:
         most = self.claims.judged_ns
         self.found = tuple(
             (rule, draft if draft.bound_ns <= most else replace(draft, bound_ns=most))
-            for rule in all_rules()
+            for rule in RULES.values()
             for draft in rule.check(analysis, device, self.claims)
             if "info" in (draft.severity, rule.severity) or draft.bound_ns >= floor
         )

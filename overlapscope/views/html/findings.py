@@ -9,7 +9,7 @@ from html import escape
 from overlapscope.base.words import clean
 from overlapscope.report import tables
 from overlapscope.report.page import Page, section_of
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.timeline import Lanes
@@ -39,10 +39,9 @@ def findings(page: Page, found: Sequence[Finding], target: Target | None) -> Ite
         yield f'<p class="muted">No rule found anything{where}.</p>'
     if note := tables.costs_note(found):
         yield f'<p class="muted">{escape(note)}</p>'
-    rules = {rule.id: rule for rule in all_rules()}
     several = len({(finding.source, finding.device) for finding in found}) > 1
     for finding in found:
-        yield from _finding(page, finding, rules.get(finding.rule), target, several)
+        yield from _finding(page, finding, RULES.get(finding.rule), target, several)
 
 
 def _finding(page: Page, finding: Finding, rule: Rule | None, target: Target | None, several: bool) -> Iterator[str]:
