@@ -17,10 +17,11 @@ from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.reading import load
+from overlapscope.report.findings import counterparts, find_all
 from overlapscope.report.model import Report, build, from_json, of_program, spoken, to_json
-from overlapscope.rules import RULES, costliest_first, counterparts, find_all
-from overlapscope.rules.finding import Draft, Finding, Where
-from overlapscope.rules.rule import Rule
+from overlapscope.rules import RULES
+from overlapscope.rules.finding import Finding, Where, costliest_first
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import HostEvents, Trace
 from tests.helpers import MS, TRACES, US
 from tests.plain_recordings import HOST_BOUND, Slowed, Work, record

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.reading import load
-from overlapscope.rules import RULES, _page, find_all
-from overlapscope.rules._claims import claims, judged_windows
+from overlapscope.report.findings import find_all
+from overlapscope.rules import RULES, _page
+from overlapscope.rules._claims import judged_windows, share_out
 from overlapscope.rules._text import counted, duration, listed, name, size
-from overlapscope.rules.finding import Draft, Finding
-from overlapscope.rules.rule import Rule
+from overlapscope.rules.finding import Finding
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.helpers import MS, US, Host, Op, make_trace, recordings
 from tests.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
@@ -144,7 +145,7 @@ def test_costs_count_no_time_twice(recording: str) -> None:
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_pieces_add_up_to_the_causes(recording: str) -> None:
     for device in analysed(recording).devices:
-        pieces = claims(analysed(recording), device).pieces
+        pieces = share_out(analysed(recording), device).pieces
         for causes, idle, total in (
             (COPY_CAUSES, False, device.result.exposed_copy_by_cause),
             (IDLE_CAUSES, True, device.result.idle_by_cause),
@@ -178,7 +179,7 @@ def test_a_range_that_recurs_is_judged_in_its_windows_alone() -> None:
     windows = judged_windows(device)
     assert len(windows.starts) > 1
     assert int((windows.ends - windows.starts).sum()) == device.result.span_ns
-    assert claims(analyze_trace(trace, range="read loss"), device).judged_ns == device.result.span_ns
+    assert share_out(analyze_trace(trace, range="read loss"), device).judged_ns == device.result.span_ns
 
 
 def test_the_line_of_a_synchronize_is_named() -> None:

@@ -11,7 +11,8 @@ from overlapscope.base.words import percent, plural, share
 from overlapscope.report import host, plain
 from overlapscope.report.page import Section
 from overlapscope.report.tables import HARDLY
-from overlapscope.rules import RULES, costliest_first
+from overlapscope.rules import RULES
+from overlapscope.rules.finding import costliest_first
 from overlapscope.trace.lost import CAUSES, Part, listed
 
 Level = Literal["good", "fair", "poor", "unusable"]

@@ -15,8 +15,7 @@ from overlapscope.report import tables
 from overlapscope.report.host import host_tables
 from overlapscope.report.page import Page, Section
 from overlapscope.report.verdict import judge
-from overlapscope.rules import costliest_first
-from overlapscope.rules.finding import Finding
+from overlapscope.rules.finding import Finding, costliest_first
 from overlapscope.timeline import Lanes
 from overlapscope.views.html import document
 from overlapscope.views.html.charts import Titled, of_all, of_section
