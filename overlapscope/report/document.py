@@ -20,8 +20,8 @@ from overlapscope.report.host import host_tables
 from overlapscope.report.page import Page, section_of
 from overlapscope.report.page import Section as Part
 from overlapscope.report.verdict import judge
-from overlapscope.rules import all_rules, costliest_first
-from overlapscope.rules.finding import Finding
+from overlapscope.rules import RULES
+from overlapscope.rules.finding import Finding, costliest_first
 from overlapscope.views import charts
 
 _LEAST_STEPS = 2
@@ -101,7 +101,7 @@ def finding_block(
     part: Part | None, finding: Finding, *, number: int = 0, where: str = "", example: model.Example | None = None
 ) -> model.Finding:
     """A finding as it is shown; `part` is the device that it is on."""
-    rule = next((rule for rule in all_rules() if rule.id == finding.rule), None)
+    rule = RULES.get(finding.rule)
     return model.Finding(
         severity=finding.severity,
         rule=clean(finding.rule),

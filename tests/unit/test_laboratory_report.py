@@ -20,7 +20,7 @@ from overlapscope.laboratory.experiment import Experiment, Truth, Variant, Wrong
 from overlapscope.laboratory.renew import collect, renewed
 from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
 from overlapscope.reading import load
-from overlapscope.rules import find_all
+from overlapscope.report.findings import find_all
 from overlapscope.views.laboratory import markdown as laboratory_markdown
 from overlapscope.views.laboratory import terminal as laboratory_terminal
 from overlapscope.views.laboratory.tables import digits
