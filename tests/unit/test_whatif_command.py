@@ -178,7 +178,7 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         "pinned copy of 50 MB to the GPU 55.1 GB/s calibration of this GPU",
         "launch latency 5.1 us table of an H200",
         "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were recorded: 0.4% off.",
-        "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.1 us.",
+        "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.10 us.",
         "In doubt: A wait of is doubtful.",
     ):
         assert expected in shown
