@@ -21,11 +21,11 @@ from overlapscope.dashboard.place import parse
 from overlapscope.dashboard.posts import Click
 from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure
 from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
 from overlapscope.report.grids import Grid, Row
 from overlapscope.report.verdict import judge
 from overlapscope.views import charts
-from overlapscope.views.charts._figure import Figure
 from overlapscope.views.charts.causes import Subject, by_cause
 
 MARGIN_NS = 10_000
