@@ -20,8 +20,7 @@ from overlapscope.recorder.open_ranges import open_ranges
 from overlapscope.recorder.plain_steps import StepTimer
 from overlapscope.recorder.schedule import Schedule, Window
 from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
-from overlapscope.recorder.slow_steps import SlowSteps
-from overlapscope.recorder.step_times import StepTimes
+from overlapscope.recorder.step_times import SlowSteps, StepTimes
 from overlapscope.recorder.takes import Stage, StepAnnotation, Take
 from overlapscope.recorder.trace_files import TraceFiles
 
