@@ -14,10 +14,10 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import clean
+from overlapscope.catalog.causes import CAUSES
 from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure
-from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
 from overlapscope.report.grids import Grid, Row
 from overlapscope.report.verdict import judge
 from overlapscope.views import charts
@@ -132,14 +132,14 @@ def timeline_link(context: PageContext, window: Window | None, text: str = "show
 
 def causes(context: PageContext, subject: Subject, id: str) -> Component:
     """The bars of a bucket's causes, and beside them what each means and what helps."""
-    words, colors = (EXPOSED_COPY if subject == "exposed-copy" else IDLE), context.colors
+    words, colors = CAUSES[subject], context.colors
     meanings = [
         html.Div(
             [
                 html.Span("■ ", style={"color": colors[f"{subject}:{cause}"]}, **UNREAD),
                 html.Strong(cause),
                 f": {words[cause].meaning}",
-                *([html.Em(f" {words[cause].help}")] if words[cause].help else []),
+                *([html.Em(f" {words[cause].remedy}")] if words[cause].remedy else []),
             ],
             style={"fontSize": "14px"},
         )

@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.device import DeviceAnalysis, period
 from overlapscope.analysis.results import Period
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.fill import Fill, fill_of
 from overlapscope.timeline.lane import Lanes

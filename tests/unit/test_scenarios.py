@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.laboratory import catalog
 from overlapscope.laboratory.experiment import SCALES, Variant
 from overlapscope.rules import RULES

@@ -12,12 +12,12 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, plural
+from overlapscope.catalog.checks import check_by_id
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.figure_tiles import figure_tiles
 from overlapscope.documents.colors import palette
-from overlapscope.report.check_words import AFFECTS
 from overlapscope.report.headline import Reason, headlines, reasons
 from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
 from overlapscope.rules import RULES
@@ -198,7 +198,7 @@ def _trust(context: PageContext) -> Component:
                 ),
                 dmc.TableTd(check.id, style={"whiteSpace": "nowrap"}),
                 dmc.TableTd(clean(check.detail, 1000)),
-                dmc.TableTd(AFFECTS.get(check.id, "")),
+                dmc.TableTd(check_by_id(check.id).affects),
             ]
         )
         for check in trust.checks

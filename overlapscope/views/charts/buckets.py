@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any
 
 from overlapscope.analysis.results import partition
 from overlapscope.base.words import bare_shares, unit_for
-from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.catalog.buckets import BUCKETS
+from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, legible
 from overlapscope.report.page import Section
-
-MEANING: Final[dict[str, str]] = {
-    "compute": "kernels ran",
-    "exposed comm": "communication ran and no kernel beside it",
-    "exposed copy": "a copy ran and no kernel beside it",
-    "exposed other": "only memsets and copies within the device ran",
-    "idle": "nothing ran",
-    "missing ops": "the host waited for GPU ops that were not recorded",
-}
 
 
 def bucket_bar(section: Section, dark: bool) -> Figure:
@@ -32,7 +24,7 @@ def bucket_bar(section: Section, dark: bool) -> Figure:
     for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), span), strict=True):
         if not ns:
             continue
-        color = colors[bucket_color(name)]
+        color = colors[BUCKETS[name].id]
         wide = ns >= 0.14 * span
         data.append(
             {
@@ -48,7 +40,7 @@ def bucket_bar(section: Section, dark: bool) -> Figure:
                 "textangle": 0,
                 "constraintext": "none",
                 "insidetextfont": {"color": legible(color)},
-                "hovertemplate": f"{name}: {unit.text(ns)} ({part}%)<br>{MEANING[name]}<extra></extra>",
+                "hovertemplate": f"{name}: {unit.text(ns)} ({part}%)<br>{BUCKETS[name].meaning}<extra></extra>",
             }
         )
     return figure(
@@ -72,7 +64,7 @@ def ranks(sections: Sequence[Section], dark: bool) -> Figure:
     buckets = [partition(device) for _, device in shown]
     shares = [dict(zip(one, bare_shares(list(one.values()), sum(one.values())), strict=True)) for one in buckets]
     data: list[dict[str, Any]] = []
-    for name in MEANING:
+    for name in BUCKETS:
         times = [one.get(name, 0) for one in buckets]
         if not any(times):
             continue
@@ -83,7 +75,7 @@ def ranks(sections: Sequence[Section], dark: bool) -> Figure:
                 "name": name,
                 "x": [ns / unit.ns for ns in times],
                 "y": labels,
-                "marker": {"color": colors[bucket_color(name)]},
+                "marker": {"color": colors[BUCKETS[name].id]},
                 "customdata": [[unit.text(ns), part.get(name, "0")] for ns, part in zip(times, shares, strict=True)],
                 "hovertemplate": f"%{{y}}<br>{name}: %{{customdata[0]}} (%{{customdata[1]}}%)<extra></extra>",
             }

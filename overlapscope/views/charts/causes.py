@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from overlapscope.analysis.causes import IdleCause
 from overlapscope.base.words import bare_shares
+from overlapscope.catalog.causes import CAUSES, IdleCause, Subject
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
-from overlapscope.report.cause_words import EXPOSED_COPY, IDLE, Words
 from overlapscope.report.page import Section
-
-Subject = Literal["exposed-copy", "idle"]
 
 
 def by_cause(section: Section, subject: Subject) -> dict[str, int]:
@@ -27,7 +22,7 @@ def by_cause(section: Section, subject: Subject) -> dict[str, int]:
 def causes(section: Section, subject: Subject, dark: bool) -> Figure:
     """One bar for each cause, largest first; shares are of the bucket."""
     colors = palette(dark)
-    words = EXPOSED_COPY if subject == "exposed-copy" else IDLE
+    known = CAUSES[subject]
     found = by_cause(section, subject)
     whole = sum(found.values())
     unit = section.unit_of(whole)
@@ -43,7 +38,7 @@ def causes(section: Section, subject: Subject, dark: bool) -> Figure:
         "text": texts,
         "textposition": "outside",
         "cliponaxis": False,
-        "customdata": [escape(words.get(cause, Words("")).meaning, 200) for cause in found],
+        "customdata": [escape(known[cause].meaning, 200) if cause in known else "" for cause in found],
         "hovertemplate": "%{y}: %{text}<br>%{customdata}<extra></extra>",
         "showlegend": False,
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from overlapscope.base.words import bare_shares, unit_for
-from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.catalog.buckets import BUCKETS
+from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.ranks.result import RanksReport
-from overlapscope.views.charts.buckets import MEANING
 from overlapscope.views.ranks.slots import slots, ticks_for
 
 MOST_BARS = 2048
@@ -29,7 +29,7 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure | None:
     buckets = [{} if row is None else row.buckets.named() for row in rows]
     shares = [bare_shares(list(one.values()), sum(one.values())) for one in buckets]
     data: list[dict[str, Any]] = []
-    for number, name in enumerate(MEANING):
+    for number, name in enumerate(BUCKETS):
         if not any(one.get(name) for one in buckets):
             continue
         told = [
@@ -42,10 +42,10 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure | None:
                 "name": name,
                 "x": list(range(len(places))),
                 "y": [one[name] / unit.ns if one else None for one in buckets],
-                "marker": {"color": colors[bucket_color(name)], "line": {"width": 0}},
+                "marker": {"color": colors[BUCKETS[name].id], "line": {"width": 0}},
                 "customdata": told,
                 "hovertemplate": f"%{{customdata[0]}}<br>{name}: %{{customdata[1]}} (%{{customdata[2]}}%)<br>"
-                f"{MEANING[name]}<extra></extra>",
+                f"{BUCKETS[name].meaning}<extra></extra>",
             }
         )
     ticks = ticks_for(len(places))

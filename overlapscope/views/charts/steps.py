@@ -10,10 +10,10 @@ from overlapscope.analysis.outliers import find_outliers
 from overlapscope.analysis.results import Device, efficiency_shown, partition
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import percent, share
-from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.catalog.buckets import BUCKETS
+from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.report.page import Section
-from overlapscope.views.charts.buckets import MEANING
 
 MOST_BARS = 1000
 _FEW = 4
@@ -40,7 +40,7 @@ def steps(section: Section, dark: bool) -> Figure:
         names = [escape(period.name) for period in periods]
         buckets = [partition(period) for period in periods]
         spans = [period.span_ns / unit.ns for period in periods]
-        for name in MEANING:
+        for name in BUCKETS:
             times = [lengths.get(name, 0) for lengths in buckets]
             if any(times):
                 data.append(
@@ -49,7 +49,7 @@ def steps(section: Section, dark: bool) -> Figure:
                         "name": name,
                         "x": rows,
                         "y": [ns / unit.ns for ns in times],
-                        "marker": {"color": colors[bucket_color(name)]},
+                        "marker": {"color": colors[BUCKETS[name].id]},
                         "customdata": [
                             [row, step, unit.text(ns), share(ns, period.span_ns)]
                             for row, step, ns, period in zip(rows, names, times, periods, strict=True)
