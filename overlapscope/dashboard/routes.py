@@ -23,9 +23,10 @@ from overlapscope.dashboard.parts import timeline_href
 from overlapscope.dashboard.url import UrlState, parse
 from overlapscope.errors import OverlapscopeError
 from overlapscope.export import annotated
+from overlapscope.render import html
 from overlapscope.report.page import Page
-from overlapscope.views.html import report as html_report
-from overlapscope.views.html.tiles import Span
+from overlapscope.timeline.file import document
+from overlapscope.timeline.tiles import Span
 
 _View = Callable[[PageContext], flask.typing.ResponseReturnValue]
 
@@ -64,7 +65,8 @@ def _answer(library: Library, base: str, view: _View) -> flask.typing.ResponseRe
 
 def _send_report(context: PageContext) -> flask.typing.ResponseReturnValue:
     opened = context.opened
-    text = html_report.render(_page(opened, context.url.device), [opened.lanes], _span(opened, context.url))
+    page, span = _page(opened, context.url.device), _span(opened, context.url)
+    text = html.render(document(page, [opened.lanes], span))
     response = flask.Response(text.encode("utf-8", "replace"), mimetype="text/html")
     response.headers.set("Content-Disposition", "attachment", filename=_file_name(opened.id, "html"))
     return response

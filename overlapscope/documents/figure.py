@@ -7,8 +7,9 @@ from typing import Any
 
 from overlapscope.base.words import clean
 from overlapscope.documents.colors import palette
+from overlapscope.documents.model import Figure
 
-Figure = dict[str, Any]
+__all__ = ["FONT", "NAME_LIMIT", "Figure", "axis", "escape", "figure", "legible"]
 
 FONT = "system-ui, sans-serif"
 """As the pages have it. Not `inherit`: a chart saved as PNG has no page to inherit from."""
