@@ -46,7 +46,7 @@ OPTIONS: Final = (
     Option("prefetch", "input copied one step ahead"),
     Option("graph", "launches as a CUDA graph: of each range named RANGE, or of each step", "RANGE", required=False),
 )
-"""In the order of `all_interventions`."""
+"""In the order of `INTERVENTIONS`."""
 
 
 class Command:

@@ -65,8 +65,7 @@ def _answer(library: Library, base: str, view: _View) -> flask.typing.ResponseRe
 
 def _send_report(context: PageContext) -> flask.typing.ResponseReturnValue:
     opened = context.opened
-    page, span = _page(opened, context.url.device), _span(opened, context.url)
-    text = html.render(document(page, [opened.lanes], span))
+    text = html.render(document(_page(opened, context.url.device), [opened.lanes], _span(opened, context.url)))
     response = flask.Response(text.encode("utf-8", "replace"), mimetype="text/html")
     response.headers.set("Content-Disposition", "attachment", filename=_file_name(opened.id, "html"))
     return response

@@ -16,12 +16,11 @@ from overlapscope.documents.model import Block, Chart, Document, Heading, Sectio
 from overlapscope.documents.table import Table
 from overlapscope.report import charts, copy_chart, strip, tables
 from overlapscope.report.headline import headlines
-from overlapscope.report.host import host_tables
 from overlapscope.report.page import Page, section_of
 from overlapscope.report.page import Section as Part
 from overlapscope.report.verdict import judge
-from overlapscope.rules import all_rules, costliest_first
-from overlapscope.rules.finding import Finding
+from overlapscope.rules import RULES
+from overlapscope.rules.finding import Finding, costliest_first
 
 _LEAST_STEPS = 2
 """One step's bar says no more than the window's."""
@@ -53,7 +52,7 @@ def _part(part: Part) -> Iterator[Block]:
         yield Text(verdict.plain)
     yield from _filled([tables.checks(part)])
     if part.device is None or verdict.level == "unusable":
-        yield from _filled(host_tables(part))
+        yield from _filled(tables.host_tables(part))
         return
     yield from _device_tables(part, part.device)
     if part.strip is not None:
@@ -100,7 +99,7 @@ def finding_block(
     part: Part | None, finding: Finding, *, number: int = 0, where: str = "", example: model.Example | None = None
 ) -> model.Finding:
     """A finding as it is shown; `part` is the device that it is on."""
-    rule = next((rule for rule in all_rules() if rule.id == finding.rule), None)
+    rule = RULES.get(finding.rule)
     return model.Finding(
         severity=finding.severity,
         rule=clean(finding.rule),
@@ -165,7 +164,7 @@ def details(part: Part, analysis: DeviceAnalysis | None, *, titled: bool) -> Ite
     yield Heading(f"Tables{of}")
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
-    yield from _filled(host_tables(part))
+    yield from _filled(tables.host_tables(part))
 
 
 def _charts(part: Part, analysis: DeviceAnalysis | None) -> Iterator[Chart]:

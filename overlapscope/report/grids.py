@@ -22,7 +22,6 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, bandwidth, bare_percent, clean, size
 from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import Section
-from overlapscope.report.scale import unit_of
 from overlapscope.report.tables import NAME_LIMIT
 from overlapscope.trace.model import Kind, Memory
 
@@ -81,7 +80,7 @@ def _shares(title: str, say: Callable[[T], int], whole: Callable[[T], int], widt
 
 def copy_groups(section: Section, device: Device) -> Table:
     """Copies grouped by direction, memory kinds and stream."""
-    unit = unit_of(section, device.overlap.copy_ns)
+    unit = section.unit_of(device.overlap.copy_ns)
     return table_of(
         device.copies,
         _words("direction", "copies", 90, lambda group: group.direction),
@@ -104,7 +103,7 @@ def most_exposed(copies: EachCopy, count: int) -> I64:
 
 def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[Issuer]) -> Table:
     """The given copies, each with what issued it."""
-    unit = unit_of(section, int(copies.duration_ns[numbers].max(initial=0)))
+    unit = section.unit_of(int(copies.duration_ns[numbers].max(initial=0)))
     lined = any(issuer.line for issuer in issued)
     known = {number: int(size) for number, size in zip(numbers.tolist(), copies.bytes[numbers], strict=True)}
     pairs = zip(numbers.tolist(), issued, strict=True)
@@ -135,7 +134,7 @@ def evidence(section: Section, device: Device, subject: Literal["exposed-copy", 
     return table_of(
         found,
         _words("cause", "cause", 145, lambda one: one.cause),
-        _times("time", "time", unit_of(section, whole), lambda one: one.time_ns),
+        _times("time", "time", section.unit_of(whole), lambda one: one.time_ns),
         _shares("%", lambda one: one.time_ns, lambda one: whole, width=70),
         _words("line", "line of code", 230, lambda one: one.where, when=lined),
         _words("op", "op", 130, lambda one: one.op),

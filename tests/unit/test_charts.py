@@ -22,7 +22,6 @@ from overlapscope.report.charts import MOST_STEPS, drawn_steps
 from overlapscope.report.copy_chart import choose
 from overlapscope.report.model import build
 from overlapscope.report.page import Page, Section
-from overlapscope.report.scale import unit_of
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import US, Host, Op, make_trace
 
@@ -85,7 +84,7 @@ def test_the_bars_of_causes_add_up_to_their_bucket(path: Path, subject: Any) -> 
         (bars,) = charts.causes(section, subject, False)["data"]
         buckets = section.device.buckets
         whole = buckets.idle_ns if subject == "idle" else buckets.exposed_copy_ns
-        unit = unit_of(section, whole)
+        unit = section.unit_of(whole)
         assert sum(bars["x"]) * unit.ns == pytest.approx(whole)
         assert bars["x"] == sorted(bars["x"], reverse=True)
 

@@ -26,7 +26,7 @@ from overlapscope.render import html
 from overlapscope.render.page import changes
 from overlapscope.report.model import build
 from overlapscope.report.page import Page
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 from overlapscope.timeline import Lanes
 from overlapscope.timeline.file import document as file_document
 from overlapscope.timeline.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
@@ -137,15 +137,14 @@ def test_it_says_what_the_other_reports_say() -> None:
 def test_every_finding_has_its_evidence_advice_and_code() -> None:
     report = build(analyses("gpt2_train.json.gz"))
     text = Parsed(rendered("gpt2_train.json.gz")).text
-    rules = {rule.id: rule for rule in all_rules()}
     assert report.findings
     for finding in report.findings:
         for part in (
             finding.title,
             finding.detail,
             finding.advice,
-            rules[finding.rule].wrong,
-            rules[finding.rule].right,
+            RULES[finding.rule].wrong,
+            RULES[finding.rule].right,
         ):
             assert " ".join(part.split()) in text, part
 

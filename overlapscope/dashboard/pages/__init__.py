@@ -6,10 +6,11 @@ the device as well.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
+
+from overlapscope.base.registry import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class PageKind:
     @property
     def module(self) -> ModuleType:
         """The module that draws it."""
-        return importlib.import_module(f"{__name__}.{self.name}")
+        module: ModuleType = load(f"{__name__}.{self.name}")
+        return module
 
 
 PAGES = {

@@ -16,7 +16,6 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.report import copy_chart, grids
-from overlapscope.report.scale import unit_of
 from overlapscope.trace.model import Kind
 
 _LISTED = 200
@@ -49,7 +48,7 @@ def layout(context: PageContext, device: Device) -> Component:
 
 
 def _exposed(context: PageContext, device: Device) -> Component:
-    unit, exposed = unit_of(context.section, device.overlap.copy_ns), device.buckets.exposed_copy_ns
+    unit, exposed = context.section.unit_of(device.overlap.copy_ns), device.buckets.exposed_copy_ns
     title = "Exposed copy by cause"
     if not exposed:
         return parts.panel(

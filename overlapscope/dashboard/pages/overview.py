@@ -21,7 +21,7 @@ from overlapscope.report import charts
 from overlapscope.report.check_words import AFFECTS
 from overlapscope.report.headline import Reason, headlines, reasons
 from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.views.old_tables import prose
@@ -106,8 +106,7 @@ def _findings(context: PageContext) -> Component:
                 "What remains exposed or idle is told by cause on the pages Copies and Idle & stalls.",
             ),
         )
-    rules = {rule.id: rule for rule in all_rules()}
-    items = [_finding(context, number, finding, rules[finding.rule]) for number, finding in enumerate(findings)]
+    items = [_finding(context, number, finding, RULES[finding.rule]) for number, finding in enumerate(findings)]
     return parts.panel(
         "Findings",
         dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", id="overview-findings"),

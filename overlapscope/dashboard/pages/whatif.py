@@ -20,7 +20,7 @@ from overlapscope.dashboard.predictions import Asked, Predicted
 from overlapscope.dashboard.url import UrlState
 from overlapscope.dashboard.whatif_panels import RUNG
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.prediction.result import WhatIf
 
@@ -50,7 +50,7 @@ class _Question(msgspec.Struct, frozen=True):
 
 def layout(context: PageContext, device: Device) -> Component:
     """The switches; what they change is shown by the callbacks."""
-    kinds = all_interventions()
+    kinds = tuple(INTERVENTIONS.values())
     options = {one.id: _options(one.argument, device) for one in kinds if one.argument}
     config = {
         "trace": context.opened.id,
@@ -194,7 +194,7 @@ callbacks = Callbacks()
 
 
 def _add_switches() -> None:
-    kinds = all_interventions()
+    kinds = tuple(INTERVENTIONS.values())
     moved = [(_switch(one), "checked") for one in kinds] + [(_argument(one), "value") for one in kinds if one.argument]
 
     def client(name: str, *arguments: Any, **more: Any) -> None:
