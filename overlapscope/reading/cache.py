@@ -38,6 +38,7 @@ SETTLED_NS = 2_000_000_000
 whole seconds, so a change within the tick of the one before leaves no mark."""
 _BLOCK_BYTES = 4 << 20
 _BESIDES = (
+    "base/columns.py",
     "base/intervals.py",
     "base/marks.py",
     "trace/lost.py",
