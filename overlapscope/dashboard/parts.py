@@ -17,11 +17,11 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure
+from overlapscope.report import charts
 from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
+from overlapscope.report.charts import Subject, by_cause
 from overlapscope.report.grids import Grid, Row
 from overlapscope.report.verdict import judge
-from overlapscope.views import charts
-from overlapscope.views.charts.causes import Subject, by_cause
 
 MARGIN_NS = 10_000
 """At least so much is shown on either side of a case in the timeline."""

@@ -15,11 +15,8 @@ from overlapscope.analysis.results import Device, Window
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
-from overlapscope.report import grids
-from overlapscope.report.scale import unit_of
+from overlapscope.report import copy_chart, grids
 from overlapscope.trace.model import Kind
-from overlapscope.views import charts
-from overlapscope.views.charts.bandwidth import choose
 
 _LISTED = 200
 """Rows of the table of exposed copies."""
@@ -51,7 +48,7 @@ def layout(context: PageContext, device: Device) -> Component:
 
 
 def _exposed(context: PageContext, device: Device) -> Component:
-    unit, exposed = unit_of(context.section, device.overlap.copy_ns), device.buckets.exposed_copy_ns
+    unit, exposed = context.section.unit_of(device.overlap.copy_ns), device.buckets.exposed_copy_ns
     title = "Exposed copy by cause"
     if not exposed:
         return parts.panel(
@@ -72,7 +69,7 @@ def _exposed(context: PageContext, device: Device) -> Component:
 
 
 def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
-    drawn = choose(copies)
+    drawn = copy_chart.choose(copies)
     note = "Each copy by size and speed; a click shows it in the timeline. Open markers are pageable memory. "
     if any(peak_gb_per_s(copies, direction) is not None for direction in (Kind.H2D, Kind.D2H)):
         note += (
@@ -89,7 +86,7 @@ def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
         note += f" {len(copies) - drawn.of:,} without a recorded size are not drawn."
     return parts.panel(
         "Bandwidth against size",
-        parts.graph(charts.bandwidth(context.section, copies, context.dark), "copies-bandwidth", name="bandwidth"),
+        parts.graph(copy_chart.bandwidth(context.section, copies, context.dark), "copies-bandwidth", name="bandwidth"),
         note=note,
     )
 

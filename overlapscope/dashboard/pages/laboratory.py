@@ -19,9 +19,9 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.colors import palette
+from overlapscope.laboratory.chart import bars as bars_chart
 from overlapscope.laboratory.comparison import WALL, Comparison, compare
 from overlapscope.laboratory.results import Analysis, Strip, VariantResult
-from overlapscope.views.charts.bars import bars as bars_chart
 from overlapscope.views.laboratory.content import Line, chapter, overview
 from overlapscope.views.laboratory.html import LANE_COLORS
 from overlapscope.views.laboratory.tables import digits

@@ -17,13 +17,13 @@ from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.figure_tiles import figure_tiles
 from overlapscope.documents.colors import palette
+from overlapscope.report import charts
 from overlapscope.report.check_words import AFFECTS
 from overlapscope.report.headline import Reason, headlines, reasons
 from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
-from overlapscope.views import charts
 from overlapscope.views.old_tables import prose
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}

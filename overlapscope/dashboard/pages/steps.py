@@ -15,9 +15,8 @@ from overlapscope.base.words import plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
-from overlapscope.report import grids
-from overlapscope.views import charts
-from overlapscope.views.charts.steps import chosen
+from overlapscope.report import charts, grids
+from overlapscope.report.charts import drawn_steps
 
 
 def layout(context: PageContext, device: Device) -> Component:
@@ -31,7 +30,7 @@ def layout(context: PageContext, device: Device) -> Component:
 
 
 def _steps(context: PageContext, device: Device) -> list[Component]:
-    drawn = chosen(device)
+    drawn = drawn_steps(device)
     left = f" {len(drawn):,} of {len(device.steps):,} are drawn, all outliers among them." * (
         len(drawn) < len(device.steps)
     )

@@ -8,10 +8,10 @@ from html import escape
 from itertools import groupby
 
 from overlapscope.base.words import clean, unit_for
+from overlapscope.laboratory.chart import HEIGHT
+from overlapscope.laboratory.chart import bars as bars_chart
 from overlapscope.laboratory.comparison import Comparison
 from overlapscope.laboratory.results import Lane, Strip
-from overlapscope.views.charts.bars import HEIGHT
-from overlapscope.views.charts.bars import bars as bars_chart
 from overlapscope.views.html import document
 from overlapscope.views.html.document import Chart, Document
 from overlapscope.views.html.parts import items, table

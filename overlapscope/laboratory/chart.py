@@ -45,6 +45,4 @@ def bars(shown: Bars, dark: bool) -> Figure:
         margin={"l": 8, "r": 8, "t": 56, "b": 8},
         xaxis=axis(dark, type="category"),
         yaxis=axis(dark, rangemode="tozero"),
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        showlegend=True,
     )
