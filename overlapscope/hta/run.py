@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -34,6 +34,7 @@ class HtaTable(msgspec.Struct, frozen=True, kw_only=True):
 class HtaResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one analysis says of the traces."""
 
+    kind: Literal["hta"] = "hta"
     schema_version: int = SCHEMA_VERSION
     analysis: str
     hta: str
