@@ -295,10 +295,10 @@ def test_the_report_can_be_written_elsewhere(tmp_path: Path, capsys: pytest.Capt
 def test_the_shipped_results_are_shown_and_not_written_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = tmp_path / "traces" / "laboratory"
+    shipped = tmp_path / "samples" / "laboratory"
     shipped.mkdir(parents=True)
     store.write(made_results(), shipped)
-    monkeypatch.setattr("overlapscope.reading.samples.sample_traces", lambda: tmp_path / "traces")
+    monkeypatch.setattr("overlapscope.reading.samples.SAMPLES", tmp_path / "samples")
     monkeypatch.chdir(tmp_path)
     assert main(["scenarios", "report"]) == 0
     assert "three_streams is faster than one_stream" in " ".join(capsys.readouterr().out.split())
