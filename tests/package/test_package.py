@@ -14,7 +14,7 @@ import pytest
 from overlapscope.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-OPTIONAL = ("torch", "tensordict", "dash", "plotly", "hta", "dask", "distributed", "fsspec", "pyarrow", "xxhash")
+OPTIONAL = ("torch", "tensordict", "dash", "plotly", "hta", "dask", "distributed", "fsspec")
 
 # One worker makes the environment and runs all that needs it.
 pytestmark = pytest.mark.xdist_group("package")

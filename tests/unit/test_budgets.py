@@ -17,7 +17,7 @@ from overlapscope.budgets.settings import DEFAULT_FORBID, DEFAULT_RELATIVE, Budg
 from overlapscope.budgets.verdicts import Subject, Unit
 from overlapscope.errors import ConfigError
 from overlapscope.inputs import read_report
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 
 UNITS: tuple[Unit, ...] = ("ns", "pct", "gb_per_s")
 NUMBERS = st.floats(min_value=0, max_value=1e15, allow_nan=False)
@@ -245,9 +245,8 @@ def test_patterns(pattern: Patterns, subject: Subject, fits: bool) -> None:
 
 
 def test_defaults_speak_of_what_there_is() -> None:
-    rules = {rule.id: rule.severity for rule in all_rules()}
     assert list(DEFAULT_FORBID) == sorted(DEFAULT_FORBID)
-    assert all(rules[rule] == "warning" for rule in DEFAULT_FORBID)
+    assert all(RULES[rule].severity == "warning" for rule in DEFAULT_FORBID)
     assert all(not METRICS[budget.metric].more_is_better for budget in DEFAULT_RELATIVE)
 
 

@@ -14,11 +14,13 @@ from overlapscope.prediction import program
 from overlapscope.prediction.predict import parse
 from overlapscope.prediction.savings import Savings
 from overlapscope.reading import load
+from overlapscope.report import findings as costing
 from overlapscope.report import verdict
+from overlapscope.report.findings import find_all
 from overlapscope.report.model import build
 from overlapscope.report.page import Page, section_of
 from overlapscope.report.tables import cost, costs_note
-from overlapscope.rules import _costs, all_rules, find_all
+from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import Memory
@@ -77,7 +79,7 @@ def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(plain_step_ns
     assert "launch-bound" in {finding.rule for finding in found}
     for finding in found:
         assert finding.plain_bound_ns is None or plain_step_ns is not None
-        exceeds = finding.cost_ns > _costs.MORE * finding.spoken_bound_ns
+        exceeds = finding.cost_ns > costing.MORE * finding.spoken_bound_ns
         assert exceeds == finding.doubt.startswith("By replay the fix saves more than the ")
         assert not exceeds or "may shorten what other findings explain" in finding.doubt
 
@@ -157,7 +159,7 @@ def test_views_say_how_a_cost_is_known() -> None:
     assert "Fixing launch-bound would save about 2" in verdict.judge(section).text
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_fix_is_something_that_can_be_predicted(rule: Rule) -> None:
     for fix in rule.fixes:
         assert len(parse([one.replace("{call}", "cudaStreamSynchronize") for one in fix])) == len(fix)

@@ -393,12 +393,10 @@ def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
 
 
 @pytest.mark.parametrize("make", [_as_pipe, _as_circle, _as_directory, _as_device])
-@pytest.mark.parametrize("kind", [".note", ".arrow"])
+@pytest.mark.parametrize("kind", [".note", ".columns"])
 def test_what_is_no_file_in_the_cache_keeps_nobody_waiting(
     kind: str, make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pyarrow")
-    pytest.importorskip("xxhash")
     from overlapscope.reading import LIMIT_BYTES
     from overlapscope.reading._crew import Crew
     from overlapscope.reading.cache import Cache

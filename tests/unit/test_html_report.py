@@ -22,14 +22,15 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.commands import main
 from overlapscope.reading import expand, load
+from overlapscope.render import html
+from overlapscope.render.page import changes
 from overlapscope.report.model import build
 from overlapscope.report.page import Page
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 from overlapscope.timeline import Lanes
+from overlapscope.timeline.file import document as file_document
+from overlapscope.timeline.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
 from overlapscope.trace.model import Kind, Trace
-from overlapscope.views.html import report as html_report
-from overlapscope.views.html.document import changes
-from overlapscope.views.html.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
 from tests.support.helpers import MS, US, Host, Op, make_trace
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -45,12 +46,12 @@ def analyses(name: str) -> tuple[TraceAnalysis, ...]:
 @cache
 def rendered(name: str) -> str:
     done = analyses(name)
-    return html_report.render(Page(build(done)), [lanes.build(one) for one in done])
+    return html.render(file_document(Page(build(done)), [lanes.build(one) for one in done]))
 
 
 def of_trace(trace: Trace) -> str:
     analysis = analyze_trace(trace)
-    return html_report.render(Page(build([analysis])), [lanes.build(analysis)])
+    return html.render(file_document(Page(build([analysis])), [lanes.build(analysis)]))
 
 
 def data(document: str, name: str) -> Any:
@@ -116,7 +117,7 @@ def test_many_traces_share_one_files_room() -> None:
 
 def test_a_report_is_the_same_every_time() -> None:
     done = analyses("pipeline_3stream.json.gz")
-    again = html_report.render(Page(build(done)), [lanes.build(one) for one in done])
+    again = html.render(file_document(Page(build(done)), [lanes.build(one) for one in done]))
     assert again == rendered("pipeline_3stream.json.gz")
 
 
@@ -136,15 +137,14 @@ def test_it_says_what_the_other_reports_say() -> None:
 def test_every_finding_has_its_evidence_advice_and_code() -> None:
     report = build(analyses("gpt2_train.json.gz"))
     text = Parsed(rendered("gpt2_train.json.gz")).text
-    rules = {rule.id: rule for rule in all_rules()}
     assert report.findings
     for finding in report.findings:
         for part in (
             finding.title,
             finding.detail,
             finding.advice,
-            rules[finding.rule].wrong,
-            rules[finding.rule].right,
+            RULES[finding.rule].wrong,
+            RULES[finding.rule].right,
         ):
             assert " ".join(part.split()) in text, part
 
@@ -319,7 +319,7 @@ def test_one_step_is_shown_alone(tmp_path: Path) -> None:
 def test_without_plotly_it_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overlapscope.views.html.document.find_spec", lambda _: None)
+    monkeypatch.setattr("overlapscope.render.page.find_spec", lambda _: None)
     target = tmp_path / "report.html"
     assert main(["analyze", str(TRACES / "ddp"), "--format", "html", "--output", str(target)]) == 2
     assert "pip install 'overlapscope[dashboard]'" in capsys.readouterr().err

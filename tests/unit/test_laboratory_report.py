@@ -20,7 +20,7 @@ from overlapscope.laboratory.experiment import Experiment, Truth, Variant, Wrong
 from overlapscope.laboratory.renew import collect, renewed
 from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
 from overlapscope.reading import load
-from overlapscope.rules import find_all
+from overlapscope.report.findings import find_all
 from overlapscope.views.laboratory import markdown as laboratory_markdown
 from overlapscope.views.laboratory import terminal as laboratory_terminal
 from overlapscope.views.laboratory.tables import digits
@@ -126,7 +126,7 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
     analysis = analyze_trace(load(TRACES / "known_causes" / "pageable_memory.json.gz"))
     [device] = analysis.result.devices
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
-    verdicts = truth.check(stated, device, find_all([analysis]))
+    verdicts = list(truth.check(stated, device, find_all([analysis])))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
     assert verdicts[0].found == "pageable-memory 100 %"
 

@@ -24,13 +24,12 @@ from overlapscope.commands import main
 from overlapscope.inputs import read_report
 from overlapscope.pytest_plugin import assert_overlap
 from overlapscope.report.model import Report
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 from overlapscope.trace.lost import CAUSES, FIGURES, HOST, WORDS, Part
 from overlapscope.trace.model import Kind
 from tests.support.helpers import Host, Op, make_trace
 from tests.support.stepped_traces import write_steps
 
-RULES = {rule.id: rule for rule in all_rules()}
 FIRES_IN = {
     "known_causes/allocation": {"allocator-stall", "host-compute"},
     "known_causes/backward_on_side_stream": {"stream-without-work"},

@@ -17,10 +17,11 @@ from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.reading import load
+from overlapscope.report.findings import counterparts, find_all
 from overlapscope.report.model import Report, build, from_json, of_program, spoken, to_json
-from overlapscope.rules import all_rules, costliest_first, counterparts, find_all
-from overlapscope.rules.finding import Draft, Finding, Where
-from overlapscope.rules.rule import Rule
+from overlapscope.rules import RULES
+from overlapscope.rules.finding import Finding, Where, costliest_first
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import HostEvents, Trace
 from tests.support.helpers import MS, TRACES, US
 from tests.support.plain_recordings import HOST_BOUND, Slowed, Work, record
@@ -94,7 +95,7 @@ def test_findings_are_ordered_by_what_they_cost_the_program(plain_step_ns: int |
 
 def said(op: str | None, bound_ns: int, rule: int = 0) -> tuple[Rule, Draft]:
     where = None if op is None else Where(op=op, call="cudaStreamSynchronize")
-    return all_rules()[rule], Draft(title="", detail="", advice="", bound_ns=bound_ns, where=where)
+    return tuple(RULES.values())[rule], Draft(title="", detail="", advice="", bound_ns=bound_ns, where=where)
 
 
 def test_a_finding_keeps_what_was_recorded_of_the_same_call() -> None:
@@ -164,7 +165,7 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
 
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
     stacks = opened(STACKS)
-    without = replace(stacks, flags={}, python_frames=HostEvents.empty(stacks.names))
+    without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
     for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "once corrected")):
         sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
         found = ov.diff(*sides)

@@ -18,7 +18,7 @@ from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.predict import Outcome, outcome, parse
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
@@ -327,7 +327,7 @@ def test_a_trace_without_gpu_activity_is_refused() -> None:
 
 
 def test_every_intervention_says_what_it_is() -> None:
-    for one in all_interventions():
+    for one in INTERVENTIONS.values():
         assert one.title and one.meaning.endswith(".") and one.advice and one.assumptions
 
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.reading import load
-from overlapscope.rules import _page, all_rules, find_all
-from overlapscope.rules._claims import claims, judged_windows
+from overlapscope.report.findings import find_all
+from overlapscope.rules import RULES, _page
+from overlapscope.rules._claims import judged_windows, share_out
 from overlapscope.rules._text import counted, duration, listed, name, size
-from overlapscope.rules.finding import Draft, Finding
-from overlapscope.rules.rule import Rule
+from overlapscope.rules.finding import Finding
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace, recordings
 from tests.support.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
@@ -144,7 +145,7 @@ def test_costs_count_no_time_twice(recording: str) -> None:
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_pieces_add_up_to_the_causes(recording: str) -> None:
     for device in analysed(recording).devices:
-        pieces = claims(analysed(recording), device).pieces
+        pieces = share_out(analysed(recording), device).pieces
         for causes, idle, total in (
             (COPY_CAUSES, False, device.result.exposed_copy_by_cause),
             (IDLE_CAUSES, True, device.result.idle_by_cause),
@@ -178,7 +179,7 @@ def test_a_range_that_recurs_is_judged_in_its_windows_alone() -> None:
     windows = judged_windows(device)
     assert len(windows.starts) > 1
     assert int((windows.ends - windows.starts).sum()) == device.result.span_ns
-    assert claims(analyze_trace(trace, range="read loss"), device).judged_ns == device.result.span_ns
+    assert share_out(analyze_trace(trace, range="read loss"), device).judged_ns == device.result.span_ns
 
 
 def test_the_line_of_a_synchronize_is_named() -> None:
@@ -346,7 +347,7 @@ def test_a_trace_without_launches_syncs_or_stacks_is_no_error() -> None:
 # -- texts ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_rule_explains_itself(rule: Rule) -> None:
     for text in (rule.summary, rule.meaning, rule.computation, rule.wrong, rule.right):
         assert text.strip()
@@ -359,7 +360,8 @@ def test_every_rule_explains_itself(rule: Rule) -> None:
 
 def test_rules_are_named_after_their_files() -> None:
     files = {path.stem for path in Path(_page.__file__).parent.glob("[a-z]*.py")} - {"finding", "rule"}
-    assert {rule.id.replace("-", "_") for rule in all_rules()} == files
+    assert {rule.id.replace("-", "_") for rule in RULES.values()} == files
+    assert list(RULES) == sorted(rule.id for rule in RULES.values())
 
 
 def test_the_documentation_lists_the_rules_as_they_are() -> None:
@@ -419,7 +421,7 @@ def test_no_finding_costs_more_than_all_the_time_there_is(
 def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     analysis = analyze_trace(make_trace([Op(Kind.COMPUTE, 0, 100, launch=(0, 1))]))
     claim = Draft(title="t", detail="d", advice="a", bound_ns=10**6)
-    rule = replace(all_rules()[0], check=lambda *_: iter([claim]), fixes=())
-    monkeypatch.setattr("overlapscope.rules.all_rules", lambda: (rule,))
+    rule = replace(RULES["host-sync"], check=lambda *_: iter([claim]), fixes=())
+    monkeypatch.setattr("overlapscope.rules.RULES", {rule.id: rule})
     [finding] = find_all([analysis])
     assert finding.cost_ns == finding.bound_ns == 100

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 
 import pytest
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.laboratory import catalog
 from overlapscope.laboratory.experiment import SCALES, Variant
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 from tests.support.published_figures import PUBLISHED, SIZES, VARIANTS
 from tests.support.scenario_files import experiment
 
 pytest.importorskip("torch", reason="scenarios are PyTorch programs")
 
 SCENARIOS = catalog.shipped()
-RULES = {rule.id for rule in all_rules()}
 NAMES = {
     *("copy_matrix", "pin_cost", "many_small_copies", "pin_strategies", "pin_threads", "dataloader", "d2h_hazard"),
     *("offload_store", "offload_pipeline", "chunked_streams", "host_work", "cuda_graph", "stream_matmul"),
@@ -61,7 +62,7 @@ def test_expects_causes_and_rules_that_exist(name: str) -> None:
         truth = variant.truth
         assert truth.exposed_copy is None or truth.exposed_copy in COPY_CAUSES
         assert truth.idle is None or truth.idle in IDLE_CAUSES
-        assert {*truth.findings, *truth.no_findings} <= RULES
+        assert {*truth.findings, *truth.no_findings} <= set(RULES)
         assert not {*truth.findings} & {*truth.no_findings}
 
 
@@ -125,3 +126,23 @@ def test_has_every_variant(name: str) -> None:
 def test_variants_differ(name: str) -> None:
     parameters = [variant.parameters for variant in variants(name)]
     assert all(one not in parameters[:number] for number, one in enumerate(parameters))
+
+
+def test_experiments_are_listed_where_torch_is_not_installed() -> None:
+    code = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "tensordict"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from overlapscope.commands import main
+code = main(["scenarios", "list"])
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(name in done.stdout for name in catalog.shipped())

@@ -12,12 +12,14 @@ import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.strip import measure
 from overlapscope.base import words
+from overlapscope.documents.strip import ASCII
+from overlapscope.render import markdown, terminal
 from overlapscope.report import strip
+from overlapscope.report.document import document
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind
-from overlapscope.views import markdown, terminal
 from tests.support import kineto_files
 
 HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"
@@ -131,7 +133,7 @@ def test_the_strip_keeps_the_busiest_streams_and_says_how_many_it_left_out() -> 
 def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
     device = analyze_trace(ov.load("traces/pipeline_3stream.json.gz", progress=False)).devices[0]
     measured = measure(device.timeline, device.result, slices=60)
-    drawing = strip.draw(measured, words.unit_for(1_000_000_000), strip.ASCII)
+    drawing = strip.draw(measured, words.unit_for(1_000_000_000), ASCII)
     for line, lane in zip(drawing.lanes, measured.lanes, strict=True):
         assert len(line.text) == 60
         for slice, kind in enumerate(line.kinds):
@@ -184,33 +186,33 @@ def test_verdict_does_not_call_a_gpu_good_whose_idle_time_nobody_can_explain(tmp
 def test_verdict_says_when_trust_is_degraded() -> None:
     path = "traces/known_causes/event_wait_no_sync_events.json.gz"
     assert verdict_of(path).endswith("Trust is degraded: 1 check warned (sync-events).")
-    assert "enable_cuda_sync_events" in terminal.render(page_of(path), width=80)
+    assert "enable_cuda_sync_events" in terminal.render(document(page_of(path)), width=80)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 300])
 @pytest.mark.parametrize("name", ["pipeline_3stream", "ddp/rank0", "known_causes/host_sync_stacks"])
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
     page = page_of(f"traces/{name}.json.gz", verbose=True)
-    lines = terminal.render(page, width=max(width, 74), color=None).splitlines()
+    lines = terminal.render(document(page), width=max(width, 74), color=None).splitlines()
     assert max(len(line) for line in lines) <= max(width, 74)
 
 
 def test_without_colour_there_are_no_control_codes() -> None:
     page = page_of("traces/pipeline_1stream.json.gz")
-    assert "\x1b" not in terminal.render(page, width=80)
-    assert "\x1b" in terminal.render(page, width=80, color="standard")
+    assert "\x1b" not in terminal.render(document(page), width=80)
+    assert "\x1b" in terminal.render(document(page), width=80, color="standard")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
 def test_characters_that_the_encoding_lacks_are_replaced(encoding: str) -> None:
     page = page_of("traces/pipeline_1stream.json.gz")
-    terminal.render(page, width=80, encoding=encoding).encode(encoding)
+    terminal.render(document(page), width=80, encoding=encoding).encode(encoding)
 
 
 def test_markdown_is_deterministic_and_its_tables_are_rectangular() -> None:
     page = page_of("traces/ddp/rank0.json.gz", verbose=True)
-    text = markdown.render(page)
-    assert text == markdown.render(page)
+    text = markdown.render(document(page))
+    assert text == markdown.render(document(page))
     columns = 0
     for line in text.splitlines():
         cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
@@ -220,5 +222,5 @@ def test_markdown_is_deterministic_and_its_tables_are_rectangular() -> None:
 
 def test_a_report_without_timelines_has_no_strip() -> None:
     report: Report = page_of("traces/pipeline_1stream.json.gz").report
-    assert "Timeline" not in terminal.render(Page(report), width=80)
-    assert "Timeline" not in markdown.render(Page(report))
+    assert "Timeline" not in terminal.render(document(Page(report)), width=80)
+    assert "Timeline" not in markdown.render(document(Page(report)))

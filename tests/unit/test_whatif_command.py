@@ -16,7 +16,7 @@ from overlapscope.commands.whatif import OPTIONS
 from overlapscope.errors import UsageError
 from overlapscope.inputs import CALIBRATION, read_calibration
 from overlapscope.prediction.calibration import shipped
-from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.result import (
     Assumption,
     Change,
@@ -239,8 +239,8 @@ def test_hostile_names_reach_nobody() -> None:
 
 def test_the_options_are_the_interventions_that_there_are() -> None:
     offered = [(one.id, one.argument, one.required and one.argument is not None) for one in OPTIONS]
-    assert offered == [(one.id, one.argument, one.argument_required) for one in all_interventions()]
-    titles = {one.id: one.title for one in all_interventions()}
+    assert offered == [(one.id, one.argument, one.argument_required) for one in INTERVENTIONS.values()]
+    titles = {one.id: one.title for one in INTERVENTIONS.values()}
     assert all(one.help.startswith(titles[one.id]) for one in OPTIONS)
 
 

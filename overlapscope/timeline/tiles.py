@@ -16,9 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from overlapscope import timeline as lane_views
 from overlapscope.base.words import clean
-from overlapscope.timeline import Lanes
+from overlapscope.timeline.categories import CATEGORIES
+from overlapscope.timeline.lane import Lanes
+from overlapscope.timeline.model import model
+from overlapscope.timeline.view import view
+from overlapscope.timeline.worst import SUBJECTS, worst
 
 COLUMNS = 2048
 """Of the first tile, and of those of examples: about as many as a screen has."""
@@ -68,16 +71,15 @@ def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_
         left -= len(packed)
         mine.append(base64.b64encode(packed).decode("ascii"))
     return [
-        {"model": lane_views.model(lanes), "tiles": made, "worst": _worst(lanes)}
-        for lanes, made in zip(drawn, tiles, strict=True)
+        {"model": model(lanes), "tiles": made, "worst": _worst(lanes)} for lanes, made in zip(drawn, tiles, strict=True)
     ]
 
 
 def _worst(lanes: Lanes) -> dict[str, Any]:
     """What `lanes.worst` says, with the op of each case: no tile need hold it."""
     told: dict[str, Any] = {}
-    for kind in lane_views.SUBJECTS:
-        found = [lane_views.worst(lanes, kind, number) for number in range(WORST)]
+    for kind in SUBJECTS:
+        found = [worst(lanes, kind, number) for number in range(WORST)]
         cases = [
             {name: match[name] for name in ("lane", "row", "start", "end")} | {"op": _op(lanes, match)}
             for match in (one["match"] for one in found)
@@ -93,7 +95,7 @@ def _op(lanes: Lanes, match: dict[str, Any]) -> dict[str, Any]:
         "start": int(lane.start_ns[row]),
         "end": int(lane.end_ns[row]),
         "title": clean(lane.name(row), _LONGEST_NAME),
-        "category": lane_views.CATEGORIES[lane.category[row]],
+        "category": CATEGORIES[lane.category[row]],
     }
 
 
@@ -167,4 +169,4 @@ class _Short:
 
 def _tile(lanes: Lanes, wanted: _Wanted) -> bytes:
     (start_ns, end_ns), ids = wanted.span, [lane.id for lane in lanes.lanes]
-    return gzip.compress(lane_views.view(lanes, start_ns, end_ns, wanted.columns, ids), 6, mtime=0)
+    return gzip.compress(view(lanes, start_ns, end_ns, wanted.columns, ids), 6, mtime=0)

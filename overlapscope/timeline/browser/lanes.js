@@ -1,6 +1,6 @@
 /* Draws the lanes: the busy share of every pixel column into an image, single ops on top of it.
 
-A lane is drawn from its records (see timeline_wire.js). While the exact answer for a view is on its way the records
+A lane is drawn from its records (see wire.js). While the exact answer for a view is on its way the records
 of the last views are drawn in its place, moved and stretched, so a change shows at once. */
 (() => {
   "use strict";

@@ -76,6 +76,7 @@
     const script = document.createElement("script");
     script.textContent = plotly;
     document.head.append(script);
+    for (const element of places) element.style.height = charts[element.id][0].layout.height + "px";
     for (const element of places) {
       const one = figure(charts[element.id], isDark());
       // Drawn one at a time, so that the page can be scrolled meanwhile.
