@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -260,16 +258,6 @@ def test_the_html_report_needs_nothing_else(reported: tuple[Path, str]) -> None:
     assert text.count('class="strip"') == 2
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_the_html_report_draws_itself_in_a_browser(reported: tuple[Path, str]) -> None:
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
-    done = subprocess.run(
-        [*command, (reported[0] / "report.html").as_uri()], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.count('class="main-svg"') >= 2
-    assert "one_stream" in done.stdout
-
-
 def test_without_plotly_the_rest_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,16 +302,6 @@ def test_the_shipped_results_are_shown_and_not_written_to(
 def test_a_directory_without_results_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scenarios", "report", str(tmp_path)]) == 2
     assert "there is no results.json here" in capsys.readouterr().err
-
-
-def test_reading_results_needs_no_torch(tmp_path: Path) -> None:
-    store.write(made_results(), tmp_path)
-    code = (
-        f"import sys; from overlapscope.commands import main; main(['scenarios', 'report', {str(tmp_path)!r}])\n"
-        "print('torch' in sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize("render", [laboratory_terminal.render, laboratory_markdown.render, laboratory_html.render])
