@@ -16,7 +16,6 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.report import grids
-from overlapscope.report.scale import unit_of
 from overlapscope.trace.model import Kind
 from overlapscope.views import charts
 from overlapscope.views.charts.bandwidth import choose
@@ -51,7 +50,7 @@ def layout(context: PageContext, device: Device) -> Component:
 
 
 def _exposed(context: PageContext, device: Device) -> Component:
-    unit, exposed = unit_of(context.section, device.overlap.copy_ns), device.buckets.exposed_copy_ns
+    unit, exposed = context.section.unit_of(device.overlap.copy_ns), device.buckets.exposed_copy_ns
     title = "Exposed copy by cause"
     if not exposed:
         return parts.panel(
