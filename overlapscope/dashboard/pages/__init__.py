@@ -5,9 +5,10 @@ A page's module has `layout(shown)`, and `register(app, library)` where it has c
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from types import ModuleType
+
+from overlapscope.base.registry import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class PageKind:
     @property
     def module(self) -> ModuleType:
         """The module that draws it."""
-        return importlib.import_module(f"{__name__}.{self.name}")
+        module: ModuleType = load(f"{__name__}.{self.name}")
+        return module
 
 
 PAGES = {

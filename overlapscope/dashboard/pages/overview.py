@@ -21,11 +21,12 @@ from overlapscope.dashboard.shown import Shown
 from overlapscope.documents.colors import palette
 from overlapscope.report.check_words import AFFECTS
 from overlapscope.report.headline import Reason, headlines, reasons
-from overlapscope.report.tables import cost, costs_note, evidence, places, prose, where_none_found
-from overlapscope.rules import all_rules
+from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
+from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.views import charts
+from overlapscope.views.old_tables import prose
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
 _TRUST_COLUMNS = ("status", "check", "what was seen", "what that makes unknown or inexact")
@@ -122,8 +123,7 @@ def _findings(shown: Shown) -> Component:
                 "What remains exposed or idle is told by cause on the pages Copies and Idle & stalls.",
             ),
         )
-    rules = {rule.id: rule for rule in all_rules()}
-    items = [_finding(shown, number, finding, rules[finding.rule]) for number, finding in enumerate(findings)]
+    items = [_finding(shown, number, finding, RULES[finding.rule]) for number, finding in enumerate(findings)]
     return parts.panel(
         "Findings",
         dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", id="overview-findings"),

@@ -20,7 +20,7 @@ from overlapscope.dashboard.predictions import Asked, Predicted
 from overlapscope.dashboard.shown import Shown
 from overlapscope.dashboard.whatif_panels import RUNG
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.prediction.result import WhatIf
 
@@ -53,7 +53,7 @@ def layout(shown: Shown) -> Component:
     device = shown.section.device
     if device is None or not shown.section.usable:
         return parts.unusable(shown)
-    kinds = all_interventions()
+    kinds = tuple(INTERVENTIONS.values())
     options = {one.id: _options(one.argument, device) for one in kinds if one.argument}
     config = {
         "trace": shown.opened.id,
@@ -283,7 +283,7 @@ def register(app: dash.Dash, library: Library) -> None:
 
 
 def _register_switches(app: dash.Dash) -> None:
-    kinds = all_interventions()
+    kinds = tuple(INTERVENTIONS.values())
     moved = [(_switch(one), "checked") for one in kinds] + [(_argument(one), "value") for one in kinds if one.argument]
 
     def client(name: str, *arguments: Any, **more: Any) -> None:
