@@ -15,18 +15,15 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
 from overlapscope.laboratory import store, truth
 from overlapscope.laboratory.comparison import Comparison, compare, tally
+from overlapscope.laboratory.document import document
 from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import Experiment, Truth, Variant, WrongResults
 from overlapscope.laboratory.renew import collect, renewed
 from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
 from overlapscope.reading import load
 from overlapscope.report.findings import find_all
-from overlapscope.views.laboratory import markdown as laboratory_markdown
-from overlapscope.views.laboratory import terminal as laboratory_terminal
-from overlapscope.views.laboratory.tables import digits
 
 pytest.importorskip("plotly", reason="the HTML report needs Plotly")
-from overlapscope.views.laboratory import html as laboratory_html
 
 TRACES = Path("traces")
 
@@ -326,11 +323,11 @@ def test_reading_results_needs_no_torch(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "False"
 
 
-@pytest.mark.parametrize("render", [laboratory_terminal.render, laboratory_markdown.render, laboratory_html.render])
-def test_results_of_nothing_but_skipped_variants_are_drawn(render: object) -> None:
+@pytest.mark.parametrize("render", [terminal.render, markdown.render, html.render])
+def test_results_of_nothing_but_skipped_variants_are_drawn(render: Callable[[Document], str]) -> None:
     skipped = variant("a", status="skipped", error="it needs a GPU", truth=Truth(exposed_copy="same-stream"))
     comparisons = compared(experiment(skipped, faster=(("a", "gone"),)), experiment(name="empty"))
-    drawn = render(comparisons, **({"width": 80} if render is laboratory_terminal.render else {}))  # type: ignore[operator]
+    drawn = render(document(comparisons))
     assert "there is no such variant" in drawn and "it needs a GPU" in drawn
 
 
