@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from overlapscope.base.words import bandwidth, clean, plural, size, unit_for
 from overlapscope.documents import model, strip
+from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Link, Links, Section, Span, Text, Words
 from overlapscope.documents.table import Column, Table, Tone, rows, words
 from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, tally
@@ -18,7 +21,6 @@ from overlapscope.laboratory.results import Analysis, ExperimentResult, Machine,
 from overlapscope.laboratory.results import Link as HostLink
 from overlapscope.laboratory.tables import all_tables, named_analyses, sentence
 from overlapscope.trace.model import Kind as OpKind
-from overlapscope.views.charts.bars import bars
 
 _KINDS: dict[Kind, str] = {
     "order": "which variant is faster",
@@ -38,6 +40,7 @@ _LANES = {
     "d2h": OpKind.D2H,
     "other": OpKind.OTHER,
 }
+_BARS_HEIGHT = 300
 _STRIP_WIDTH = 100
 """Characters; fewer where it has fewer slices."""
 
@@ -226,7 +229,44 @@ def _charts(comparison: Comparison, plots: str) -> Iterator[Chart]:
         title = clean("wall time of an iteration, ms" if name == WALL else name, 80)
         if any(value is not None for value in (*ours, *theirs)):
             labels = [clean(variant.name, 80) for variant in variants]
-            yield Chart(f"{plots}-{number}", title, partial(bars, labels, ours, spreads, theirs))
+            yield Chart(f"{plots}-{number}", title, partial(_bars, labels, ours, spreads, theirs))
+
+
+def _bars(
+    variants: Sequence[str],
+    ours: Sequence[float | None],
+    spread: Sequence[float | None],
+    published: Sequence[float | None],
+    dark: bool,
+) -> Figure:
+    """Two bars for each variant; ours has the spread between the quartiles as its error bar."""
+    colors = palette(dark)
+    labels = [escape(variant) for variant in variants]
+    half = [None if between is None else between / 2 for between in spread]
+    error = {"type": "data", "array": half, "visible": any(half), "thickness": 1, "color": colors["text"]}
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "name": "here",
+            "x": labels,
+            "y": list(ours),
+            "marker": {"color": colors["accent"]},
+            "error_y": error,
+        }
+    ]
+    if any(value is not None for value in published):
+        marker = {"color": colors["idle"]}
+        data.append({"type": "bar", "name": "published", "x": labels, "y": list(published), "marker": marker})
+    return figure(
+        data,
+        dark,
+        height=_BARS_HEIGHT,
+        margin={"l": 8, "r": 8, "t": 32, "b": 8},
+        xaxis=axis(dark, type="category"),
+        yaxis=axis(dark, rangemode="tozero"),
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        showlegend=True,
+    )
 
 
 def _draw(name: str, shown: Strip, glyphs: strip.Glyphs) -> strip.Drawing:
@@ -235,9 +275,7 @@ def _draw(name: str, shown: Strip, glyphs: strip.Glyphs) -> strip.Drawing:
     for lane in shown.lanes:
         kind = _LANES.get(lane.name)
         filled = _fills(lane.fill, _STRIP_WIDTH)
-        drawn = "".join(
-            glyphs.empty if full is None else glyphs.compute[min(3, int(full * 4))] for full in filled
-        )
+        drawn = "".join(glyphs.empty if full is None else glyphs.compute[min(3, int(full * 4))] for full in filled)
         kinds = tuple(None if full is None else kind for full in filled)
         lines.append(strip.Line(clean(lane.name, 8), drawn, kinds))
     end = unit_for(shown.span_ns).text(shown.span_ns)

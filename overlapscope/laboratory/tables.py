@@ -42,7 +42,9 @@ def _intended(result: ExperimentResult) -> Table:
 def _times(comparison: Comparison) -> Table:
     titles = ("median", "IQR", "n", "host", "ratio", "published", "its ratio", "wrong results")
     lines = [_time(comparison, variant) for variant in comparison.result.variants]
-    return _filled("Time of one iteration, ms; ratios are to the first variant", (_VARIANT, *map(Column, titles)), lines)
+    return _filled(
+        "Time of one iteration, ms; ratios are to the first variant", (_VARIANT, *map(Column, titles)), lines
+    )
 
 
 def _time(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import dash
 import dash_mantine_components as dmc
 import msgspec
-from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
+from dash import MATCH, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import efficiency_shown
 from overlapscope.base.words import clean, percent, unit_for
 from overlapscope.dashboard import parts
+from overlapscope.dashboard.callbacks import Callbacks
+from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import Place
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.url import UrlState
+from overlapscope.documents import model
 from overlapscope.documents.colors import palette
-from overlapscope.laboratory.comparison import WALL, Comparison, compare
+from overlapscope.documents.model import Block, Words, pieces
+from overlapscope.documents.table import Table
+from overlapscope.laboratory.comparison import Comparison, compare
+from overlapscope.laboratory.document import chapter, overview
 from overlapscope.laboratory.results import Analysis, Strip, VariantResult
-from overlapscope.views.charts.bars import bars as bars_chart
-from overlapscope.views.laboratory.content import Line, chapter, overview
-from overlapscope.views.laboratory.html import LANE_COLORS
-from overlapscope.views.laboratory.tables import digits
-from overlapscope.views.old_tables import Table
+from overlapscope.laboratory.tables import digits
 
 _LEAD = "Experiments on copies, streams and CUDA graphs whose outcome is known: measured here, and published."
-_STANDING = {"holds": "good", "does not hold": "poor", "unknown": "fair"}
+_LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
+"""The palette's names of a strip's lanes, where they differ."""
 
 
-def layout(shown: Shown) -> Component:
+def layout(context: PageContext) -> Component:
     """The page."""
-    found = shown.library.results()
+    found = context.library.results()
     if not any(results.experiments for _, results in found):
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
     compared = [(number, directory, compare(results)) for number, (directory, results) in enumerate(found)]
     drawn = [
-        {"element": _grid(number, place), "variants": _variants(shown, directory, one)}
+        {"element": _grid(number, place), "variants": _variants(context, directory, one)}
         for number, directory, comparisons in compared
         for place, one in enumerate(comparisons)
     ]
     return parts.page(
         "Laboratory",
-        *(_results(number, comparisons, shown.dark) for number, _, comparisons in compared if comparisons),
+        *(_results(number, comparisons, context.dark) for number, _, comparisons in compared if comparisons),
         dcc.Store(id="laboratory-variants", data=drawn),
         html.Div(id="laboratory-drawn", hidden=True),
         lead=_LEAD,
@@ -64,7 +66,6 @@ def _nothing() -> Component:
 
 
 def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Component:
-    top = overview(comparisons)
     links = [
         dmc.Anchor(clean(one.result.name, 80), href=f"#{_anchor(number, place)}", size="sm")
         for place, one in enumerate(comparisons)
@@ -73,10 +74,7 @@ def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Comp
         [
             parts.panel(
                 "Results",
-                *(dmc.Text(machine, size="sm", c="dimmed") for machine in top.machines),
-                _table(top.claims),
-                *([_claims(top.contradicted, dark)] if top.contradicted else []),
-                *(dmc.Text(trouble, size="sm") for trouble in top.troubles),
+                *_blocks(overview(comparisons), dark),
                 dmc.Group(links, gap="sm", mt="sm"),
             ),
             *(_experiment(one, number, place) for place, one in enumerate(comparisons)),
@@ -115,12 +113,12 @@ def _grid(number: int, place: int) -> str:
     return f"laboratory-grid-{number}-{place}"
 
 
-def _variants(shown: Shown, directory: Path, one: Comparison) -> list[dict[str, Any]]:
+def _variants(context: PageContext, directory: Path, one: Comparison) -> list[dict[str, Any]]:
     """What `assets/laboratory.js` draws of each variant."""
-    ids = [_trace(shown.library, directory, variant) for variant in one.result.variants]
+    ids = [_trace(context.library, directory, variant) for variant in one.result.variants]
     first = next((id for id in ids if id is not None), None)
     return [
-        _variant(one, variant, shown.dark) | {"links": _links(shown.place, id, first)}
+        _variant(one, variant, context.dark) | {"links": _links(context.url, id, first)}
         for variant, id in zip(one.result.variants, ids, strict=True)
     ]
 
@@ -144,7 +142,7 @@ def _variant(one: Comparison, variant: VariantResult, dark: bool) -> dict[str, A
 
 
 def _lane_color(colors: dict[str, str], name: str) -> str:
-    return colors.get(LANE_COLORS.get(name, name), colors["muted"])
+    return colors.get(_LANE_COLORS.get(name, name), colors["muted"])
 
 
 def _caption(strip: Strip) -> str:
@@ -155,7 +153,7 @@ def _caption(strip: Strip) -> str:
 def _figures(one: Comparison, variant: VariantResult, analysis: Analysis | None) -> list[tuple[str, str]]:
     if variant.status != "ok":
         return [(variant.status, clean(variant.error or "no reason is known", 300))]
-    wall = next(figure for figure in one.figures[variant.name] if figure.name == WALL)
+    wall = one.wall(variant.name)
     told = [("time here", digits(wall.ours) if wall.ours is None else f"{digits(wall.ours)} ms")]
     if wall.published is not None:
         told.append(("published", f"{digits(wall.published)} ms"))
@@ -169,7 +167,7 @@ def _trace(library: Library, directory: Path, variant: VariantResult) -> str | N
     return library.id_of(directory / variant.traces[0]) if variant.traces else None
 
 
-def _links(place: Place, id: str | None, first: str | None) -> list[tuple[str, str]]:
+def _links(place: UrlState, id: str | None, first: str | None) -> list[tuple[str, str]]:
     if id is None:
         return []
     links = [("open", place.href("overview", trace=id, other=None))]
@@ -187,58 +185,69 @@ class _Id(msgspec.Struct, frozen=True):
     index: str
 
 
-def register(app: dash.Dash, library: Library) -> None:
-    """The variants are drawn by the page's own script, an experiment's figures when they are asked for."""
-    app.clientside_callback(
-        ClientsideFunction("overlapscope_laboratory", "draw"),
-        Output("laboratory-drawn", "children"),
-        Input("laboratory-variants", "data"),
-    )
+callbacks = Callbacks()
+# The variants are drawn by the page's own script, an experiment's figures when they are asked for.
+callbacks.in_browser(
+    ("overlapscope_laboratory", "draw"), Output("laboratory-drawn", "children"), Input("laboratory-variants", "data")
+)
 
-    @app.callback(
-        Output({"type": "laboratory-detail", "index": MATCH}, "children"),
-        Output({"type": "laboratory-more", "index": MATCH}, "children"),
-        Input({"type": "laboratory-more", "index": MATCH}, "n_clicks"),
-        State({"type": "laboratory-more", "index": MATCH}, "id"),
-        State("scheme-shown", "data"),
-        prevent_initial_call=True,
-    )
-    def more(clicks: int | None, id: _Id, scheme: str | None) -> Any:
-        known = {
-            f"{number}-{place}": one
-            for number, (_, results) in enumerate(library.results())
-            for place, one in enumerate(compare(results))
-        }
-        if not clicks or clicks % 2 == 0 or id.index not in known:
-            return None, "Figures and claims"
-        return _detail(known[id.index], id.index, dark=scheme == "dark"), "Hide figures and claims"
+
+@callbacks.add(
+    Output({"type": "laboratory-detail", "index": MATCH}, "children"),
+    Output({"type": "laboratory-more", "index": MATCH}, "children"),
+    Input({"type": "laboratory-more", "index": MATCH}, "n_clicks"),
+    State({"type": "laboratory-more", "index": MATCH}, "id"),
+    prevent_initial_call=True,
+)
+def show_more(context: PageContext, clicks: int | None, id: _Id) -> Any:
+    """The figures and claims of an experiment, or nothing again."""
+    known = {
+        f"{number}-{place}": one
+        for number, (_, results) in enumerate(context.library.results())
+        for place, one in enumerate(compare(results))
+    }
+    if not clicks or clicks % 2 == 0 or id.index not in known:
+        return None, "Figures and claims"
+    return _detail(known[id.index], id.index, dark=context.dark), "Hide figures and claims"
 
 
 def _detail(one: Comparison, index: str, *, dark: bool) -> Component:
-    told = chapter(one)
-    drawn = [bars for bars in told.bars if any(value is not None for value in (*bars.ours, *bars.published))]
-    graphs = [
-        parts.graph(bars_chart(bars, dark), f"laboratory-bars-{index}-{number}", name=clean(bars.title, 40))
-        for number, bars in enumerate(drawn)
-    ]
-    return dmc.Stack(
-        [
-            dmc.Text(" ".join(told.facts), size="sm", className="prose"),
-            dmc.SimpleGrid(graphs, cols={"base": 1, "lg": 2}) if graphs else None,
-            *(_table(table) for table in told.tables),
-            _claims(told.claims, dark),
-            dmc.List([dmc.ListItem(note) for note in told.notes], size="sm", c="dimmed"),
-        ],
-        gap="sm",
-        mt="sm",
-    )
+    return dmc.Stack(list(_blocks(chapter(one, f"laboratory-bars-{index}"), dark)), gap="sm", mt="sm")
 
 
-def _claims(claims: Sequence[Line], dark: bool) -> Component:
+def _blocks(blocks: Iterable[Block], dark: bool) -> Iterator[Component]:
+    """Blocks of the laboratory's report; its timelines are drawn by the page's script."""
+    for kind, group in groupby(blocks, type):
+        if kind is model.Chart:
+            graphs = [_chart(chart, dark) for chart in group if isinstance(chart, model.Chart)]
+            yield dmc.SimpleGrid(graphs, cols={"base": 1, "lg": 2})
+            continue
+        for block in group:
+            match block:
+                case model.Text():
+                    yield dmc.Text(_words(block.words, dark), size="sm", className="prose")
+                case model.Items():
+                    items = [dmc.ListItem(_words(item, dark)) for item in block.items]
+                    muted = {"c": "dimmed"} if block.tone == "muted" else {}
+                    yield dmc.List(items, size="sm", className="laboratory-claims", **muted)
+                case Table():
+                    yield _table(block)
+                case model.Section():
+                    inner = list(_blocks(block.blocks, dark))
+                    yield html.Div([dmc.Text(block.title, fw=600, size="sm"), *inner] if inner else [])
+
+
+def _words(words: Words, dark: bool) -> list[Component]:
     colors = palette(dark)
-    styles = {word: {"color": colors[level], "fontWeight": 700} for word, level in _STANDING.items()}
-    items = [dmc.ListItem([html.Span(one.standing, style=styles[one.standing]), f": {one.text}"]) for one in claims]
-    return dmc.List(items, size="sm", className="laboratory-claims")
+    return [
+        html.Span(piece.text, style={"color": colors.get(piece.tone), "fontWeight": 700 if piece.strong else None})
+        for piece in pieces(words)
+    ]
+
+
+def _chart(chart: model.Chart, dark: bool) -> Component:
+    drawn = parts.graph(chart.figure(dark), chart.id, name=clean(chart.title, 40))
+    return html.Div([dmc.Text(chart.title, fw=600, size="sm"), drawn])
 
 
 def _table(table: Table) -> Component:
@@ -246,7 +255,7 @@ def _table(table: Table) -> Component:
         return kind(text, ta="right" if table.columns[number].number else "left")
 
     heads = [cell(dmc.TableTh, number, column.title) for number, column in enumerate(table.columns)]
-    rows = [dmc.TableTr([cell(dmc.TableTd, number, text) for number, text in enumerate(row)]) for row in table.rows]
+    rows = [dmc.TableTr([cell(dmc.TableTd, at, text) for at, text in enumerate(row)]) for row in table.texts()]
     return html.Div(
         [
             *([dmc.Text(table.title, fw=600, size="sm")] if table.title else []),

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.colors import palette
 from overlapscope.views.old_tables import Column, Table
 
@@ -25,7 +25,7 @@ _PINNED = {
 
 
 def plain_table(
-    shown: Shown,
+    context: PageContext,
     table: Table,
     tones: Mapping[str, str],
     id: str = "",
@@ -33,7 +33,7 @@ def plain_table(
 ) -> Component:
     """The table, without its title and note; cells found in `tones` have that colour of the palette. `id` is of the
     rows; `links` stand at their ends."""
-    colors = palette(shown.dark)
+    colors = palette(context.dark)
     heads = [
         dmc.TableTh(column.title, ta="right" if column.number else "left", style={"whiteSpace": "nowrap"})
         for column in table.columns
