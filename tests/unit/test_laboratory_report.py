@@ -22,7 +22,9 @@ from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import Experiment, Truth, Variant, WrongResults
 from overlapscope.laboratory.renew import collect, renewed
 from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
+from overlapscope.laboratory.tables import digits
 from overlapscope.reading import load
+from overlapscope.render import html, markdown, terminal
 from overlapscope.report.findings import find_all
 
 pytest.importorskip("plotly", reason="the HTML report needs Plotly")
