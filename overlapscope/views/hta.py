@@ -12,9 +12,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from overlapscope.base.words import NOTHING, clean, plural
+from overlapscope.documents import table as documents
 from overlapscope.hta.catalog import ANALYSES, Analysis
 from overlapscope.hta.run import HtaResult, HtaTable, Value
-from overlapscope.report.grids import Cell, Field, Grid, Row
 from overlapscope.views.markdown import escape, table_lines
 from overlapscope.views.old_tables import NAME_LIMIT, Column, Table
 from overlapscope.views.old_tables import text as words
@@ -82,18 +82,19 @@ def csv_text(result: HtaResult) -> str:
     return out.getvalue()
 
 
-def grid(table: HtaTable, most: int) -> Grid:
+def grid(table: HtaTable, most: int) -> documents.Table:
     """At most so many rows of a table, to be sorted."""
-    numbers = _numbers(table)
-    fields = tuple(
-        Field(f"c{at}", clean(column, NAME_LIMIT), number=number, width=_width(column) if number else _WORD_WIDTH)
-        for at, (column, number) in enumerate(zip(table.columns, numbers, strict=True))
+    columns = tuple(
+        documents.Column(title, number, id=f"c{at}", width=_width(title) if number else _WORD_WIDTH)
+        for at, (title, number) in enumerate(
+            zip((clean(one, NAME_LIMIT) for one in table.columns), _numbers(table), strict=True)
+        )
     )
-    rows = tuple(
-        Row(tuple(Cell(_plain(value), text) for value, text in zip(row, _cells(table, row), strict=True)))
+    lines = (
+        [documents.Cell(text, _plain(value)) for value, text in zip(row, _cells(table, row), strict=True)]
         for row in table.rows[:most]
     )
-    return Grid(fields, rows)
+    return documents.Table(clean(table.title), columns, documents.rows(lines))
 
 
 def _width(title: str) -> int:

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import efficiency_shown
 from overlapscope.base.words import clean, percent, unit_for
-from overlapscope.dashboard import parts
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
@@ -25,7 +25,7 @@ from overlapscope.laboratory.results import Analysis, Strip, VariantResult
 from overlapscope.views.laboratory.content import Line, chapter, overview
 from overlapscope.views.laboratory.html import LANE_COLORS
 from overlapscope.views.laboratory.tables import digits
-from overlapscope.views.old_tables import Table
+from overlapscope.views.old_tables import as_table
 
 _LEAD = "Experiments on copies, streams and CUDA graphs whose outcome is known: measured here, and published."
 _STANDING = {"holds": "good", "does not hold": "poor", "unknown": "fair"}
@@ -74,7 +74,7 @@ def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Comp
             parts.panel(
                 "Results",
                 *(dmc.Text(machine, size="sm", c="dimmed") for machine in top.machines),
-                _table(top.claims),
+                render.table(as_table(top.claims, {}), dark),
                 *([_claims(top.contradicted, dark)] if top.contradicted else []),
                 *(dmc.Text(trouble, size="sm") for trouble in top.troubles),
                 dmc.Group(links, gap="sm", mt="sm"),
@@ -217,14 +217,14 @@ def _detail(one: Comparison, index: str, *, dark: bool) -> Component:
     told = chapter(one)
     drawn = [bars for bars in told.bars if any(value is not None for value in (*bars.ours, *bars.published))]
     graphs = [
-        parts.graph(bars_chart(bars, dark), f"laboratory-bars-{index}-{number}", name=clean(bars.title, 40))
+        render.graph(bars_chart(bars, dark), f"laboratory-bars-{index}-{number}", name=clean(bars.title, 40))
         for number, bars in enumerate(drawn)
     ]
     return dmc.Stack(
         [
             dmc.Text(" ".join(told.facts), size="sm", className="prose"),
             dmc.SimpleGrid(graphs, cols={"base": 1, "lg": 2}) if graphs else None,
-            *(_table(table) for table in told.tables),
+            *render.draw((as_table(table, {}) for table in told.tables), dark),
             _claims(told.claims, dark),
             dmc.List([dmc.ListItem(note) for note in told.notes], size="sm", c="dimmed"),
         ],
@@ -238,20 +238,3 @@ def _claims(claims: Sequence[Line], dark: bool) -> Component:
     styles = {word: {"color": colors[level], "fontWeight": 700} for word, level in _STANDING.items()}
     items = [dmc.ListItem([html.Span(one.standing, style=styles[one.standing]), f": {one.text}"]) for one in claims]
     return dmc.List(items, size="sm", className="laboratory-claims")
-
-
-def _table(table: Table) -> Component:
-    def cell(kind: Any, number: int, text: str) -> Component:
-        return kind(text, ta="right" if table.columns[number].number else "left")
-
-    heads = [cell(dmc.TableTh, number, column.title) for number, column in enumerate(table.columns)]
-    rows = [dmc.TableTr([cell(dmc.TableTd, number, text) for number, text in enumerate(row)]) for row in table.rows]
-    return html.Div(
-        [
-            *([dmc.Text(table.title, fw=600, size="sm")] if table.title else []),
-            dmc.TableScrollContainer(
-                dmc.Table([dmc.TableThead(dmc.TableTr(heads)), dmc.TableTbody(rows)], className="laboratory-table"),
-                minWidth=300,
-            ),
-        ]
-    )
