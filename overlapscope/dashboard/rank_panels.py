@@ -50,9 +50,8 @@ def content(context: PageContext, ranks: Ranks) -> Component:
 def _verdict(context: PageContext, report: RanksReport) -> Component:
     found = judge(report)
     rest = [dmc.Text(" ".join(found.rest), fz=16, mt=4)] if found.rest else []
-    return parts.answer(
-        context, TONES[found.level], found.level, found.first, *rest, ids=("ranks-level", "ranks-waits")
-    )
+    ids = ("ranks-level", "ranks-waits")
+    return parts.answer(context, TONES[found.level], found.level, found.first, *rest, ids=ids)
 
 
 def _maps(context: PageContext, ranks: Ranks) -> list[Component]:

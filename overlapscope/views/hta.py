@@ -84,11 +84,10 @@ def csv_text(result: HtaResult) -> str:
 
 def grid(table: HtaTable, most: int) -> documents.Table:
     """At most so many rows of a table, to be sorted."""
+    titles = [clean(column, NAME_LIMIT) for column in table.columns]
     columns = tuple(
         documents.Column(title, number, id=f"c{at}", width=_width(title) if number else _WORD_WIDTH)
-        for at, (title, number) in enumerate(
-            zip((clean(one, NAME_LIMIT) for one in table.columns), _numbers(table), strict=True)
-        )
+        for at, (title, number) in enumerate(zip(titles, _numbers(table), strict=True))
     )
     lines = (
         [documents.Cell(text, _plain(value)) for value, text in zip(row, _cells(table, row), strict=True)]

@@ -16,7 +16,7 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.model import Code
-from overlapscope.documents.table import Cell, Column, Table, rows, words
+from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report import charts
 from overlapscope.report.check_words import AFFECTS
 from overlapscope.report.headline import Reason, headlines, reasons
@@ -180,10 +180,7 @@ def _trust(context: PageContext) -> Component:
         if check.status != "ok"
     ]
     passed = len(trust.checks) - len(lines)
-    said = (
-        Column("what was seen", False, flexible=True),
-        Column("what that makes unknown or inexact", False, flexible=True),
-    )
+    said = (words(title, flexible=True) for title in ("what was seen", "what that makes unknown or inexact"))
     table = Table("", (words("status"), words("check"), *said), rows(lines))
     note = f"{plural(passed, 'check')} of {len(trust.checks)} passed."
     note += "" if lines else " The figures can be believed as they stand."

@@ -162,7 +162,8 @@ def _timelines(context: PageContext) -> Component:
         "before": "as it runs while nothing is recorded, replayed" if plain else "as recorded",
         "after": "as predicted",
     }
-    note = "On the same scale, aligned at the beginning of the same step; zooming or moving one does the same to the other."
+    aligned = "On the same scale, aligned at the beginning of the same step"
+    note = f"{aligned}; zooming or moving one does the same to the other."
     return parts.timelines_panel("whatif", None, captions, note)
 
 
