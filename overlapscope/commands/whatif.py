@@ -17,7 +17,6 @@ from overlapscope.errors import UsageError
 if TYPE_CHECKING:
     from overlapscope.prediction import Prediction
     from overlapscope.report.tables import Table
-    from overlapscope.trace.model import Trace
 
 FORMATS = ("text", "json", "markdown")
 NOT_PREDICTED = 1
@@ -87,8 +86,7 @@ class Command:
         if args.best and asked:
             raise UsageError(f"--best finds the changes itself; leave out either it or --{asked[0].split()[0]}.")
         check_output(args.output, force=args.force, inputs=(args.trace, args.calibration))
-        trace = _load(args)
-        prediction = _predict(trace, asked, args)
+        prediction = _predict(asked, args)
         write(_drawn(prediction, args, nothing_asked=not (asked or args.best)), None)
         if prediction.result.predicted_step_ns is None:
             return NOT_PREDICTED
@@ -122,30 +120,17 @@ def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
     )
 
 
-def _load(args: argparse.Namespace) -> Trace:
-    from overlapscope.reading import LIMIT_BYTES, load
-
-    if Path(args.trace).is_dir():
-        raise UsageError(f"{args.trace}: is a directory; name one trace in it, as ranks are predicted one by one.")
-    return load(args.trace, limit_bytes=LIMIT_BYTES if args.max_size is None else args.max_size, cache=args.cache)
-
-
-def _predict(trace: Trace, asked: list[str], args: argparse.Namespace) -> Prediction:
-    from overlapscope.inputs import read_calibration
+def _predict(asked: list[str], args: argparse.Namespace) -> Prediction:
+    from overlapscope.inputs import read_calibration, read_trace
     from overlapscope.prediction import best, predict
     from overlapscope.prediction.names import check_names
 
+    trace = read_trace(args.trace, limit_bytes=args.max_size, cache=args.cache)
     check_names(trace, asked)
     calibration = read_calibration(args.calibration, trace, device=args.device)
-    try:
-        if args.best:
-            return best(trace, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
-        return predict(trace, asked, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
-    except KeyError:
-        known = ", ".join(map(str, trace.devices)) or "none"
-        raise UsageError(
-            f"{trace.source}: there is no device {args.device}; devices that did anything: {known}."
-        ) from None
+    if args.best:
+        return best(trace, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
+    return predict(trace, asked, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
 
 
 def _drawn(prediction: Prediction, args: argparse.Namespace, *, nothing_asked: bool) -> bytes:

@@ -156,8 +156,6 @@ def _compute(opened: Opened, asked: Asked) -> Predicted | OverlapscopeError:
         return Predicted(prediction.result, None if after is None else lanes.build(analyze_trace(after)))
     except OverlapscopeError as error:
         return error
-    except KeyError as missing:
-        return OverlapscopeError(f"This trace has no {clean(str(missing.args[0]), 100)}.")
     except MemoryError:
         return OverlapscopeError("There is not enough memory to predict anything for this trace.")
     except Exception as error:

@@ -145,8 +145,8 @@ def predict(
     recording. `device` defaults to the busiest. Constants of the hardware come from the calibration, where one of the
     trace's GPU is given, else from the trace, else from the table of an H200 that is shipped.
 
-    Raises UsageError for an intervention that does not exist, lacks what it has to be told, or a trace without GPU
-    activity; KeyError, with what was asked for, where there is no such device.
+    Raises UsageError for an intervention that does not exist, lacks what it has to be told, a trace without GPU
+    activity, or one without such a device.
     """
     recorded = prepare(trace, device, calibration)
     return conclude(recorded, plain_of(recorded, plain_step_ns), parse(interventions))

@@ -49,16 +49,6 @@ class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
         """All devices of all traces."""
         return tuple(device for trace in self.traces for device in trace.devices)
 
-    def show(self, *, height: int = 800) -> None:
-        """Show the dashboard of the report's traces: in a frame of that height in a notebook, else in a browser until
-        Ctrl-C.
-
-        Raises UsageError where a trace's file is gone, MissingPackage where the dashboard is not installed.
-        """
-        from overlapscope.dashboard.launch import show
-
-        show([trace.source for trace in self.traces], height=height)
-
 
 def build(
     analyses: Iterable[TraceAnalysis],
