@@ -16,7 +16,7 @@ from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
     from overlapscope.prediction import Prediction
-    from overlapscope.report.tables import Table
+    from overlapscope.views.old_tables import Table
 
 FORMATS = ("text", "json", "markdown")
 NOT_PREDICTED = 1
@@ -154,7 +154,7 @@ def _drawn(prediction: Prediction, args: argparse.Namespace, *, nothing_asked: b
 
 def _offered() -> Table:
     """What can be asked for."""
-    from overlapscope.report.tables import Column, Table, text
+    from overlapscope.views.old_tables import Column, Table, text
 
     rows = [(f"--{one.id} {_metavar(one)}".rstrip(), one.help) for one in OPTIONS]
     rows.append(("--best", "the changes that gain most, one after the other"))

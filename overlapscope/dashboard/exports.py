@@ -14,9 +14,10 @@ from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.place import Place, parse
 from overlapscope.errors import OverlapscopeError
 from overlapscope.export import annotated
+from overlapscope.render import html
 from overlapscope.report.page import Page
-from overlapscope.views.html import report as html_report
-from overlapscope.views.html.tiles import Span
+from overlapscope.timeline.file import document
+from overlapscope.timeline.tiles import Span
 
 
 def register(server: flask.Flask, library: Library) -> None:
@@ -33,7 +34,7 @@ def register(server: flask.Flask, library: Library) -> None:
             return {"error": f"There is no trace {clean(place.trace or '', 100)!r} here."}, 404
         try:
             opened = library.wait(place.trace or "").of(place.of)
-            text = html_report.render(_page(opened, place.device), [opened.lanes], _span(opened, place))
+            text = html.render(document(_page(opened, place.device), [opened.lanes], _span(opened, place)))
         except OverlapscopeError as error:
             return {"error": clean(str(error))}, 409
         response = flask.Response(text.encode("utf-8", "replace"), mimetype="text/html")

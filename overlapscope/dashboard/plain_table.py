@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from overlapscope.dashboard.shown import Shown
 from overlapscope.documents.colors import palette
-from overlapscope.report.tables import Column, Table
+from overlapscope.views.old_tables import Column, Table
 
 _NAME_WIDTH = 180
 """CSS pixels that a column of names has at least."""

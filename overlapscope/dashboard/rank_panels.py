@@ -14,9 +14,9 @@ from overlapscope.dashboard.rank_reports import Ranks
 from overlapscope.dashboard.shown import Shown
 from overlapscope.documents.colors import palette
 from overlapscope.ranks.result import Meeting, RanksReport
-from overlapscope.report.tables import Table
 from overlapscope.views.charts.rank_buckets import rank_buckets
 from overlapscope.views.charts.rank_maps import drawn_steps, rank_map, step_map
+from overlapscope.views.old_tables import Table
 from overlapscope.views.ranks import tables
 from overlapscope.views.ranks.grid import every_rank
 from overlapscope.views.ranks.headline import headlines

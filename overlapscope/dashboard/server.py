@@ -5,12 +5,14 @@ from __future__ import annotations
 import dash
 import flask
 from dash.exceptions import DependencyException
+from dash.resources import ResourceType
 
 from overlapscope.dashboard import at_time, exports, security, shell, timeline_routes
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.posts import Dashboard
 from overlapscope.dashboard.upload import Uploads
+from overlapscope.timeline import browser
 
 
 def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash.Dash:
@@ -31,6 +33,9 @@ def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash
         title="overlapscope",
         update_title="",
     )
+    for name in browser.scripts():
+        app.scripts.append_script(_of_timeline(name))
+    app.css.append_css(_of_timeline(browser.STYLE))
     server.register_error_handler(DependencyException, lambda error: ("There is no such file.\n", 404))
     app.layout = shell.layout(base)
     shell.register(app, library, base)
@@ -39,3 +44,9 @@ def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash
         if register is not None:
             register(app, library)
     return app
+
+
+def _of_timeline(name: str) -> ResourceType:
+    """A file of the timeline, for Dash to serve as it serves those of its own: a browser may keep it for a year, as its
+    address changes with it."""
+    return {"namespace": "overlapscope", "relative_package_path": f"timeline/browser/{name}"}

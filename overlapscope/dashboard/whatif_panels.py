@@ -19,7 +19,7 @@ from overlapscope.dashboard.predictions import Predicted
 from overlapscope.dashboard.shown import Shown
 from overlapscope.documents.colors import bucket_color, palette
 from overlapscope.prediction.result import Change, Estimate, Percentage, WhatIf
-from overlapscope.report.tables import Table, prose, without
+from overlapscope.views.old_tables import Table, prose, without
 from overlapscope.views.whatif import tables, words
 
 RUNG = "whatif-rung"

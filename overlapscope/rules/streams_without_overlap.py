@@ -9,6 +9,7 @@ import numpy as np
 from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.results import Window
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, cut, total
 from overlapscope.rules._claims import Claims, streams_of
 from overlapscope.rules._text import counted, duration, listed, share
@@ -126,7 +127,7 @@ def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
     direct &= ops.start_ns[edges.held] - ops.end_ns[edges.source] <= HANDOVER_NS
     held = np.isin(after, edges.held[direct])
     launch = ops.launch[after]
-    queued = (launch >= 0) & (np.append(calls.end_ns, 0)[launch] <= ops.end_ns[before])
+    queued = (launch >= 0) & (pick(calls.end_ns, launch, 0) <= ops.end_ns[before])
     reason = np.where(held, _EVENT, np.where(queued, _QUEUED, _LATE))
     length = ops.end_ns[after] - ops.start_ns[after]
     weights = np.zeros(3, np.int64)

@@ -22,10 +22,10 @@ from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.page import Section
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
-from tests import kineto_files
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import go, settle, visit
-from tests.dashboard_process import Served
+from tests.support import kineto_files
+from tests.support.dashboard_process import Served
 
 PAGES = ("overview", "copies", "idle", "steps")
 OFFLOAD = "laboratory/offload_pipeline/one_stream"

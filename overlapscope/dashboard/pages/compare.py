@@ -24,11 +24,11 @@ from overlapscope.dashboard.plain_table import plain_table
 from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.documents.colors import palette
 from overlapscope.report.model import Report
-from overlapscope.report.tables import Table
 from overlapscope.rules.finding import Finding
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.words import NOISE, finding_standing, standing, unit_of
+from overlapscope.views.old_tables import Table
 
 _MARGIN = 0.02
 """Of the span shown, on either side."""

@@ -21,11 +21,11 @@ from overlapscope.dashboard.shown import Shown
 from overlapscope.documents.colors import palette
 from overlapscope.laboratory.comparison import WALL, Comparison, compare
 from overlapscope.laboratory.results import Analysis, Strip, VariantResult
-from overlapscope.report.tables import Table
 from overlapscope.views.charts.bars import bars as bars_chart
 from overlapscope.views.laboratory.content import Line, chapter, overview
 from overlapscope.views.laboratory.html import LANE_COLORS
 from overlapscope.views.laboratory.tables import digits
+from overlapscope.views.old_tables import Table
 
 _LEAD = "Experiments on copies, streams and CUDA graphs whose outcome is known: measured here, and published."
 _STANDING = {"holds": "good", "does not hold": "poor", "unknown": "fair"}

@@ -21,11 +21,12 @@ from overlapscope.dashboard.shown import Shown
 from overlapscope.documents.colors import palette
 from overlapscope.report.check_words import AFFECTS
 from overlapscope.report.headline import Reason, headlines, reasons
-from overlapscope.report.tables import cost, costs_note, evidence, places, prose, where_none_found
+from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.views import charts
+from overlapscope.views.old_tables import prose
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
 _TRUST_COLUMNS = ("status", "check", "what was seen", "what that makes unknown or inexact")

@@ -1,6 +1,6 @@
 """The timeline: every stream and host thread at any zoom, and the figures of a selected span.
 
-What is drawn and how it is moved is in `assets/timeline_*.js`; here is the frame around it.
+What is drawn and how it is moved is in `overlapscope/timeline/browser`; here is the frame around it.
 """
 
 from __future__ import annotations
