@@ -155,7 +155,7 @@ def _stated(stated: Truth) -> Iterator[str]:
     if stated.idle is not None:
         yield f"{_PHRASE['idle']} {stated.idle}"
     if stated.hidden_copy_pct is not None:
-        yield f"{_PHRASE['hidden copy']} {stated.hidden_copy_pct[0]:g} to {stated.hidden_copy_pct[1]:g} %"
+        yield f"{_PHRASE['hidden copy']} {stated.hidden_copy_pct[0]:g} to {stated.hidden_copy_pct[1]:g}%"
     yield from (f"{_PHRASE['finding']} {rule}" for rule in stated.findings)
     yield from (f"{_PHRASE['no finding']} {rule}" for rule in stated.no_findings)
 

@@ -65,9 +65,9 @@ def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, in
     judged = {name: ns for name, ns in by_cause.items() if ns and name != CopyCause.LEAD_IN}
     whole, mine = sum(judged.values()), judged.get(cause, 0)
     largest = sorted(((ns, name) for name, ns in judged.items()), reverse=True)[:3]
-    found = ", ".join(f"{name} {100 * ns / whole:.0f} %" for ns, name in largest if 100 * ns >= whole)
+    found = ", ".join(f"{name} {100 * ns / whole:.0f}%" for ns, name in largest if 100 * ns >= whole)
     return Verdict(
-        subject, f"{cause} (at least {100 * least:.0f} %)", found or "no such time", mine >= least * whole > 0
+        subject, f"{cause} (at least {100 * least:.0f}%)", found or "no such time", mine >= least * whole > 0
     )
 
 
@@ -75,7 +75,7 @@ def _hidden(between: tuple[float, float], found: float | None) -> Verdict:
     least, most = between
     return Verdict(
         "hidden copy",
-        f"{least:g} to {most:g} %",
-        "no copies" if found is None else f"{found:.1f} %",
+        f"{least:g} to {most:g}%",
+        "no copies" if found is None else f"{found:.1f}%",
         found is not None and least <= found <= most,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from overlapscope.base.words import plural, unit_for
+from overlapscope.base.words import duration, plural, unit_for
 from overlapscope.recorder.step_times import median_ns
 
 _REMEMBERED = 1000
@@ -39,6 +39,6 @@ class SlowSteps:
             return f"Only {plural(self._seen, 'step')} could be judged, too few to tell a slow one: there is no trace."
         usual_ns = median_ns(self._lengths_ns)
         return (
-            f"No step took over {self._times:g} times the median of {unit_for(usual_ns).text(usual_ns)} "
+            f"No step took over {self._times:g} times the median of {duration(usual_ns)} "
             f"({plural(self._seen, 'step')} were judged): there is no trace."
         )

@@ -20,7 +20,7 @@ _LOADER = {
 
 
 def sentence(host: HostUse) -> str:
-    """`A step takes 12.3 ms on the host: 40.0 % loading data, 55.0 % in ops, 5.0 % in neither, such as Python.`"""
+    """`A step takes 12.3 ms on the host: 40.0% loading data, 55.0% in ops, 5.0% in neither, such as Python.`"""
     total = sum(step.span_ns for step in host.steps)
     spans = [step.span_ns for step in host.steps]
     unit = unit_for(max(spans))

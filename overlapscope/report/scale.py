@@ -6,7 +6,7 @@ from overlapscope.base.words import Unit, unit_for
 from overlapscope.report.page import Section
 
 _SMALL = 100
-"""A part below 1 % of the span reads badly in the span's unit."""
+"""A part below 1% of the span reads badly in the span's unit."""
 
 
 def unit_of(section: Section, part_ns: int) -> Unit:

@@ -128,7 +128,7 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
     verdicts = truth.check(stated, device, find_all([analysis]))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
-    assert verdicts[0].found == "pageable-memory 100 %"
+    assert verdicts[0].found == "pageable-memory 100%"
 
 
 def test_a_cause_of_no_time_does_not_hold() -> None:

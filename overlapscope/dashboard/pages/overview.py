@@ -101,7 +101,7 @@ def _reason(shown: Shown, reason: Reason) -> Component:
         html.Span(
             [
                 html.Span("■ ", style={"color": colors[f"{reason.subject}:{cause}"]}, **parts.UNREAD),
-                f"{cause} {part} %",
+                f"{cause} {part}%",
             ],
             style={"whiteSpace": "nowrap"},
         )
@@ -118,7 +118,7 @@ def _findings(shown: Shown) -> Component:
         return parts.panel(
             "Findings",
             parts.empty(
-                f"None: no rule found anything{where_none_found([shown.section.trace])} that costs 1 % of the span or "
+                f"None: no rule found anything{where_none_found([shown.section.trace])} that costs 1% of the span or "
                 "more.",
                 "What remains exposed or idle is told by cause on the pages Copies and Idle & stalls.",
             ),

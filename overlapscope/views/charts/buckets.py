@@ -38,17 +38,17 @@ def bucket_bar(section: Section, dark: bool) -> Figure:
             {
                 "type": "bar",
                 "orientation": "h",
-                "name": f"{name} {part} %",
+                "name": f"{name} {part}%",
                 "x": [ns / unit.ns],
                 "y": [""],
                 "marker": {"color": color, "line": {"color": colors["panel"], "width": 1}},
-                "text": [f"{name} {part} %" if wide else f"{part} %" if ns >= 0.06 * span else ""],
+                "text": [f"{name} {part}%" if wide else f"{part}%" if ns >= 0.06 * span else ""],
                 "textposition": "inside",
                 "insidetextanchor": "middle",
                 "textangle": 0,
                 "constraintext": "none",
                 "insidetextfont": {"color": legible(color)},
-                "hovertemplate": f"{name}: {unit.text(ns)} ({part} %)<br>{MEANING[name]}<extra></extra>",
+                "hovertemplate": f"{name}: {unit.text(ns)} ({part}%)<br>{MEANING[name]}<extra></extra>",
             }
         )
     return figure(
@@ -85,7 +85,7 @@ def ranks(sections: Sequence[Section], dark: bool) -> Figure:
                 "y": labels,
                 "marker": {"color": colors[bucket_color(name)]},
                 "customdata": [[unit.text(ns), part.get(name, "0")] for ns, part in zip(times, shares, strict=True)],
-                "hovertemplate": f"%{{y}}<br>{name}: %{{customdata[0]}} (%{{customdata[1]}} %)<extra></extra>",
+                "hovertemplate": f"%{{y}}<br>{name}: %{{customdata[0]}} (%{{customdata[1]}}%)<extra></extra>",
             }
         )
     return figure(

@@ -33,7 +33,7 @@ def causes(section: Section, subject: Subject, dark: bool) -> Figure:
     whole = sum(found.values())
     unit = unit_of(section, whole)
     shares = bare_shares(list(found.values()), whole)
-    texts = [f"{unit.text(ns)} ({part} %)" for ns, part in zip(found.values(), shares, strict=True)]
+    texts = [f"{unit.text(ns)} ({part}%)" for ns, part in zip(found.values(), shares, strict=True)]
     most = max(found.values(), default=0) / unit.ns
     bars = {
         "type": "bar",

@@ -44,7 +44,7 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure | None:
                 "y": [one[name] / unit.ns if one else None for one in buckets],
                 "marker": {"color": colors[bucket_color(name)], "line": {"width": 0}},
                 "customdata": told,
-                "hovertemplate": f"%{{customdata[0]}}<br>{name}: %{{customdata[1]}} (%{{customdata[2]}} %)<br>"
+                "hovertemplate": f"%{{customdata[0]}}<br>{name}: %{{customdata[1]}} (%{{customdata[2]}}%)<br>"
                 f"{MEANING[name]}<extra></extra>",
             }
         )
