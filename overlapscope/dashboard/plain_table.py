@@ -11,7 +11,8 @@ from dash.development.base_component import Component
 
 from overlapscope.dashboard.shown import Shown
 from overlapscope.documents.colors import palette
-from overlapscope.views.old_tables import Column, Table
+from overlapscope.documents.table import Column, Table
+from overlapscope.views import old_tables
 
 _NAME_WIDTH = 180
 """CSS pixels that a column of names has at least."""
@@ -26,7 +27,7 @@ _PINNED = {
 
 def plain_table(
     shown: Shown,
-    table: Table,
+    table: Table | old_tables.Table,
     tones: Mapping[str, str],
     id: str = "",
     links: Sequence[Component | None] = (),
@@ -40,9 +41,11 @@ def plain_table(
     ]
     heads += [dmc.TableTh("")] if any(links) else []
     rows = []
-    for number, row in enumerate(table.rows, 1):
-        total = {"fontWeight": 700} if table.total and number == len(table.rows) else {}
-        pairs = zip(row, table.columns, strict=True)
+    lines: Sequence[Sequence[str]] = table.texts() if isinstance(table, Table) else table.rows
+    columns: Sequence[Column | old_tables.Column] = table.columns
+    for number, row in enumerate(lines, 1):
+        total = {"fontWeight": 700} if table.total and number == len(lines) else {}
+        pairs = zip(row, columns, strict=True)
         cells = [_cell(cell, column, colors.get(tones.get(cell, ""))) for cell, column in pairs]
         ends = [dmc.TableTd(links[number - 1], style=_PINNED)] if any(links) else []
         rows.append(dmc.TableTr([*cells, *ends], style=total))
@@ -52,7 +55,7 @@ def plain_table(
     return html.Div(drawn, className="plain-table")
 
 
-def _cell(text: str, column: Column, color: str | None) -> Component:
+def _cell(text: str, column: Column | old_tables.Column, color: str | None) -> Component:
     style: dict[str, Any] = {"fontVariantNumeric": "tabular-nums"}
     style |= (
         {"overflowWrap": "anywhere", "minWidth": _NAME_WIDTH, "verticalAlign": "top"}

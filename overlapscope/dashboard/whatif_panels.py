@@ -12,15 +12,15 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.spans import median_step
-from overlapscope.base.words import Unit, bare_percent, clean, percent
+from overlapscope.base.words import Unit, bare_percent, clean, clean_lines, percent
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.plain_table import plain_table
 from overlapscope.dashboard.predictions import Predicted
 from overlapscope.dashboard.shown import Shown
 from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.documents.table import Table
+from overlapscope.prediction import document
 from overlapscope.prediction.result import Change, Estimate, Percentage, WhatIf
-from overlapscope.views.old_tables import Table, prose, without
-from overlapscope.views.whatif import tables, words
 
 RUNG = "whatif-rung"
 """The type of the buttons that switch on what a rung consists of."""
@@ -37,7 +37,7 @@ _REPLAY = "How well the replay explains the recording"
 
 def answer(shown: Shown, found: WhatIf) -> Component:
     """What a step would take, in one sentence with its interval; or why nobody can say."""
-    told = words.headline(found)
+    told = document.headline(found)
     color = palette(shown.dark)[told.level]
     word = _standing(found, told.level)
     head = dmc.Group(
@@ -47,12 +47,14 @@ def answer(shown: Shown, found: WhatIf) -> Component:
     )
     said: list[Component] = [
         dmc.Text(told.text, fw=600, fz=22, lh=1.3, mt=4, id="whatif-sentence"),
-        dmc.Text(words.subject(found), c="dimmed", size="sm", mt=4),
-        *(dmc.Text(_coded(sentence), c="dimmed", size="sm", mt=4) for sentence in words.program(found)),
+        dmc.Text(document.subject(found), c="dimmed", size="sm", mt=4),
+        *(dmc.Text(_coded(sentence), c="dimmed", size="sm", mt=4) for sentence in document.program(found)),
     ]
-    said += [dmc.Text(_coded(doubt), size="sm", mt=4, c=palette(shown.dark)["fair"]) for doubt in words.doubts(found)]
+    said += [
+        dmc.Text(_coded(doubt), size="sm", mt=4, c=palette(shown.dark)["fair"]) for doubt in document.doubts(found)
+    ]
     if found.predicted_step_ns is None:
-        said.append(_list([_coded(sentence) for sentence in words.refusal(found)]))
+        said.append(_list([_coded(sentence) for sentence in document.refusal(found)]))
     else:
         said += [_bars(shown, found, found.predicted_step_ns), _figures(shown, found, found.predicted_step_ns)]
     return dmc.Paper([head, *said], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
@@ -67,14 +69,14 @@ def _standing(found: WhatIf, level: str) -> str:
 def _bars(shown: Shown, found: WhatIf, predicted: Estimate) -> Component:
     """The step as measured and as predicted, on one scale; a line reaches as far as the interval does."""
     whole_ns = max(found.baseline_step_ns, predicted.high, 1)
-    unit, colors = words.unit(found), palette(shown.dark)
+    unit, colors = document.unit(found), palette(shown.dark)
 
     def row(word: str, buckets: Mapping[str, int], length_ns: int, *marks: Component) -> Component:
         bar = html.Div(_segments(buckets, unit, colors), className="whatif-bar", style=_extent(0, length_ns, whole_ns))
         scale = html.Div([bar, *marks], className="whatif-scale")
         return html.Div([html.Span(word), scale], className="whatif-row")
 
-    told = words.interval(predicted, unit)
+    told = document.interval(predicted, unit)
     reach = _extent(predicted.low, predicted.high, whole_ns)
     line = [html.Div(className="whatif-interval", style=reach, title=f"{told} {unit.name}")] if told else []
     measured = {name: figure.measured for name, figure in found.buckets.items()}
@@ -108,11 +110,11 @@ def _bucket(field: str) -> str:
 
 def _figures(shown: Shown, found: WhatIf, predicted: Estimate) -> Component:
     """Every figure as measured and as predicted, and its interval; what is nothing on either side is left out."""
-    unit, colors = words.unit(found), palette(shown.dark)
+    unit, colors = document.unit(found), palette(shown.dark)
 
     def time(name: str, measured_ns: int, one: Estimate, color: str = "") -> Component:
         change = f"{unit.number(measured_ns)} → {unit.text(one.value)}"
-        return _figure(name, color, change, words.interval(one, unit))
+        return _figure(name, color, change, document.interval(one, unit))
 
     figures = [time("step" if found.steps else "window", found.baseline_step_ns, predicted)]
     for field, one in found.buckets.items():
@@ -182,13 +184,13 @@ def details(shown: Shown, found: WhatIf) -> Component | None:
     """Below the timelines: what was changed and how, and what that rests on. None where nothing is predicted."""
     if found.predicted_step_ns is None:
         return None
-    assumed, known = tables.assumptions(found), tables.constants(found)
+    assumed, known = document.assumptions(found), document.constants(found)
     return dmc.Stack(
         [
-            *([_changes(words.in_order(found))] if found.interventions else []),
+            *([_changes(document.in_order(found))] if found.interventions else []),
             *([_table(shown, assumed, "whatif-assumptions", _ASSUMED)] if assumed.rows else []),
             *([_table(shown, known, "whatif-constants")] if known.rows else []),
-            parts.panel(_REPLAY, _list(words.replay(found))),
+            parts.panel(_REPLAY, _list(document.replay(found))),
         ],
         gap="md",
     )
@@ -205,9 +207,9 @@ def _changes(changes: Sequence[Change]) -> Component:
 
 def _change(change: Change) -> Component:
     head = dmc.Group(
-        [dmc.Text(clean(change.title, 200), fw=600), html.Span(words.option(change), className="whatif-id")], gap=0
+        [dmc.Text(clean(change.title, 200), fw=600), html.Span(document.option(change), className="whatif-id")], gap=0
     )
-    what = dmc.Text("\n".join(prose(change.what)), size="sm", className="prose")
+    what = dmc.Text(clean_lines(change.what), size="sm", className="prose")
     if not change.touched:
         return html.Div([head, what])
     advice = dmc.Text(_coded(change.advice), size="sm", className="prose")
@@ -217,7 +219,7 @@ def _change(change: Change) -> Component:
 
 def _coded(text: str) -> list[Component | str]:
     """Sentences of ours with their code; a line break stays one."""
-    lines = "\n".join(prose(text)).split("`")
+    lines = clean_lines(text).split("`")
     return [dmc.Code(part) if number % 2 else part for number, part in enumerate(lines)]
 
 
@@ -232,9 +234,9 @@ def ladder(shown: Shown, found: WhatIf | None) -> Component | None:
     """What each further change gains, the best first; None where nothing was searched for or found."""
     if found is None:
         return None
-    table = tables.ladder(found)
+    table = document.ladder(found)
     if not table.rows:
-        said = "None of these changes makes it shorter." if found.replay.valid else words.headline(found).text
+        said = "None of these changes makes it shorter." if found.replay.valid else document.headline(found).text
         return dmc.Text(said, size="sm", mt="sm")
     buttons: list[Component | None] = [
         dmc.Button("use", id={"type": RUNG, "index": number}, variant="subtle", size="compact-xs")
@@ -242,4 +244,4 @@ def ladder(shown: Shown, found: WhatIf | None) -> Component | None:
     ]
     title = dmc.Text(table.title, fw=600, size="sm", mt="md")
     # Without the times saved there is room for the buttons in a narrow window.
-    return html.Div([title, plain_table(shown, without(table, tables.SAVED), {}, "whatif-rungs-table", buttons)])
+    return html.Div([title, plain_table(shown, table.without({"saved"}), {}, "whatif-rungs-table", buttons)])

@@ -14,7 +14,7 @@ import msgspec
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.base.saved import decode
+from overlapscope.base.saved import decode, encode, published
 from overlapscope.base.shown import Shown
 from overlapscope.errors import UsageError
 from overlapscope.prediction.program import Program, find_program, summary
@@ -127,7 +127,7 @@ def spoken(device: Device) -> Device:
 
 def to_json(report: Report) -> bytes:
     """The report as indented JSON, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return encode(report)
 
 
 def from_json(data: bytes) -> Report:
@@ -151,11 +151,3 @@ def from_json(data: bytes) -> Report:
 def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a report."""
     return published(Report, "report")
-
-
-def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """The JSON schema (2020-12) of something that this package writes for programs to read."""
-    return msgspec.json.schema(contract) | {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"overlapscope {name}",
-    }
