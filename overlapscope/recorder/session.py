@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
+from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import all_threads, devices, trace_file
 from overlapscope.recorder.cupti import detached
-from overlapscope.recorder.termination import undisturbed
+from overlapscope.recorder.main_thread import undisturbed
 from overlapscope.recorder.trace_file import Written
 from overlapscope.version import __version__
 
@@ -40,8 +41,8 @@ class Options:
         told_of_ops = [name for name in ("stacks", "shapes", "memory") if getattr(self, name)]
         if self.light and told_of_ops:
             raise UsageError(
-                f"a light recording has no PyTorch ops, so {' and '.join(told_of_ops)} cannot be recorded; leave out "
-                f"light or {' and '.join(told_of_ops)}."
+                f"a light recording has no PyTorch ops, so {listed(told_of_ops)} cannot be recorded; leave out "
+                f"light or {listed(told_of_ops)}."
             )
 
 

@@ -16,7 +16,6 @@ from overlapscope.documents.model import Block, Chart, Document, Heading, Sectio
 from overlapscope.documents.table import Table
 from overlapscope.report import strip, tables
 from overlapscope.report.headline import headlines
-from overlapscope.report.host import host_tables
 from overlapscope.report.page import Page, section_of
 from overlapscope.report.page import Section as Part
 from overlapscope.report.verdict import judge
@@ -54,7 +53,7 @@ def _part(part: Part) -> Iterator[Block]:
         yield Text(verdict.plain)
     yield from _filled([tables.checks(part)])
     if part.device is None or verdict.level == "unusable":
-        yield from _filled(host_tables(part))
+        yield from _filled(tables.host_tables(part))
         return
     yield from _device_tables(part, part.device)
     if part.strip is not None:
@@ -166,7 +165,7 @@ def details(part: Part, analysis: DeviceAnalysis | None, *, titled: bool) -> Ite
     yield Heading(f"Tables{of}")
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
-    yield from _filled(host_tables(part))
+    yield from _filled(tables.host_tables(part))
 
 
 def _charts(part: Part, analysis: DeviceAnalysis | None) -> Iterator[Chart]:

@@ -16,7 +16,6 @@ from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, bandwidth, bare_percent, clean, size
 from overlapscope.report.page import Section
-from overlapscope.report.scale import unit_of
 from overlapscope.trace.model import Kind, Memory
 
 NAME_LIMIT = 200
@@ -92,7 +91,7 @@ def _words(key: str, title: str, width: int = 150) -> Field:
 
 def copy_groups(section: Section, device: Device) -> Grid:
     """Copies grouped by direction, memory kinds and stream."""
-    unit = unit_of(section, device.overlap.copy_ns)
+    unit = section.unit_of(device.overlap.copy_ns)
     fields = (
         _words("direction", "copies", 90),
         _words("memory", "memory", 170),
@@ -135,7 +134,7 @@ def most_exposed(copies: EachCopy, count: int) -> I64:
 
 def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[Issuer]) -> Grid:
     """The given copies, each with what issued it."""
-    unit = unit_of(section, int(copies.duration_ns[numbers].max(initial=0)))
+    unit = section.unit_of(int(copies.duration_ns[numbers].max(initial=0)))
     lined = any(one.line for one in issued)
     fields = (
         _words("direction", "copy", 75),
@@ -173,7 +172,7 @@ def evidence(section: Section, device: Device, subject: Literal["exposed-copy", 
     """What the causes of a bucket rest on, by op, call and line."""
     found = [one for one in device.evidence if one.subject == subject]
     whole = device.buckets.idle_ns if subject == "idle" else device.buckets.exposed_copy_ns
-    unit = unit_of(section, whole)
+    unit = section.unit_of(whole)
     lined = any(one.where for one in found)
     copies = subject == "exposed-copy"
     fields = (

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.analysis.results import Window
 from overlapscope.commands import main
-from overlapscope.dashboard import launch, notebook
+from overlapscope.dashboard import launch
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.moments import moved
-from overlapscope.dashboard.place import RECORDED, Place, parse
 from overlapscope.dashboard.security import own_token
-from overlapscope.dashboard.serve import DEFAULT_PORT, Listening
+from overlapscope.dashboard.url import RECORDED, UrlState, parse
+from overlapscope.dashboard.wsgi import DEFAULT_PORT, Listening
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.verdict import judge
 from tests.support.dashboard_process import ask, serve
@@ -54,21 +54,21 @@ numbers = st.none() | st.integers(-(2**62), 2**62)
 def test_a_link_leads_to_the_place_it_names(
     base: str, trace: str, device: int | None, start: int | None, end: int | None, other: str | None, of: str | None
 ) -> None:
-    place = Place(base, "steps", trace, device, start, end, other, of=of)
+    place = UrlState(base, "steps", trace, device, start, end, other, of=of)
     path, _, query = place.href().partition("?")
     assert parse(base, path, f"?{query}") == place
 
 
 def test_a_span_stays_with_its_trace_and_its_page() -> None:
-    place = Place(page="timeline", trace="a", device=1, start_ns=5, end_ns=9)
+    place = UrlState(page="timeline", trace="a", device=1, start_ns=5, end_ns=9)
     assert place.href("timeline") == "/timeline?trace=a&device=1&from=5&to=9"
     assert place.href("copies") == "/copies?trace=a&device=1"
     assert place.href(trace="b") == "/timeline?trace=b"
-    assert Place(trace="a").href("timeline", start_ns=1, end_ns=2) == "/timeline?trace=a&from=1&to=2"
+    assert UrlState(trace="a").href("timeline", start_ns=1, end_ns=2) == "/timeline?trace=a&from=1&to=2"
 
 
 def test_the_choice_of_the_recording_goes_along_everywhere_and_a_span_stays_behind() -> None:
-    place = Place(page="timeline", trace="a", device=1, start_ns=5, end_ns=9, of=RECORDED)
+    place = UrlState(page="timeline", trace="a", device=1, start_ns=5, end_ns=9, of=RECORDED)
     assert place.href("copies") == "/copies?trace=a&device=1&of=recorded"
     assert place.href(trace="b") == "/timeline?trace=b&of=recorded"
     assert place.href(of=None) == "/timeline?trace=a&device=1"
@@ -76,8 +76,8 @@ def test_the_choice_of_the_recording_goes_along_everywhere_and_a_span_stays_behi
 
 def test_nonsense_in_a_url_is_left_out() -> None:
     nonsense = f"?trace=x&device=one&from=1e3&to={'9' * 30}&of=all&foo=1"
-    assert parse("/", "/steps/", nonsense) == Place(page="steps", trace="x")
-    assert parse("/", None, None) == Place()
+    assert parse("/", "/steps/", nonsense) == UrlState(page="steps", trace="x")
+    assert parse("/", None, None) == UrlState()
 
 
 # -- which traces ---------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ def test_an_instant_is_found_in_the_other_timeline_by_the_ops_around_it(timed: O
 
 def test_a_notebook_shows_a_frame_on_a_server_of_its_own() -> None:
     paths = [TRACES / "streamed0_pinned0.json.gz"]
-    frame = notebook.frame(paths, height=700)
-    assert frame.url.startswith("http://localhost:") and notebook.frame(paths, height=700) == frame
+    frame = launch.frame(paths, height=700)
+    assert frame.url.startswith("http://localhost:") and launch.frame(paths, height=700) == frame
     assert 'height="700"' in frame._repr_html_() and frame.url in frame._repr_html_()
     # The token is the path: there may be no cookies in a frame.
     with urlopen(frame.url) as answer:
@@ -267,7 +267,7 @@ def test_a_notebook_shows_a_frame_on_a_server_of_its_own() -> None:
 
 def test_on_a_hub_the_frame_goes_through_its_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/eve/")
-    frame = notebook.frame([TRACES / "streamed0_pinned1.json.gz"], height=700)
+    frame = launch.frame([TRACES / "streamed0_pinned1.json.gz"], height=700)
     assert frame.url.startswith("/user/eve/proxy/") and "/?token=" in frame.url
 
 

@@ -19,9 +19,9 @@ from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
-from overlapscope.dashboard.server import create
 from overlapscope.dashboard.upload import Uploads
 from tests.support.dashboard_process import ask, serve
 
@@ -40,7 +40,7 @@ VALUES: dict[str, Any] = {
     "loading-clock.n_intervals": 1,
     "trace-select.value": TRACE,
     "program-chosen.data": {"pathname": "/timeline", "search": f"{SEARCH}&from=0&to=1000"},
-    "overview-begun.data": {"dark": True},
+    "overview-begun.data": True,
     "timeline-selection.data": {"trace": TRACE, "start": 0, "end": 1e6, "device": None},
     "timeline-config.data": {
         "trace": TRACE,

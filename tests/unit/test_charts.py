@@ -20,7 +20,6 @@ from overlapscope.reading import load
 from overlapscope.report import grids
 from overlapscope.report.model import build
 from overlapscope.report.page import Page, Section
-from overlapscope.report.scale import unit_of
 from overlapscope.trace.model import Kind, Memory, Trace
 from overlapscope.views import charts
 from overlapscope.views.charts.bandwidth import choose
@@ -86,7 +85,7 @@ def test_the_bars_of_causes_add_up_to_their_bucket(path: Path, subject: Any) -> 
         (bars,) = charts.causes(section, subject, False)["data"]
         buckets = section.device.buckets
         whole = buckets.idle_ns if subject == "idle" else buckets.exposed_copy_ns
-        unit = unit_of(section, whole)
+        unit = section.unit_of(whole)
         assert sum(bars["x"]) * unit.ns == pytest.approx(whole)
         assert bars["x"] == sorted(bars["x"], reverse=True)
 

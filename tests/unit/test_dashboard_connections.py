@@ -13,7 +13,7 @@ import flask
 import pytest
 
 from overlapscope.dashboard import connections, security
-from overlapscope.dashboard.serve import Listening
+from overlapscope.dashboard.wsgi import Listening
 
 TOKEN = "known to the test"
 LARGE = 64 << 20

@@ -15,10 +15,10 @@ from msgspec import structs
 
 from overlapscope import timeline as lanes
 from overlapscope.dashboard import timeline_routes, whatif_panels
+from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library, Opened
-from overlapscope.dashboard.place import Place
 from overlapscope.dashboard.predictions import Asked, Predicted, Predictions
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.url import UrlState
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction import Prediction, predict
 from overlapscope.trace.model import Trace
@@ -120,12 +120,12 @@ def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library:
         buckets={},
         replay=structs.replace(found.replay, valid=False, reasons=(reason,)),
     )
-    shown = Shown(Place(page="whatif", trace="one_stream"), library, opened, None, dark=False)
-    text = str(whatif_panels.answer(shown, invalid))
+    context = PageContext(UrlState(page="whatif", trace="one_stream"), library, opened, None, dark=False)
+    text = str(whatif_panels.answer(context, invalid))
     assert "not predicted" in text and reason in text
     assert "whatif-figures" not in text
-    assert whatif_panels.details(shown, invalid) is None
-    assert whatif_panels.timelines(shown, Predicted(invalid, None), ()) is None
+    assert whatif_panels.details(context, invalid) is None
+    assert whatif_panels.timelines(context, Predicted(invalid, None), ()) is None
 
 
 def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, opened: Opened) -> None:

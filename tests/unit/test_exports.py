@@ -9,7 +9,7 @@ import flask
 import pytest
 from flask.testing import FlaskClient
 
-from overlapscope.dashboard import exports
+from overlapscope.dashboard import routes
 from overlapscope.dashboard.library import Library
 from tests.support.helpers import with_plain_steps
 from tests.unit.test_html_report import Parsed, data
@@ -27,7 +27,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
     with_plain_steps(TRACES / "gpt2_train.json.gz", folder / "timed.json.gz", 35_700_000)
     (folder / "broken.json").write_text("nothing")
     server = flask.Flask(__name__)
-    exports.register(server, Library([folder]))
+    routes.register(server, Library([folder]), "/")
     return server.test_client()
 
 

@@ -28,7 +28,7 @@ from overlapscope.prediction.figures import fitted
 from overlapscope.prediction.program import find_program, summary
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build
-from overlapscope.report.plain import sentence
+from overlapscope.report.verdict import plain_sentence
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
 from tests.support.helpers import MS, TRACES, US, Op, make_trace, recordings
 from tests.support.made_up_programs import Do, repeated
@@ -379,7 +379,7 @@ def test_what_cannot_be_replayed_keeps_its_ops_and_says_so() -> None:
     assert shorter.buckets.compute_ns == 20 * 300 * US
     assert has_exact_sums(shorter)
     assert plain_of(trace, 5 * MS).buckets is None, "its ops alone take 6 ms"
-    assert "cannot be replayed" in sentence(only(report(trace, 10 * MS)))
+    assert "cannot be replayed" in plain_sentence(only(report(trace, 10 * MS)))
 
 
 def test_each_device_has_the_plain_step() -> None:

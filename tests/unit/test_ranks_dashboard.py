@@ -11,10 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 import flask
 import pytest
 
-from overlapscope.dashboard import at_time
+from overlapscope.dashboard import moments, routes
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import RECORDED, Place, parse
 from overlapscope.dashboard.rank_reports import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
+from overlapscope.dashboard.url import RECORDED, UrlState, parse
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import to_json
@@ -76,7 +76,7 @@ def test_the_url_says_which_report_is_meant(tmp_path: Path) -> None:
     library = Library([written(tmp_path / "a.json"), written(tmp_path / "b.json"), DDP])
     place = parse("/", "/ranks", "?trace=ddp/rank0&report=b.json")
     assert place.report == "b.json" and "report=b.json" in place.href("overview")
-    names = {report: chosen(library, Place(report=report)) for report in (None, "b.json", "gone.json", TRACES)}
+    names = {report: chosen(library, UrlState(report=report)) for report in (None, "b.json", "gone.json", TRACES)}
     assert {report: one and one.id for report, one in names.items()} == {
         None: "a.json",
         "b.json": "b.json",
@@ -166,9 +166,9 @@ def test_ranks_that_were_dropped_in_go_by_their_own_names(tmp_path: Path) -> Non
 def test_a_meeting_leads_to_its_place_in_a_trace_that_was_not_loaded() -> None:
     library = Library([SAMPLES])
     server = flask.Flask(__name__)
-    at_time.register(server, library, "/base/")
+    routes.register(server, library, "/base/")
     meeting = all_read(library, "ddp/rank0").report.meetings[0]
-    link = at_time.href(Place(base="/"), "ddp/rank0", meeting.window)
+    link = moments.href(UrlState(base="/"), "ddp/rank0", meeting.window)
     answer = server.test_client().get(link)
     assert answer.status_code == 302
     parts = urlsplit(answer.headers["Location"])
@@ -182,13 +182,13 @@ def test_a_meeting_leads_to_its_place_in_a_trace_that_was_not_loaded() -> None:
 def test_a_link_leads_to_the_same_ops_in_the_plain_program(tmp_path: Path) -> None:
     timed = with_plain_steps(DDP / "rank0.json.gz", tmp_path / "t.json.gz", 30_000_000)
     library, server = Library([timed]), flask.Flask(__name__)
-    at_time.register(server, library, "/")
+    routes.register(server, library, "/")
     opened = library.wait("t")
     device = opened.analysis.devices[0].result
     step = device.steps[1]
     for of, shown in ((None, opened.plain), (RECORDED, opened)):
         assert shown is not None
-        answer = server.test_client().get(at_time.href(Place(of=of), "t", step.window))
+        answer = server.test_client().get(moments.href(UrlState(of=of), "t", step.window))
         place = parse("/", *urlsplit(answer.headers["Location"])[2:4])
         assert place.of == of and place.start_ns is not None and place.end_ns is not None
         same, origin = shown.analysis.devices[0].result.steps[1].window, shown.lanes.origin_ns
@@ -207,6 +207,6 @@ def test_a_link_leads_to_the_same_ops_in_the_plain_program(tmp_path: Path) -> No
 )
 def test_a_link_that_makes_no_sense_is_answered_with_a_sentence(query: str, status: int) -> None:
     server = flask.Flask(__name__)
-    at_time.register(server, Library([SAMPLES]), "/")
+    routes.register(server, Library([SAMPLES]), "/")
     answer = server.test_client().get(f"/api/at?{query}")
     assert answer.status_code == status and answer.get_json()["error"].endswith(".")

@@ -14,10 +14,9 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import bandwidth as rate_text
 from overlapscope.base.words import size as size_text
 from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure, axis, figure
 from overlapscope.report.page import Section
-from overlapscope.report.scale import unit_of
 from overlapscope.trace.model import Kind, Memory
-from overlapscope.views.charts._figure import Figure, axis, figure
 
 MOST_POINTS = 5000
 
@@ -120,7 +119,7 @@ def _points(
     known = memory in (Memory.PINNED, Memory.PAGEABLE)
     color = colors[f"{direction}-{kept if known else 'other'}"]
     symbol = _SYMBOL[direction] + ("-open" if memory == Memory.PAGEABLE else "")
-    unit = unit_of(section, int(copies.duration_ns[row].max()))
+    unit = section.unit_of(int(copies.duration_ns[row].max()))
     columns = zip(
         copies.row[row].tolist(),
         copies.bytes[row].tolist(),

@@ -7,10 +7,9 @@ from typing import Literal
 from overlapscope.analysis.causes import IdleCause
 from overlapscope.base.words import bare_shares
 from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.report.cause_words import EXPOSED_COPY, IDLE, Words
 from overlapscope.report.page import Section
-from overlapscope.report.scale import unit_of
-from overlapscope.views.charts._figure import Figure, axis, escape, figure
 
 Subject = Literal["exposed-copy", "idle"]
 
@@ -31,7 +30,7 @@ def causes(section: Section, subject: Subject, dark: bool) -> Figure:
     words = EXPOSED_COPY if subject == "exposed-copy" else IDLE
     found = by_cause(section, subject)
     whole = sum(found.values())
-    unit = unit_of(section, whole)
+    unit = section.unit_of(whole)
     shares = bare_shares(list(found.values()), whole)
     texts = [f"{unit.text(ns)} ({part}%)" for ns, part in zip(found.values(), shares, strict=True)]
     most = max(found.values(), default=0) / unit.ns

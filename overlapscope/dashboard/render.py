@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.colors import palette
 from overlapscope.documents.table import Column, Table
 from overlapscope.views import old_tables
@@ -26,7 +26,7 @@ _PINNED = {
 
 
 def plain_table(
-    shown: Shown,
+    context: PageContext,
     table: Table | old_tables.Table,
     tones: Mapping[str, str],
     id: str = "",
@@ -34,7 +34,7 @@ def plain_table(
 ) -> Component:
     """The table, without its title and note; cells found in `tones` have that colour of the palette. `id` is of the
     rows; `links` stand at their ends."""
-    colors = palette(shown.dark)
+    colors = palette(context.dark)
     heads = [
         dmc.TableTh(column.title, ta="right" if column.number else "left", style={"whiteSpace": "nowrap"})
         for column in table.columns

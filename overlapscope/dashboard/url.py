@@ -19,7 +19,7 @@ _IN_URL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UrlState:
     """One page on one trace. Times are relative to `Lanes.origin_ns`."""
 
     base: str = "/"
@@ -49,11 +49,11 @@ class Place:
         return f"{self.base}{there.page}{'?' if query else ''}{query}"
 
 
-def parse(base: str, pathname: str | None, search: str | None) -> Place:
+def parse(base: str, pathname: str | None, search: str | None) -> UrlState:
     """The place that a URL's path and query name; what makes no sense in it is left out."""
     path = (pathname or "").removeprefix(base).strip("/")
     asked = {name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()}
-    return Place(
+    return UrlState(
         base=base,
         page=path or FIRST_PAGE,
         trace=asked.get("trace"),

@@ -7,10 +7,10 @@ import flask
 from dash.exceptions import DependencyException
 from dash.resources import ResourceType
 
-from overlapscope.dashboard import at_time, exports, security, shell, timeline_routes
+from overlapscope.dashboard import routes, security, shell, timeline_routes
+from overlapscope.dashboard.callbacks import Dashboard
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
-from overlapscope.dashboard.posts import Dashboard
 from overlapscope.dashboard.upload import Uploads
 from overlapscope.timeline import browser
 
@@ -20,11 +20,11 @@ def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash
     server = flask.Flask(__name__)
     security.guard(server, token=token, base=base)
     timeline_routes.register(server, library)
-    exports.register(server, library)
-    at_time.register(server, library, base)
+    routes.register(server, library, base)
     uploads.register(server)
     app = Dashboard(
         __name__,
+        library=library,
         server=server,
         requests_pathname_prefix=base,
         routes_pathname_prefix="/",
@@ -38,11 +38,8 @@ def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash
     app.css.append_css(_of_timeline(browser.STYLE))
     server.register_error_handler(DependencyException, lambda error: ("There is no such file.\n", 404))
     app.layout = shell.layout(base)
-    shell.register(app, library, base)
-    for page in PAGES.values():
-        register = getattr(page.module, "register", None)
-        if register is not None:
-            register(app, library)
+    for part in (shell, *(page.module for page in PAGES.values())):
+        part.callbacks.register(app)
     return app
 
 
