@@ -10,15 +10,15 @@ from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.base.intervals import I64
 from overlapscope.base.names import check_device
 from overlapscope.errors import UsageError
-from overlapscope.prediction.build import build
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.fidelity import judge
 from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.graph_builder import build
 from overlapscope.prediction.hardware import Hardware, find_hardware
-from overlapscope.prediction.periods import StepTimes, find_steps, step_times
 from overlapscope.prediction.recording_cost import HostCost, event_cost, host_cost, without
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Fidelity
+from overlapscope.prediction.steps import StepTimes, find_steps, step_times
 from overlapscope.trace.model import Trace
 
 _CLOSE = 0.005
