@@ -19,9 +19,8 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.predictions import Predicted
 from overlapscope.documents.colors import bucket_color
 from overlapscope.documents.model import with_code
+from overlapscope.prediction import document
 from overlapscope.prediction.result import Change, Estimate, Percentage, WhatIf
-from overlapscope.views.old_tables import as_table, without
-from overlapscope.views.whatif import tables, words
 
 RUNG = "whatif-rung"
 """The type of the buttons that switch on what a rung consists of."""
@@ -36,13 +35,15 @@ _REPLAY = "How well the replay explains the recording"
 
 def answer(context: PageContext, found: WhatIf) -> Component:
     """What a step would take, in one sentence with its interval; or why nobody can say."""
-    told = words.headline(found)
+    told = document.headline(found)
     word = _standing(found, told.level)
-    said: list[Component] = [dmc.Text(words.subject(found), c="dimmed", size="sm", mt=4)]
-    said += [dmc.Text(_coded(context, line), c="dimmed", size="sm", mt=4) for line in words.program(found)]
-    said += [dmc.Text(_coded(context, line), size="sm", mt=4, c=context.colors["fair"]) for line in words.doubts(found)]
+    said: list[Component] = [dmc.Text(document.subject(found), c="dimmed", size="sm", mt=4)]
+    said += [dmc.Text(_coded(context, line), c="dimmed", size="sm", mt=4) for line in document.program(found)]
+    said += [
+        dmc.Text(_coded(context, line), size="sm", mt=4, c=context.colors["fair"]) for line in document.doubts(found)
+    ]
     if found.predicted_step_ns is None:
-        said.append(_list([_coded(context, sentence) for sentence in words.refusal(found)]))
+        said.append(_list([_coded(context, sentence) for sentence in document.refusal(found)]))
     else:
         said += [_bars(context, found, found.predicted_step_ns), _figures(context, found, found.predicted_step_ns)]
     ids = ("whatif-standing", "whatif-sentence")
@@ -58,14 +59,14 @@ def _standing(found: WhatIf, level: str) -> str:
 def _bars(context: PageContext, found: WhatIf, predicted: Estimate) -> Component:
     """The step as measured and as predicted, on one scale; a line reaches as far as the interval does."""
     whole_ns = max(found.baseline_step_ns, predicted.high, 1)
-    unit, colors = words.unit(found), context.colors
+    unit, colors = document.unit(found), context.colors
 
     def row(word: str, buckets: Mapping[str, int], length_ns: int, *marks: Component) -> Component:
         bar = html.Div(_segments(buckets, unit, colors), className="whatif-bar", style=_extent(0, length_ns, whole_ns))
         scale = html.Div([bar, *marks], className="whatif-scale")
         return html.Div([html.Span(word), scale], className="whatif-row")
 
-    told = words.interval(predicted, unit)
+    told = document.interval(predicted, unit)
     reach = _extent(predicted.low, predicted.high, whole_ns)
     line = [html.Div(className="whatif-interval", style=reach, title=f"{told} {unit.name}")] if told else []
     measured = {name: figure.measured for name, figure in found.buckets.items()}
@@ -99,11 +100,11 @@ def _bucket(field: str) -> str:
 
 def _figures(context: PageContext, found: WhatIf, predicted: Estimate) -> Component:
     """Every figure as measured and as predicted, and its interval; what is nothing on either side is left out."""
-    unit, colors = words.unit(found), context.colors
+    unit, colors = document.unit(found), context.colors
 
     def time(name: str, measured_ns: int, one: Estimate, color: str = "") -> Component:
         change = f"{unit.number(measured_ns)} → {unit.text(one.value)}"
-        return _figure(name, color, change, words.interval(one, unit))
+        return _figure(name, color, change, document.interval(one, unit))
 
     figures = [time("step" if found.steps else "window", found.baseline_step_ns, predicted)]
     for field, one in found.buckets.items():
@@ -160,14 +161,14 @@ def details(context: PageContext, found: WhatIf) -> Component | None:
     """Below the timelines: what was changed and how, and what that rests on. None where nothing is predicted."""
     if found.predicted_step_ns is None:
         return None
-    assumed, known = (as_table(table, {}) for table in (tables.assumptions(found), tables.constants(found)))
+    assumed, known = document.assumptions(found), document.constants(found)
     assumed = replace(assumed, note=f"{_ASSUMED} {assumed.note}".strip())
     return dmc.Stack(
         [
-            *([_changes(context, words.in_order(found))] if found.interventions else []),
+            *([_changes(context, document.in_order(found))] if found.interventions else []),
             *([parts.table_panel(context, assumed, "whatif-assumptions")] if assumed.rows else []),
             *([parts.table_panel(context, known, "whatif-constants")] if known.rows else []),
-            parts.panel(_REPLAY, _list(words.replay(found))),
+            parts.panel(_REPLAY, _list(document.replay(found))),
         ],
         gap="md",
     )
@@ -180,7 +181,7 @@ def _changes(context: PageContext, changes: Sequence[Change]) -> Component:
 
 def _change(context: PageContext, change: Change) -> Component:
     head = dmc.Group(
-        [dmc.Text(clean(change.title, 200), fw=600), html.Span(words.option(change), className="whatif-id")], gap=0
+        [dmc.Text(clean(change.title, 200), fw=600), html.Span(document.option(change), className="whatif-id")], gap=0
     )
     what = dmc.Text(clean_lines(change.what), size="sm", className="prose")
     if not change.touched:
@@ -207,9 +208,9 @@ def ladder(context: PageContext, found: WhatIf | None) -> Component | None:
     if found is None:
         return None
     # Without the times saved there is room for the buttons in a narrow window.
-    table = as_table(without(tables.ladder(found), tables.SAVED), {})
+    table = document.ladder(found).without({"saved"})
     if not table.rows:
-        said = "None of these changes makes it shorter." if found.replay.valid else words.headline(found).text
+        said = "None of these changes makes it shorter." if found.replay.valid else document.headline(found).text
         return dmc.Text(said, size="sm", mt="sm")
     buttons: list[Component | None] = [
         dmc.Button("use", id={"type": RUNG, "index": number}, variant="subtle", size="compact-xs")

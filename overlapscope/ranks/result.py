@@ -11,9 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from overlapscope.analysis.results import Buckets, Window
-from overlapscope.base.saved import decode
+from overlapscope.base.saved import decode, published
 from overlapscope.base.shown import Shown
-from overlapscope.report.model import Tool, published
+from overlapscope.report.model import Tool
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1
