@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
+from overlapscope.base.kept import kept
 from overlapscope.dashboard.entries import RanksFile
 from overlapscope.dashboard.library import Library, Reduced
 from overlapscope.dashboard.place import Place
@@ -17,11 +17,8 @@ from overlapscope.ranks.result import RanksReport, Unreadable
 TRACES = "traces"
 """What a URL calls the traces of the folder, instead of a report's id."""
 
-_joined: WeakKeyDictionary[Library, dict[tuple[str, ...], _Made]] = WeakKeyDictionary()
-"""Joining a thousand ranks takes a moment, and every callback needs the report."""
-
-_found: WeakKeyDictionary[Library, dict[str, tuple[int, Ranks]]] = WeakKeyDictionary()
-"""The rows' traces of each written report, with the number of traces among which they were looked for."""
+_KEPT = 8
+"""Reports that are kept: joining a thousand ranks takes a moment, and every callback needs the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +44,6 @@ class Ranks:
         return self.traces.get(self.report.ranks[row].source) if known else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    parts: tuple[Reduced, ...]
-    ranks: Ranks
-
-
 def chosen(library: Library, place: Place) -> RanksFile | None:
     """The written report that a URL names; the first where it names none; None where the traces are meant."""
     files = library.ranks_files()
@@ -63,18 +54,19 @@ def chosen(library: Library, place: Place) -> RanksFile | None:
 
 def of_file(library: Library, file: RanksFile) -> Ranks:
     """A written report, with its rows' traces as far as they are here."""
-    entries = library.entries()
-    made = _found.setdefault(library, {}).get(file.id)
-    if made is not None and made[0] == len(entries):
-        return made[1]
+    return _of_file(library, file.id, len(library.entries()))
+
+
+@kept(most=_KEPT)
+def _of_file(library: Library, file_id: str, known: int) -> Ranks:
+    """`known`: how many traces there are to look for its rows' among."""
+    file = next(file for file in library.ranks_files() if file.id == file_id)
     by_name: dict[str, list[str]] = {}
-    for entry in entries:
+    for entry in library.entries():
         by_name.setdefault(entry.path.name, []).append(entry.id)
     sources = {row.source for row in file.report.ranks}
     found = {source: _trace(library, file, source, by_name) for source in sources}
-    ranks = Ranks(file.report, {source: id for source, id in found.items() if id is not None})
-    _found[library][file.id] = len(entries), ranks
-    return ranks
+    return Ranks(file.report, {source: id for source, id in found.items() if id is not None})
 
 
 def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str, list[str]]) -> str | None:
@@ -105,20 +97,16 @@ def waiting_for(library: Library, job: Job) -> tuple[str, ...]:
 def of_job(library: Library, job: Job) -> Ranks | None:
     """The report of a job's traces; None as long as one of them is yet to be read."""
     known = {id: library.reduced(id) for id in job.ids}
-    parts = tuple(part for part in known.values() if part is not None)
-    if len(parts) < len(known):
-        return None
-    made = _joined.setdefault(library, {}).get(job.ids)
-    if made is None or any(one is not other for one, other in zip(made.parts, parts, strict=True)):
-        made = _Made(parts, _join(dict(zip(known, parts, strict=True))))
-        _joined[library][job.ids] = made
-    return made.ranks
+    parts = {id: part for id, part in known.items() if part is not None}
+    return _join(library, tuple(parts.items())) if len(parts) == len(known) else None
 
 
-def _join(parts: Mapping[str, Reduced]) -> Ranks:
+@kept(most=_KEPT)
+def _join(library: Library, parts: tuple[tuple[str, Reduced], ...]) -> Ranks:
+    """What is known of each trace, by its id, as one report."""
     joined = Joined()
     traces = {}
-    for id, part in parts.items():
+    for id, part in parts:
         for one in (part,) if isinstance(part, Unreadable) else part:
             joined.add(one)
             traces[one.source] = id

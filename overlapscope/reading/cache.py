@@ -40,6 +40,7 @@ _BLOCK_BYTES = 1 << 20
 _BESIDES = (
     "base/columns.py",
     "base/intervals.py",
+    "base/kept.py",
     "base/marks.py",
     "trace/lost.py",
     "trace/model.py",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import dash
 import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
+from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.library import Library
@@ -37,7 +37,6 @@ _LEAD = (
 Asked = tuple[tuple[str, ...], str, bool, str]
 """Traces, analysis, whether nanoseconds are kept, and what the host op's name holds."""
 
-_results: WeakKeyDictionary[Library, dict[Asked, HtaResult]] = WeakKeyDictionary()
 _one_at_a_time = threading.Lock()
 """HTA is kept quiet for one thread at a time."""
 
@@ -160,17 +159,16 @@ def _traces(library: Library, id: str, ranks: bool) -> tuple[str, ...]:
 
 
 def _result(library: Library, asked: Asked) -> HtaResult:
-    """What HTA says, computed once. Raises OverlapscopeError."""
-    known = _results.setdefault(library, {})
+    """What HTA says. Raises OverlapscopeError."""
     with _one_at_a_time:
-        if asked not in known:
-            ids, name, nanoseconds, operator = asked
-            traces = [library.wait(id).analysis.trace for id in ids]
-            result = run(name, traces, Options(operator=operator or None), nanoseconds=nanoseconds or None)
-            while len(known) >= _KEPT:
-                del known[next(iter(known))]
-            known[asked] = result
-        return known[asked]
+        return _run(library, asked)
+
+
+@kept(most=_KEPT)
+def _run(library: Library, asked: Asked) -> HtaResult:
+    ids, name, nanoseconds, operator = asked
+    traces = [library.wait(id).analysis.trace for id in ids]
+    return run(name, traces, Options(operator=operator or None), nanoseconds=nanoseconds or None)
 
 
 def _tables(shown: Shown, result: HtaResult) -> Component:
