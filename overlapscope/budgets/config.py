@@ -123,11 +123,10 @@ def expression(text: str) -> Budget:
 
 def rule(text: str, source: str) -> str:
     """The id of a rule that can be forbidden. Raises ConfigError."""
-    from overlapscope.rules import all_rules
+    from overlapscope.rules import RULES
 
-    known = [one.id for one in all_rules()]
-    if text not in known:
-        raise ConfigError(f"{source}: there is no rule {text!r}{did_you_mean(text, known)}; rules: {', '.join(known)}.")
+    if text not in RULES:
+        raise ConfigError(f"{source}: there is no rule {text!r}{did_you_mean(text, RULES)}; rules: {', '.join(RULES)}.")
     if text == "overlap-achieved":
         raise ConfigError(f"{source}: {text!r} is good news, which need not be forbidden.")
     return text

@@ -17,7 +17,7 @@ from overlapscope.budgets.together import Row, place
 from overlapscope.budgets.verdicts import Unit, Verdict
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def explain(
 def _explained(report: Report, ruling: Ruling, *, by_default: bool) -> Explanation:
     verdict, budget = ruling.verdict, ruling.budget
     if budget is None:
-        rule = {rule.id: rule for rule in all_rules()}.get(verdict.metric)
+        rule = RULES.get(verdict.metric)
         if rule is None:
             formula = "the GPU, software and profiler of the baseline and of the traces are the same"
             if verdict.metric == "job":

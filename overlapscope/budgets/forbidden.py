@@ -15,7 +15,7 @@ from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.together import WORST_FIRST, counts, place
 from overlapscope.budgets.verdicts import Part, Status, Subject, Verdict, cannot_be_judged
 from overlapscope.report.model import Report
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 
 
@@ -24,7 +24,7 @@ def judge_rule(
 ) -> Verdict:
     """The verdict on one rule over all traces."""
     name = f"forbid {rule}"
-    rests_on = next(one.rests_on for one in all_rules() if one.id == rule)
+    rests_on = RULES[rule].rests_on
     judged: list[tuple[Part, tuple[Finding, ...], str]] = []
     for trace, device in _places(report):
         subject = Subject(
@@ -80,7 +80,7 @@ def _findings(report: Report, trace: TraceResult, device: Device, rule: str, flo
 
 
 def _only_informs(rule: str) -> bool:
-    return any(one.id == rule and one.severity == "info" for one in all_rules())
+    return rule in RULES and RULES[rule].severity == "info"
 
 
 def _largest(findings: Sequence[Finding]) -> int:

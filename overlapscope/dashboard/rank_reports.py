@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlapscope.base.kept import kept
 from overlapscope.dashboard.entries import RanksFile
 from overlapscope.dashboard.library import Library, Reduced
-from overlapscope.dashboard.place import Place
+from overlapscope.dashboard.url import UrlState
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import RanksReport, Unreadable
 
 TRACES = "traces"
 """What a URL calls the traces of the folder, instead of a report's id."""
-
-_KEPT = 8
-"""Reports that are kept: joining a thousand ranks takes a moment, and every callback needs the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +40,28 @@ class Ranks:
         return self.traces.get(self.report.ranks[row].source) if known else None
 
 
-def chosen(library: Library, place: Place) -> RanksFile | None:
+def chosen(library: Library, url: UrlState) -> RanksFile | None:
     """The written report that a URL names; the first where it names none; None where the traces are meant."""
     files = library.ranks_files()
-    if place.report == TRACES:
+    if url.report == TRACES:
         return None
-    return next((one for one in files if one.id == place.report), next(iter(files), None))
+    return next((one for one in files if one.id == url.report), next(iter(files), None))
 
 
 def of_file(library: Library, file: RanksFile) -> Ranks:
     """A written report, with its rows' traces as far as they are here."""
-    return _of_file(library, file.id, len(library.entries()))
+    entries = library.entries()
 
+    def look_up() -> Ranks:
+        by_name: dict[str, list[str]] = {}
+        for entry in entries:
+            by_name.setdefault(entry.path.name, []).append(entry.id)
+        sources = {row.source for row in file.report.ranks}
+        traces = {source: _trace(library, file, source, by_name) for source in sources}
+        return Ranks(file.report, {source: id for source, id in traces.items() if id is not None})
 
-@kept(most=_KEPT)
-def _of_file(library: Library, file_id: str, known: int) -> Ranks:
-    """`known`: how many traces there are to look for its rows' among."""
-    file = next(file for file in library.ranks_files() if file.id == file_id)
-    by_name: dict[str, list[str]] = {}
-    for entry in library.entries():
-        by_name.setdefault(entry.path.name, []).append(entry.id)
-    sources = {row.source for row in file.report.ranks}
-    found = {source: _trace(library, file, source, by_name) for source in sources}
-    return Ranks(file.report, {source: id for source, id in found.items() if id is not None})
+    ranks: Ranks = library.results_of_pages.remember(("ranks", file.id, len(entries)), look_up)
+    return ranks
 
 
 def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str, list[str]]) -> str | None:
@@ -96,17 +91,17 @@ def waiting_for(library: Library, job: Job) -> tuple[str, ...]:
 
 def of_job(library: Library, job: Job) -> Ranks | None:
     """The report of a job's traces; None as long as one of them is yet to be read."""
-    known = {id: library.reduced(id) for id in job.ids}
-    parts = {id: part for id, part in known.items() if part is not None}
-    return _join(library, tuple(parts.items())) if len(parts) == len(known) else None
+    parts = tuple(part for part in map(library.reduced, job.ids) if part is not None)
+    if len(parts) < len(job.ids):
+        return None
+    # Joining a thousand ranks takes a moment, and every callback needs the report.
+    ranks: Ranks = library.results_of_pages.remember(("ranks", job.ids, parts), lambda: _join(job.ids, parts))
+    return ranks
 
 
-@kept(most=_KEPT)
-def _join(library: Library, parts: tuple[tuple[str, Reduced], ...]) -> Ranks:
-    """What is known of each trace, by its id, as one report."""
-    joined = Joined()
-    traces = {}
-    for id, part in parts:
+def _join(ids: Sequence[str], parts: Sequence[Reduced]) -> Ranks:
+    joined, traces = Joined(), {}
+    for id, part in zip(ids, parts, strict=True):
         for one in (part,) if isinstance(part, Unreadable) else part:
             joined.add(one)
             traces[one.source] = id

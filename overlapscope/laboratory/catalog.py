@@ -14,7 +14,7 @@ from pathlib import Path
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.experiment import SCALES, Experiment, Variant
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 
 _HERE = Path(__file__).parent
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -110,8 +110,8 @@ def _untrue(variant: Variant) -> str | None:
     named: list[tuple[str, Iterable[str | None], Iterable[str]]] = [
         ("exposed_copy", [truth.exposed_copy], COPY_CAUSES),
         ("idle", [truth.idle], IDLE_CAUSES),
-        ("findings", truth.findings, (rule.id for rule in all_rules())),
-        ("no_findings", truth.no_findings, (rule.id for rule in all_rules())),
+        ("findings", truth.findings, RULES),
+        ("no_findings", truth.no_findings, RULES),
     ]
     for what, names, known in named:
         listed = sorted(known)

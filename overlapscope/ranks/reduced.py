@@ -20,7 +20,7 @@ from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Intervals
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.result import Unreadable
-from overlapscope.rules import find_all
+from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.model import GpuOps, Kind, Trace
 

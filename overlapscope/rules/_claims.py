@@ -159,8 +159,10 @@ class Pieces(Columns):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """All pieces of one device inside the judged windows."""
+    """All pieces of one device inside the judged windows: what rules are given."""
 
+    analysis: TraceAnalysis
+    device: DeviceAnalysis
     pieces: Pieces
     windows: Intervals
     """What is judged: the analysed windows without the lead-in."""
@@ -172,6 +174,10 @@ class Claims:
     """Rows of `Timeline.ops` of tiny copies that run in the windows; empty where they are not many."""
     blocking: I64
     """Rows of `Timeline.ops` of copies of pinned memory for which the host waited at once."""
+
+    @property
+    def trace(self) -> Trace:
+        return self.analysis.trace
 
     def matters(self, cost_ns: int) -> bool:
         """Whether a cost is high enough to be worth a warning."""
@@ -187,7 +193,7 @@ class Claims:
         return mine.take(mine.rule == _NONE)
 
 
-def claims(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
+def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     """Share out a device's exposed copies and idle time among the rules."""
     trace, timeline = analysis.trace, device.timeline
     windows = judged_windows(device)
@@ -201,7 +207,7 @@ def claims(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     else:
         ns = dict.fromkeys(lengths(timeline, np.zeros(1, np.int64), np.zeros(1, np.int64)), 0)
     judged = int((windows.ends - windows.starts).sum())
-    return Claims(pieces, windows, judged, *measured(ns), tiny, np.flatnonzero(waits.copy))
+    return Claims(analysis, device, pieces, windows, judged, *measured(ns), tiny, np.flatnonzero(waits.copy))
 
 
 def judged_windows(device: DeviceAnalysis) -> Intervals:

@@ -11,9 +11,9 @@ from rich.text import Text
 from overlapscope.base.words import NOTHING, clean, plural
 from overlapscope.budgets.explain import Explanation, Values
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.check import shown
 from overlapscope.views.check.text import line, reason
+from overlapscope.views.old_tables import Column, Table, text
 from overlapscope.views.terminal import lay_out, table_grid
 
 MOST_STEPS = 50
