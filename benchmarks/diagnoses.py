@@ -81,9 +81,9 @@ def _laboratory(results: Results) -> str:
     for experiment in results.experiments:
         for variant in experiment.variants:
             for analysis in variant.analyses:
-                verdicts = truth.check(variant.truth, analysis, analysis.findings)
+                verdicts = list(truth.check(variant.truth, analysis, analysis.findings))
                 stated += len(verdicts)
-                agreed += sum(verdict.holds for verdict in verdicts)
+                agreed += sum(verdict.holds is True for verdict in verdicts)
                 times = [verdict for verdict in verdicts if "finding" not in verdict.subject]
                 rules = [verdict for verdict in verdicts if "finding" in verdict.subject]
                 rank = f", rank {analysis.rank}" if len(variant.analyses) > 1 else ""

@@ -93,7 +93,7 @@ def read(path: Path) -> Stored:
     index_end = len(content) - _END.size
     if index_end < 0:
         raise BrokenFile("too short")
-    index_bytes, index_checksum, magic = _END.unpack(content[index_end:])
+    index_bytes, index_checksum, magic = _END.unpack(content[index_end:].tobytes())
     index_begin = index_end - index_bytes
     if magic != _MAGIC or index_begin < 0:
         raise BrokenFile("no file of this kind, or not all of it")

@@ -10,12 +10,12 @@ import pytest
 
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
+from overlapscope.laboratory.calibrate import summary
 from overlapscope.prediction import calibration
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.constants import Constants, SizedTime
 from overlapscope.prediction.observe import observe
 from overlapscope.reading import load
-from overlapscope.views.laboratory.calibration import summary
 
 TRACES = Path("traces")
 MINE = Calibration(

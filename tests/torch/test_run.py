@@ -488,7 +488,7 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
 def test_a_signal_to_stop_waits_until_a_trace_is_written_and_is_the_forked_child_s_own_affair(tmp_path: Path) -> None:
     code = (
         "import os, signal\n"
-        "from overlapscope.recorder.termination import Termination, held\n"
+        "from overlapscope.recorder.main_thread import Termination, held\n"
         "termination = Termination(lambda: print('last words', flush=True))\n"
         "termination.watch()\n"
         "child = os.fork()\n"

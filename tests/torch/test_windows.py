@@ -16,7 +16,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.errors import UsageError
 from overlapscope.recorder.destination import window_path
-from overlapscope.recorder.slow_steps import SlowSteps
+from overlapscope.recorder.step_times import SlowSteps
 
 pytest.importorskip("torch", reason="records with torch")
 

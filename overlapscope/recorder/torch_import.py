@@ -1,15 +1,27 @@
-"""Says when the program has imported torch, which must be the program's own doing.
+"""Whether torch is there, found out without importing it, and when the program has imported it.
 
-A program may set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and the like before it imports torch, and later is too late.
+That must be the program's own doing: it may set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and the like before it imports torch, and later is too late.
 """
 
 from __future__ import annotations
 
 import importlib.abc
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+from overlapscope.errors import MissingPackage
+
+
+def require_torch() -> None:
+    """Raises MissingPackage, with what to install, where torch is not installed."""
+    if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
+        raise MissingPackage(
+            "recording needs PyTorch, which this Python does not have: pip install 'overlapscope[record]', "
+            "or the build of torch for your GPU as https://pytorch.org/get-started says."
+        )
 
 
 def when_torch_is_imported(callback: Callable[[], None]) -> None:
