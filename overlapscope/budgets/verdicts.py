@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from overlapscope.base.saved import published
 from overlapscope.base.shown import Shown
-from overlapscope.report.model import Tool, published
+from overlapscope.report.model import Tool
 
 SCHEMA_VERSION = 1
 
@@ -117,6 +118,7 @@ def cannot_be_judged(rule: str) -> str:
 class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Every verdict, failed ones first, and what has to be said beside them."""
 
+    kind: Literal["check"] = "check"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     outcome: Outcome

@@ -21,7 +21,7 @@ from overlapscope.errors import UsageError
 from overlapscope.laboratory import machine
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.constants import Constants, SizedTime
-from overlapscope.prediction.observe import observe
+from overlapscope.prediction.observed_hardware import observe
 from overlapscope.reading import load
 from overlapscope.recorder.recording import SilentRecording
 

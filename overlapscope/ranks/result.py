@@ -11,10 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from overlapscope.analysis.results import Buckets, Window
-from overlapscope.base.saved import decode
+from overlapscope.base.saved import decode, published
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
-from overlapscope.report.model import Tool, published
+from overlapscope.report.model import Tool
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1
@@ -293,6 +293,7 @@ class WorstRank(msgspec.Struct, frozen=True, kw_only=True):
 class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of one job beside one another."""
 
+    kind: Literal["ranks"] = "ranks"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     world_size: int | None

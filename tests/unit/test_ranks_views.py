@@ -227,7 +227,7 @@ def test_every_rank_can_be_sorted_by_number() -> None:
     assert len(grid.rows) == 1014
     ranks = [row.cells[0].value for row in grid.rows]
     assert ranks == sorted(ranks, key=lambda rank: int(rank or 0))
-    assert all(len(row.cells) == len(grid.fields) for row in grid.rows)
+    assert all(len(row.cells) == len(grid.columns) for row in grid.rows)
 
 
 # -- maps -----------------------------------------------------------------------------------------

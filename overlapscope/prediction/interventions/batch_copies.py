@@ -13,7 +13,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import NOTHING, waits_of_copies
 from overlapscope.prediction.interventions._words import copies as copies_text
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
-from overlapscope.prediction.periods import step_of_items
+from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import I64, Bool, Kind, Memory
 
 SMALL_BYTES = 1 << 20

@@ -64,5 +64,4 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure | None:
             ticktext=[escape(places[number].label, 24) for number in ticks],
         ),
         yaxis=axis(dark, f"time on the device, {unit.name}"),
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     )
