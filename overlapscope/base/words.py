@@ -151,6 +151,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
+def listed(things: Iterable[object], most: int | None = None) -> str:
+    """`a`, `a and b`, `a, b and c`; of more than `most`, `a, b and 1,200 more`."""
+    texts = [str(thing) for thing in things]
+    if most is not None and len(texts) > most:
+        texts[most:] = [f"{len(texts) - most:,} more"]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
 def did_you_mean(asked: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` as a part of a sentence, or nothing."""
     close = difflib.get_close_matches(asked, list(known), n=1)

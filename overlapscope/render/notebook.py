@@ -10,6 +10,8 @@ from overlapscope.base.words import clean, plural, shorten
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.difference import Diff
 from overlapscope.prediction.result import WhatIf
+from overlapscope.ranks import document as ranks_document
+from overlapscope.ranks import verdict as ranks_verdict
 from overlapscope.ranks.result import RanksReport
 from overlapscope.render import terminal
 from overlapscope.report.document import document
@@ -18,8 +20,6 @@ from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.views.check import text as check_text
 from overlapscope.views.diff import text as diff_text
-from overlapscope.views.ranks import text as ranks_text
-from overlapscope.views.ranks import words as ranks_words
 from overlapscope.views.whatif import text as whatif_text
 from overlapscope.views.whatif import words as whatif_words
 
@@ -77,4 +77,5 @@ def _(result: WhatIf) -> tuple[str, str]:
 
 @_said.register
 def _(result: RanksReport) -> tuple[str, str]:
-    return ranks_words.judge(result).text, ranks_text.render(result, width=WIDTH)
+    text = terminal.render(ranks_document.document(result, ranks_document.TERMINAL), width=WIDTH)
+    return ranks_verdict.judge(result).text, text

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from overlapscope.base.words import Unit, clean, unit_for
+from overlapscope.base.words import Unit, clean, listed, unit_for
 from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
-from overlapscope.views.ranks.words import listed
 
 _WHY: Final = {
     "makes-others-wait": "makes the others wait",
@@ -34,9 +33,9 @@ class Look:
     """Each with its rule and what it costs."""
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """All that stands below the title."""
-        return tuple(filter(None, (self.more, self.causes, *self.findings)))
+    def sentences(self) -> tuple[str, ...]:
+        """What stands between the title and the findings."""
+        return tuple(filter(None, (self.more, self.causes)))
 
 
 def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:
