@@ -24,8 +24,8 @@ from overlapscope.version import __version__
 if TYPE_CHECKING:
     from overlapscope import hta
     from overlapscope.api import analyze, check, diff, load, whatif
-    from overlapscope.recorder.current import step
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
+    from overlapscope.recorder.recording import step
 
 __all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "step", "whatif"]
 
@@ -36,7 +36,7 @@ _PLACES = {
     "hta": "overlapscope.hta",
     "load": "overlapscope.api:load",
     "record": "overlapscope.recorder.recording:Recording",
-    "step": "overlapscope.recorder.current:step",
+    "step": "overlapscope.recorder.recording:step",
     "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""

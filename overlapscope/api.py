@@ -70,7 +70,7 @@ def check(
 ) -> CheckResult:
     """Hold a recording to budgets (`docs/check.md`).
 
-    `settings` has the keys of a configuration file: `{"budgets": {"efficiency_pct": {"min": "80 %"}}}`. Without it,
+    `settings` has the keys of a configuration file: `{"budgets": {"efficiency_pct": {"min": "80%"}}}`. Without it,
     what `overlapscope check` does by default: the rules on data that does not move while the GPU computes, or, with a
     `baseline`, nothing may have become longer. A baseline is a file of `overlapscope baseline write`, or a recording.
     `plain_step_ns` tells what a step of the job takes while nothing is recorded. Timelines that `whatif` predicted are

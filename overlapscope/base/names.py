@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from overlapscope.base.words import clean, did_you_mean
+from overlapscope.base.words import clean, did_you_mean, listed
 from overlapscope.errors import UsageError
 
 _LISTED = 20
@@ -18,7 +18,5 @@ def check_known(source: str, what: str, asked: str, known: Collection[str], *, n
     if asked in known:
         return
     names = [clean(name, 80) for name in known]
-    listed = ", ".join(names[:_LISTED]) or none
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     hint = did_you_mean(asked, known)
-    raise UsageError(f"{source}: there is no {what} {asked!r}{hint}; {what}s: {listed}{more}.")
+    raise UsageError(f"{source}: there is no {what} {asked!r}{hint}; {what}s: {listed(names, _LISTED) or none}.")

@@ -10,7 +10,6 @@ from overlapscope.dashboard import moments, parts, render
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.rank_reports import Ranks
 from overlapscope.dashboard.url import UrlState
-from overlapscope.documents.colors import palette
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.looks import Look, looks
 from overlapscope.ranks.metrics import first, headlines
@@ -22,7 +21,6 @@ MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
 """Ids of the charts whose places are ranks."""
 TABLE, METRIC, MEANING = "ranks-table", "ranks-metric", "ranks-meaning"
 _LISTED = 10
-_SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "unknown": "?", "unusable": "?"}
 
 
 def content(context: PageContext, ranks: Ranks) -> Component:
@@ -32,7 +30,7 @@ def content(context: PageContext, ranks: Ranks) -> Component:
     return dmc.Stack(
         [
             _verdict(context, report),
-            *([_doubts(context, told)] if told else []),
+            *([parts.warning("Mind this", told, "ranks-doubts")] if told else []),
             *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
             *_maps(context, ranks),
             *_waiting(context, ranks),
@@ -46,28 +44,9 @@ def content(context: PageContext, ranks: Ranks) -> Component:
 
 def _verdict(context: PageContext, report: RanksReport) -> Component:
     found = judge(report)
-    color = palette(context.dark)[TONES[found.level]]
-    word = dmc.Group(
-        [html.Span(_SIGNS[found.level], **parts.UNREAD), html.Span(found.level, id="ranks-level")],
-        gap=8,
-        style={"color": color, "fontWeight": 700},
-    )
     rest = [dmc.Text(" ".join(found.rest), fz=16, mt=4)] if found.rest else []
-    return dmc.Paper(
-        [word, dmc.Text(found.first, fw=600, fz=22, lh=1.3, mt=4, id="ranks-waits"), *rest],
-        withBorder=True,
-        p="md",
-        style={"borderLeft": f"6px solid {color}"},
-    )
-
-
-def _doubts(context: PageContext, told: tuple[str, ...]) -> Component:
-    return dmc.Alert(
-        dmc.List([dmc.ListItem(sentence) for sentence in told], size="sm"),
-        title=dmc.Text("Mind this", fw=700, size="sm", c=palette(context.dark)["fair"]),
-        color="yellow",
-        id="ranks-doubts",
-    )
+    ids = ("ranks-level", "ranks-waits")
+    return parts.answer(context, TONES[found.level], found.level, found.first, *rest, ids=ids)
 
 
 def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
@@ -101,13 +80,11 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
 
 def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    late = tables.stragglers(report, rows=_LISTED)
-    met = tables.meetings(report, rows=_LISTED)
-    links = [_at(context.url, ranks, one) for one in report.meetings[: len(met.rows)]]
+    late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
+    links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
     return [
-        parts.panel(one.title, render.table(one, context.dark, id, one_links), note=one.note)
-        for one, id, one_links in ((late, "ranks-stragglers", ()), (met, "ranks-meetings", links))
-        if one.rows
+        *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
+        *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
     ]
 
 
@@ -139,8 +116,8 @@ def _look(context: PageContext, ranks: Ranks, one: Look) -> Component:
 
 
 def _differences(context: PageContext, report: RanksReport) -> list[Component]:
-    found = [tables.steps(report, rows=_LISTED), tables.spreads(report)]
-    return [parts.panel(one.title, render.table(one, context.dark), note=one.note) for one in found if one.rows]
+    found = (tables.steps(report, rows=_LISTED), tables.spreads(report))
+    return [parts.table_panel(context, table) for table in found if table.rows]
 
 
 def _each(context: PageContext, ranks: Ranks) -> list[Component]:
@@ -154,10 +131,6 @@ def _each(context: PageContext, ranks: Ranks) -> list[Component]:
         return []
     return [
         *([parts.panel("Where the time of each rank goes", *chart)] if chart else []),
-        parts.panel(
-            "Each rank",
-            render.grid(tables.every_rank(report), context.dark, TABLE, opens, "open"),
-            beside=parts.csv_button(TABLE),
-        ),
+        parts.grid_panel(context, "Each rank", tables.every_rank(report), TABLE, opens=opens),
         parts.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
     ]

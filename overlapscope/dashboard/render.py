@@ -21,6 +21,8 @@ _TALLEST_GRID = 12
 """Rows; a grid with more of them scrolls."""
 _NAME_WIDTH = 180
 """CSS pixels that a column of names has at least."""
+_WIDTH = 92
+"""CSS pixels of a column of a table that can be sorted, unless it says otherwise."""
 _PINNED = {"position": "sticky", "right": 0, "whiteSpace": "nowrap", "backgroundColor": "var(--mantine-color-body)"}
 """Of links, which are to be seen where the table is wider than its panel."""
 _BOLD = {"fontWeight": 700}
@@ -207,9 +209,9 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
             "valueFormatter": {"function": f"params.data.{column.id}_text"},
             # What is exported is the number itself.
             "useValueFormatterForExport": False,
-            "minWidth": column.width,
+            "minWidth": column.width or _WIDTH,
             "flex": 0 if column.number else 1,
-            "width": column.width,
+            "width": column.width or _WIDTH,
             "tooltipField": None if column.number else column.id,
         }
         for column in shown.columns

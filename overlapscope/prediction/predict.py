@@ -10,7 +10,7 @@ import numpy as np
 
 from overlapscope.analysis.host import line_ids_around, line_text, ops_around
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import did_you_mean
+from overlapscope.base.words import did_you_mean, plural
 from overlapscope.errors import UsageError
 from overlapscope.prediction.after import predicted_ops, predicted_trace
 from overlapscope.prediction.base import Base, as_plain, known_step, prepare
@@ -19,7 +19,6 @@ from overlapscope.prediction.figures import Figures, compared_buckets, compared_
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS
-from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Request
 from overlapscope.prediction.needs import BY_SHAPES
 from overlapscope.prediction.noise import spread
@@ -306,7 +305,7 @@ def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tu
                 Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=shown)
             )
         if done.told.by_shapes:
-            text = BY_SHAPES.format(copies=number_of(done.told.by_shapes, "copy", "copies"))
+            text = BY_SHAPES.format(copies=plural(done.told.by_shapes, "copy"))
             found.append(Assumption(intervention=choice.intervention.id, text=text, cost_ns=None, shown=False))
     return tuple(found)
 

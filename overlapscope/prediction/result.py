@@ -120,7 +120,7 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
     launch_latency_ns: int
     """From a launch call's start to its op's start where nothing else holds the op: what the error is judged by."""
     unexplained_ns: int
-    """Waits that no edge of the graph explains, added up. Where they are at most 2 % of the window, the replay keeps
+    """Waits that no edge of the graph explains, added up. Where they are at most 2% of the window, the replay keeps
     them, and `reasons` says so; where they are more, it leaves them out, which shows as an error."""
 
 

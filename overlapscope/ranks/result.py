@@ -48,7 +48,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     buckets: Buckets
     efficiency_pct: float | None
     hidden_copy_pct: float | None
-    """Both None as well where copies take less than 1 % of the window."""
+    """Both None as well where copies take less than 1% of the window."""
     comm_ns: int
     exposed_comm_ns: int
     comm_compute_pct: float | None

@@ -41,6 +41,7 @@ _BESIDES = (
     "base/columns.py",
     "base/intervals.py",
     "base/marks.py",
+    "base/words.py",
     "trace/lost.py",
     "trace/model.py",
     "trace/op_names.py",

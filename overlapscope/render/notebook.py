@@ -29,7 +29,7 @@ _LONGEST = 300
 
 
 def sentence(result: Shown) -> str:
-    """`Report: trace.json.gz, NVIDIA H200: 0 % of the overlap that was possible happened...`, in angle brackets."""
+    """`Report: trace.json.gz, NVIDIA H200: 0% of the overlap that was possible happened...`, in angle brackets."""
     verdict, _ = _said(result)
     return f"<{type(result).__name__}: {shorten(clean(verdict), _LONGEST)}>"
 

@@ -44,17 +44,17 @@ def bucket_bar(section: Section, dark: bool) -> Figure:
             {
                 "type": "bar",
                 "orientation": "h",
-                "name": f"{name} {part} %",
+                "name": f"{name} {part}%",
                 "x": [ns / unit.ns],
                 "y": [""],
                 "marker": {"color": color, "line": {"color": colors["panel"], "width": 1}},
-                "text": [f"{name} {part} %" if wide else f"{part} %" if ns >= 0.06 * span else ""],
+                "text": [f"{name} {part}%" if wide else f"{part}%" if ns >= 0.06 * span else ""],
                 "textposition": "inside",
                 "insidetextanchor": "middle",
                 "textangle": 0,
                 "constraintext": "none",
                 "insidetextfont": {"color": legible(color)},
-                "hovertemplate": f"{name}: {unit.text(ns)} ({part} %)<br>{BUCKET_MEANINGS[name]}<extra></extra>",
+                "hovertemplate": f"{name}: {unit.text(ns)} ({part}%)<br>{BUCKET_MEANINGS[name]}<extra></extra>",
             }
         )
     return figure(
@@ -120,7 +120,7 @@ def causes(section: Section, subject: Subject, dark: bool) -> Figure:
     whole = sum(found.values())
     unit = section.unit_of(whole)
     shares = bare_shares(list(found.values()), whole)
-    texts = [f"{unit.text(ns)} ({part} %)" for ns, part in zip(found.values(), shares, strict=True)]
+    texts = [f"{unit.text(ns)} ({part}%)" for ns, part in zip(found.values(), shares, strict=True)]
     most = max(found.values(), default=0) / unit.ns
     bars = {
         "type": "bar",

@@ -140,7 +140,7 @@ def _bar(part: Part, device: Device) -> model.Bar:
     shares = bare_shares(list(buckets.values()), device.span_ns)
     return model.Bar(
         tuple(
-            model.Part(word, ns, part.unit.text(ns), f"{share} %", bucket_color(word))
+            model.Part(word, ns, part.unit.text(ns), f"{share}%", bucket_color(word))
             for (word, ns), share in zip(buckets.items(), shares, strict=True)
             if ns
         )

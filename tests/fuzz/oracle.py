@@ -257,7 +257,7 @@ def _device(device: Device) -> None:
 
 
 def _possible(value: Any, name: str = "") -> None:
-    """Of everything that is written for programs: no figure is negative, none beyond 100 %, none no number."""
+    """Of everything that is written for programs: no figure is negative, none beyond 100%, none no number."""
     if isinstance(value, dict):
         for key, one in value.items():
             inner = key if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED) else _name_inside(name)
@@ -270,7 +270,7 @@ def _possible(value: Any, name: str = "") -> None:
         if name in _SIGNED or name in _ANY_PERCENTAGE:
             return
         if name.endswith("_pct"):
-            _must(0 <= value <= 100, f"{name} outside 0 to 100 %", value)
+            _must(0 <= value <= 100, f"{name} outside 0 to 100%", value)
         elif name.endswith(_UNITS) or name in ("count", "ops"):
             _must(value >= 0, f"{name} is negative", value)
     elif isinstance(value, str):
@@ -377,7 +377,7 @@ def _command(case: Case, path: Path) -> None:
 
 # -- what was saved
 
-_RELATIVE = {"step_time": {"max_increase": "5 %"}, "efficiency_pct": {"max_decrease": "5 %"}}
+_RELATIVE = {"step_time": {"max_increase": "5%"}, "efficiency_pct": {"max_decrease": "5%"}}
 
 
 def _against(path: Path) -> None:

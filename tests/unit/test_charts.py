@@ -199,7 +199,7 @@ def test_foreign_names_are_cleaned_in_every_grid() -> None:
 
 
 @EACH
-def test_every_row_of_a_grid_has_a_cell_for_each_field(path: Path) -> None:
+def test_every_row_of_a_grid_has_a_cell_for_each_column(path: Path) -> None:
     analysis = analysis_of(path)
     for section, device in zip(sections_of(analysis), analysis.devices, strict=True):
         result = device.result
@@ -212,7 +212,7 @@ def test_every_row_of_a_grid_has_a_cell_for_each_field(path: Path) -> None:
             grids.ranges(section, result),
         ]
         for table in tables:
-            assert all(len(row.cells) == len(table.fields) for row in table.rows)
-            assert len({field.key for field in table.fields}) == len(table.fields)
+            assert all(len(row.cells) == len(table.columns) for row in table.rows)
+            assert len({column.id for column in table.columns}) == len(table.columns)
         stalls = grids.stalls(section, result)
         assert len(stalls.rows) == len(result.host_stalls)

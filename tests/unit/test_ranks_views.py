@@ -75,9 +75,9 @@ def page(report: RanksReport) -> str:
 
 def test_the_answer_on_the_recorded_job_comes_first() -> None:
     first, second, *_ = shown(real(), 200).splitlines()
-    assert first.startswith("Rank 0 makes the other wait, which loses at most 1.64 ms a step (4.5 %) by it; it came ")
+    assert first.startswith("Rank 0 makes the other wait, which loses at most 1.64 ms a step (4.5%) by it; it came ")
     assert first.endswith(", above all in allreduce of group 0 [0, 1].")
-    assert second == "Communication that nothing hides takes 2.5 % to 9.2 % of the time."
+    assert second == "Communication that nothing hides takes 2.5% to 9.2% of the time."
     assert words.judge(real()).level == "fair"
 
 
@@ -93,7 +93,7 @@ def test_several_stragglers_are_all_named() -> None:
     several = replace(report, stragglers=tuple(replace(one, rank=rank) for rank in range(6)))
     verdict = words.judge(several)
     assert verdict.level == "poor"
-    assert verdict.rest[0] == "So do rank 1 (7.5 %), rank 2 (7.5 %), rank 3 (7.5 %) and 2 more."
+    assert verdict.rest[0] == "So do rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more."
 
 
 def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
@@ -102,7 +102,7 @@ def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
     verdict = words.judge(even)
     assert verdict.level == "good"
     assert verdict.first.startswith("The 2 ranks are even: none costs the others 1% of their time")
-    assert "(0.4 %), is due to rank 0." in verdict.first
+    assert "(0.4%), is due to rank 0." in verdict.first
     assert words.judge(replace(even, missing=(2,))).level == "fair"
 
 

@@ -131,11 +131,11 @@ LADDER = (
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ({}, "A step would take 31.20 ms instead of 72.10 ms (56.7 % less; between 30.10 and 65.00 ms)."),
-        ({"steps": 0}, "The whole window would take 31.20 ms instead of 72.10 ms (56.7 % less; between "),
+        ({}, "A step would take 31.20 ms instead of 72.10 ms (56.7% less; between 30.10 and 65.00 ms)."),
+        ({"steps": 0}, "The whole window would take 31.20 ms instead of 72.10 ms (56.7% less; between "),
         (
             {"predicted_step_ns": estimate(80), "gain_ns": estimate(-7.9), "gain_pct": -10.957},
-            "A step would take 80.00 ms instead of 72.10 ms (11.0 % more).",
+            "A step would take 80.00 ms instead of 72.10 ms (11.0% more).",
         ),
         (
             {"predicted_step_ns": estimate(72.101), "gain_ns": estimate(-0.001), "gain_pct": -0.001},
@@ -177,8 +177,8 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         "Nothing reads the copy. side-stream the trace shows it",
         "pinned copy of 50 MB to the GPU 55.1 GB/s calibration of this GPU",
         "launch latency 5.1 us table of an H200",
-        "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were recorded: 0.4 % off.",
-        "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.1 us.",
+        "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were recorded: 0.4% off.",
+        "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.10 us.",
         "In doubt: A wait of is doubtful.",
     ):
         assert expected in shown
@@ -242,18 +242,6 @@ def test_the_options_are_the_interventions_that_there_are() -> None:
     assert offered == [(one.id, one.argument, one.argument_required) for one in INTERVENTIONS.values()]
     titles = {one.id: one.title for one in INTERVENTIONS.values()}
     assert all(one.help.startswith(titles[one.id]) for one in OPTIONS)
-
-
-def test_its_help_imports_nothing_heavy() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from overlapscope.commands import main; main(['whatif', '--help'])\n"
-        "print(sorted({'numpy', 'pandas', 'msgspec', 'torch'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert done.stderr.strip() == b"[]"
 
 
 def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureFixture[str]) -> None:

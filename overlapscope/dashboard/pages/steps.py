@@ -15,6 +15,7 @@ from overlapscope.base.words import plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard.render import graph
 from overlapscope.report import charts, grids
 from overlapscope.report.charts import drawn_steps
 
@@ -37,14 +38,10 @@ def _steps(context: PageContext, device: Device) -> list[Component]:
     return [
         parts.panel(
             "Each step",
-            parts.graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
+            graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
             note=f"{_outliers(device)} A click on a bar shows the step in the timeline.{left}",
         ),
-        parts.panel(
-            "Steps",
-            parts.grid(context, grids.each_step(context.section, device), "steps-table"),
-            beside=parts.csv_button("steps-table"),
-        ),
+        parts.grid_panel(context, "Steps", grids.each_step(context.section, device), "steps-table"),
     ]
 
 
@@ -86,10 +83,11 @@ def _ranges(context: PageContext, device: Device) -> Component:
                 ]
             ),
         )
-    return parts.panel(
+    return parts.grid_panel(
+        context,
         "Ranges",
-        parts.grid(context, grids.ranges(context.section, device), "steps-ranges"),
-        beside=parts.csv_button("steps-ranges"),
+        grids.ranges(context.section, device),
+        "steps-ranges",
         note="What record_function marked, by name: all occurrences added up. Ranges nest, so their times overlap.",
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from overlapscope.base.words import Unit, clean, percent, unit_for
+from overlapscope.base.words import Unit, clean, duration, percent, unit_for
 from overlapscope.prediction.result import Change, Estimate, WhatIf
 
 Level = Literal["good", "poor", "muted"]
@@ -152,10 +152,6 @@ def replay(result: WhatIf) -> Iterator[str]:
         f"where {of.text(result.recorded_step_ns)} were recorded{off}."
     )
     yield (
-        f"GPU ops begin at most {_time(told.start_error_ns)} from where they did in their step, "
-        f"which is judged by a tolerance of {_time(told.launch_latency_ns)}."
+        f"GPU ops begin at most {duration(told.start_error_ns)} from where they did in their step, "
+        f"which is judged by a tolerance of {duration(told.launch_latency_ns)}."
     )
-
-
-def _time(ns: int) -> str:
-    return unit_for(ns).text(ns)

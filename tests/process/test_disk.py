@@ -145,7 +145,7 @@ def test_what_breaks_off_leaves_what_was_there_and_nothing_else(error: type[Base
 _WRITES_SLOWLY = """
 import sys, time
 from pathlib import Path
-from overlapscope import disk
+from overlapscope.base import disk
 
 def blocks():
     yield b"new"
