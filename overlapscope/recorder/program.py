@@ -130,7 +130,7 @@ class ProgramRecording(Recording):
         self._mark(_Marks.PROFILER)
 
     def _mark(self, marks: _Marks) -> None:
-        if threading.get_ident() != self._thread:
+        if not self._turn.on_this_thread:
             super().step()
             return
         before = self._marked_by

@@ -9,7 +9,6 @@ import inspect
 import os
 import shlex
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -37,6 +36,7 @@ from overlapscope.recorder.session import Options, profiler_running
 from overlapscope.recorder.step_times import StepTimes
 from overlapscope.recorder.torch_import import require_torch
 from overlapscope.recorder.triggers import trigger_of
+from overlapscope.recorder.turn import Turn
 
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
@@ -128,17 +128,10 @@ class Recording:
         """Whether ends of steps were marked by the thread that began, and by others."""
         if max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
+        # Steps around a slow one say nothing of it.
+        plain_steps = 0 if check_hazards or slow_step is not None else plain_steps
         self._schedule = Schedule(
-            wait=wait,
-            warmup=warmup,
-            active=active,
-            # Steps around a slow one say nothing of it.
-            plain_steps=0 if check_hazards or slow_step is not None else plain_steps,
-            delay_s=delay_s,
-            duration_s=duration_s,
-            capture_range=capture_range,
-            slow_step=slow_step,
-            repeat=repeat,
+            wait, warmup, active, plain_steps, delay_s, duration_s, capture_range, slow_step, repeat
         )
         self._trigger = trigger_of(self._schedule, self._between_instructions)
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
@@ -150,11 +143,8 @@ class Recording:
         if ignore_own_profiler:
             self._profilers = IgnoredProfilers(self._profiler_stepped)
         self._recorder: Recorder | None = None
-        self._process = self._thread = -1
-        """Who began. The profiler belongs to that thread of that process."""
+        self._turn = Turn()
         self._ended = False
-        self._busy = False
-        """In the middle of something; what comes unasked waits for the next step."""
         self._interruption = Interruption(self._between_instructions)
         self._cuda_is_up = False
         """CUDA was initialised after a start that was put off."""
@@ -264,7 +254,7 @@ class Recording:
             self._trigger.start()
             undo.pop_all()
             self._profilers.start(self._destination.path(self._rank))
-            self._process, self._thread = os.getpid(), threading.get_ident()
+            self._turn.take()
             self._recorder = recorder
             _under_way.append(self)
             if recorder.put_off:
@@ -277,7 +267,7 @@ class Recording:
         """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
         captured, and once nothing is recorded or timed any more.
         """
-        if threading.get_ident() != self._thread:
+        if not self._turn.on_this_thread:
             self._stepped_elsewhere = True
             return
         recorder = self._live()
@@ -303,9 +293,10 @@ class Recording:
         written.
         """
         recorder = self._recorder
-        if recorder is None or self._ended or os.getpid() != self._process:
+        if recorder is None or self._ended or not self._turn.in_this_process:
             return
-        self._check_thread()
+        if not self._turn.on_this_thread:
+            raise UsageError("a recording must be ended on the thread that began it; call end() there.")
         with self._working():
             self._profilers.finish(stop=self._whole_program)
             recorder.finish()
@@ -387,10 +378,10 @@ class Recording:
 
     def _on_cuda(self) -> None:
         """CUDA is being initialised: on any thread, perhaps in a forked child, perhaps long after the end."""
-        if os.getpid() != self._process:
+        if not self._turn.in_this_process:
             return
         self._cuda_is_up = True
-        if threading.get_ident() == self._thread:
+        if self._turn.on_this_thread:
             self._between_instructions()
         else:
             self._interrupt()
@@ -400,7 +391,7 @@ class Recording:
 
     def _interrupt(self) -> None:
         """On any thread. Where the recording is not the main thread's, its next step will see to what is to do."""
-        if self._thread == threading.main_thread().ident:
+        if self._turn.on_main_thread:
             self._interruption.request()
 
     def _between_instructions(self) -> None:
@@ -440,18 +431,13 @@ class Recording:
     def _live(self) -> Recorder | None:
         """The recorder, where steps matter to it, it has nothing else to do, and is the calling thread's."""
         recorder = self._recorder
-        if recorder is None or not recorder.wants_steps or self._busy:
-            return None
-        return recorder if threading.get_ident() == self._thread and os.getpid() == self._process else None
+        return recorder if recorder is not None and recorder.wants_steps and self._turn.is_free else None
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
         with held():
-            self._busy = True
-            try:
+            with self._turn.working():
                 yield
-            finally:
-                self._busy = False
             self._tell_written()
             if self._recorder is not None and self._recorder.complete and not self._gave_way:
                 # From now on nothing is lost when the program is killed.
@@ -460,7 +446,7 @@ class Recording:
             self._trigger.stop()
 
     def _check_free(self) -> None:
-        if self._process != -1:
+        if self._turn.is_taken:
             raise UsageError("this recording was made already; make another one with overlapscope.record(...).")
         if (other := current()) is not None:
             other._make_way(self)
@@ -478,17 +464,13 @@ class Recording:
         recorder = self._recorder
         if recorder is None or not recorder.running:
             return False
-        if threading.get_ident() == self._thread:
+        if self._turn.on_this_thread:
             with self._working():
                 recorder.discard()
         else:
             recorder.abandon()
         self._gave_way = because
         return True
-
-    def _check_thread(self) -> None:
-        if threading.get_ident() != self._thread:
-            raise UsageError("a recording must be ended on the thread that began it; call end() there.")
 
     def _leave(self) -> None:
         self._ended = True
