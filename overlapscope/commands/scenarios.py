@@ -215,13 +215,13 @@ def _report(args: argparse.Namespace) -> int:
 def _results_directory(asked: Path | None) -> tuple[Path, bool]:
     """Where the results are, and whether they are those that come with overlapscope."""
     from overlapscope.laboratory.results import FILE
-    from overlapscope.reading.samples import sample_traces
+    from overlapscope.reading.samples import SAMPLES
 
     if asked is not None:
         return asked, False
     if (DIRECTORY / FILE).is_file():
         return DIRECTORY, False
-    return sample_traces() / "laboratory", True
+    return SAMPLES / "laboratory", True
 
 
 # -- calibrate ------------------------------------------------------------------------------------

@@ -7,15 +7,16 @@ import io
 import math
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from overlapscope.base.words import clean
 from overlapscope.errors import HtaFailed, OverlapscopeError
-from overlapscope.hta.build import Source, loaded, trace_analysis
+from overlapscope.hta.build import trace_analysis
 from overlapscope.hta.catalog import ANALYSES, Options, check_name
 from overlapscope.hta.package import quiet, require
+from overlapscope.inputs import Source, read_traces
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class HtaTable(msgspec.Struct, frozen=True, kw_only=True):
 class HtaResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one analysis says of the traces."""
 
+    kind: Literal["hta"] = "hta"
     schema_version: int = SCHEMA_VERSION
     analysis: str
     hta: str
@@ -64,7 +66,7 @@ def run(
     """
     check_name(name)
     package, version = require()
-    held = loaded(traces)
+    held = read_traces(traces)
     analysis = trace_analysis(held, nanoseconds=nanoseconds)
     tables, missing = [], []
     try:

@@ -129,7 +129,7 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
     verdicts = list(truth.check(stated, device, find_all([analysis])))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
-    assert verdicts[0].found == "pageable-memory 100 %"
+    assert verdicts[0].found == "pageable-memory 100%"
 
 
 def test_a_cause_of_no_time_does_not_hold() -> None:
@@ -261,16 +261,6 @@ def test_the_html_report_needs_nothing_else(reported: tuple[Path, str]) -> None:
     assert text.count('class="strip"') == 2
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_the_html_report_draws_itself_in_a_browser(reported: tuple[Path, str]) -> None:
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
-    done = subprocess.run(
-        [*command, (reported[0] / "report.html").as_uri()], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.count('class="main-svg"') >= 2
-    assert "one_stream" in done.stdout
-
-
 def test_without_plotly_the_rest_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,10 +286,10 @@ def test_the_report_can_be_written_elsewhere(tmp_path: Path, capsys: pytest.Capt
 def test_the_shipped_results_are_shown_and_not_written_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = tmp_path / "traces" / "laboratory"
+    shipped = tmp_path / "samples" / "laboratory"
     shipped.mkdir(parents=True)
     store.write(made_results(), shipped)
-    monkeypatch.setattr("overlapscope.reading.samples.sample_traces", lambda: tmp_path / "traces")
+    monkeypatch.setattr("overlapscope.reading.samples.SAMPLES", tmp_path / "samples")
     monkeypatch.chdir(tmp_path)
     assert main(["scenarios", "report"]) == 0
     assert "three_streams is faster than one_stream" in " ".join(capsys.readouterr().out.split())

@@ -15,13 +15,11 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.rank_reports import job_of
-from overlapscope.documents.table import Table
 from overlapscope.errors import MissingPackage, OverlapscopeError
 from overlapscope.hta.catalog import ANALYSES, Options
 from overlapscope.hta.document import heading, lacking, table
 from overlapscope.hta.package import require
 from overlapscope.hta.run import HtaResult, run, to_csv
-from overlapscope.report.grids import Cell, Field, Grid, Row
 
 MOST_RANKS = 16
 """Whose traces are held at once."""
@@ -141,15 +139,9 @@ def _tables(context: PageContext, result: HtaResult) -> Component:
     for number, one in enumerate(result.tables):
         left = len(one.rows) - MOST_ROWS
         note = f"The first {MOST_ROWS:,} rows of {len(one.rows):,}; the CSV has all." if left > 0 else ""
-        drawn = parts.grid(context, _grid(table(one, MOST_ROWS)), f"hta-table-{number}")
+        drawn = parts.grid(context, table(one, MOST_ROWS), f"hta-table-{number}")
         panels.append(parts.panel(clean(one.title), drawn, note=note))
     missing = lacking(result)
     panels += [parts.panel("Not in these traces", parts.empty(*missing))] if missing else []
     head = dmc.Text(heading(result), c="dimmed", size="sm", id="hta-heading")
     return dmc.Stack([head, *panels], gap="md")
-
-
-def _grid(shown: Table) -> Grid:
-    fields = (Field(column.id, column.title, number=column.number, width=column.width or 0) for column in shown.columns)
-    rows = (Row(tuple(Cell(cell.value, cell.text) for cell in row.cells)) for row in shown.rows)
-    return Grid(tuple(fields), tuple(rows))

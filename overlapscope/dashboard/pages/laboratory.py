@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,14 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import efficiency_shown
 from overlapscope.base.words import clean, percent, unit_for
-from overlapscope.dashboard import parts
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.url import UrlState
 from overlapscope.documents import model
 from overlapscope.documents.colors import palette
-from overlapscope.documents.model import Block, Words, pieces
-from overlapscope.documents.table import Table
+from overlapscope.documents.model import Block
 from overlapscope.laboratory.comparison import Comparison, compare
 from overlapscope.laboratory.document import chapter, overview
 from overlapscope.laboratory.results import Analysis, Strip, VariantResult
@@ -74,7 +72,7 @@ def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Comp
         [
             parts.panel(
                 "Results",
-                *_blocks(overview(comparisons), dark),
+                *_drawn(overview(comparisons), dark),
                 dmc.Group(links, gap="sm", mt="sm"),
             ),
             *(_experiment(one, number, place) for place, one in enumerate(comparisons)),
@@ -212,56 +210,13 @@ def show_more(context: PageContext, clicks: int | None, id: _Id) -> Any:
 
 
 def _detail(one: Comparison, index: str, *, dark: bool) -> Component:
-    return dmc.Stack(list(_blocks(chapter(one, f"laboratory-bars-{index}"), dark)), gap="sm", mt="sm")
+    return dmc.Stack(_drawn(chapter(one, f"laboratory-bars-{index}"), dark), gap="sm", mt="sm")
 
 
-def _blocks(blocks: Iterable[Block], dark: bool) -> Iterator[Component]:
-    """Blocks of the laboratory's report; its timelines are drawn by the page's script."""
-    for kind, group in groupby(blocks, type):
-        if kind is model.Chart:
-            graphs = [_chart(chart, dark) for chart in group if isinstance(chart, model.Chart)]
-            yield dmc.SimpleGrid(graphs, cols={"base": 1, "lg": 2})
-            continue
-        for block in group:
-            match block:
-                case model.Text():
-                    yield dmc.Text(_words(block.words, dark), size="sm", className="prose")
-                case model.Items():
-                    items = [dmc.ListItem(_words(item, dark)) for item in block.items]
-                    muted = {"c": "dimmed"} if block.tone == "muted" else {}
-                    yield dmc.List(items, size="sm", className="laboratory-claims", **muted)
-                case Table():
-                    yield _table(block)
-                case model.Section():
-                    inner = list(_blocks(block.blocks, dark))
-                    yield html.Div([dmc.Text(block.title, fw=600, size="sm"), *inner] if inner else [])
+def _drawn(blocks: Iterable[Block], dark: bool) -> list[Component]:
+    """Blocks of the laboratory's report, without its timelines, which the page's script draws."""
+    return render.draw((block for block in blocks if not _is_timeline(block)), dark)
 
 
-def _words(words: Words, dark: bool) -> list[Component]:
-    colors = palette(dark)
-    return [
-        html.Span(piece.text, style={"color": colors.get(piece.tone), "fontWeight": 700 if piece.strong else None})
-        for piece in pieces(words)
-    ]
-
-
-def _chart(chart: model.Chart, dark: bool) -> Component:
-    drawn = parts.graph(chart.figure(dark), chart.id, name=clean(chart.title, 40))
-    return html.Div([dmc.Text(chart.title, fw=600, size="sm"), drawn])
-
-
-def _table(table: Table) -> Component:
-    def cell(kind: Any, number: int, text: str) -> Component:
-        return kind(text, ta="right" if table.columns[number].number else "left")
-
-    heads = [cell(dmc.TableTh, number, column.title) for number, column in enumerate(table.columns)]
-    rows = [dmc.TableTr([cell(dmc.TableTd, at, text) for at, text in enumerate(row)]) for row in table.texts()]
-    return html.Div(
-        [
-            *([dmc.Text(table.title, fw=600, size="sm")] if table.title else []),
-            dmc.TableScrollContainer(
-                dmc.Table([dmc.TableThead(dmc.TableTr(heads)), dmc.TableTbody(rows)], className="laboratory-table"),
-                minWidth=300,
-            ),
-        ]
-    )
+def _is_timeline(block: Block) -> bool:
+    return isinstance(block, model.Section) and any(isinstance(inner, model.Strip) for inner in block.blocks)

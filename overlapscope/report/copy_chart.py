@@ -16,7 +16,6 @@ from overlapscope.base.words import size as size_text
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, figure
 from overlapscope.report.page import Section
-from overlapscope.report.scale import unit_of
 from overlapscope.trace.model import Kind, Memory
 
 MOST_POINTS = 5000
@@ -102,7 +101,6 @@ def bandwidth(section: Section, copies: EachCopy, dark: bool) -> Figure:
         hovermode="closest",
         xaxis=axis(dark, "size of the copy (log)", type="log", **_ticks(sizes)),
         yaxis=axis(dark, "bandwidth, GB/s", range=[0, 1.12 * float(rates.max())] if len(rates) else [0, 1]),
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     )
 
 
@@ -120,7 +118,7 @@ def _points(
     known = memory in (Memory.PINNED, Memory.PAGEABLE)
     color = colors[f"{direction}-{kept if known else 'other'}"]
     symbol = _SYMBOL[direction] + ("-open" if memory == Memory.PAGEABLE else "")
-    unit = unit_of(section, int(copies.duration_ns[row].max()))
+    unit = section.unit_of(int(copies.duration_ns[row].max()))
     columns = zip(
         copies.row[row].tolist(),
         copies.bytes[row].tolist(),
