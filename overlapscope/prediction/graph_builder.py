@@ -19,7 +19,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import Bool, covered, union
-from overlapscope.prediction.constants import Constants
+from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Why
 from overlapscope.prediction.host_calls import find_calls, find_waits
 from overlapscope.prediction.shapes import look_up

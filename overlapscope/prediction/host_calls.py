@@ -12,7 +12,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
-from overlapscope.prediction.constants import Constants
+from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, Items, Waits
 from overlapscope.prediction.thread_turns import Relation, relations
 from overlapscope.trace.model import I64, Bool, Memory, Sync, Trace, stream_keys
