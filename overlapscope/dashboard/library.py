@@ -145,7 +145,7 @@ class Library:
             self._background.request(_Job(id))
 
     def get(self, id: str, wait_s: float = 0.0) -> Opened | None:
-        """The trace; None if it is not there after a wait, but under way. Raises OverlapscopeError where it cannot be."""
+        """The trace; None where it is still under way after a wait. Raises OverlapscopeError where it cannot be had."""
         if self.entry(id) is None:
             raise UnreadableTrace(f"{clean(id, 100)}: there is no such trace here.")
         self._forget_if_changed(_Job(id))
