@@ -13,7 +13,7 @@ from overlapscope.report.model import Report, spoken
 from overlapscope.rules.finding import Finding
 
 _SMALL = 100
-"""A part below 1 % of the span reads badly in the span's unit."""
+"""A part below 1% of the span reads badly in the span's unit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from overlapscope.trace.lost import CAUSES
 FEW = 5
 """Rows of a list that can be long; all of them with `verbose`."""
 HARDLY = 0.0005
-"""A replayed saving below this share of the time would be shown as 0.0 %."""
+"""A replayed saving below this share of the time would be shown as 0.0%."""
 NAME_LIMIT = 200
 
 N = TypeVar("N", int, float)

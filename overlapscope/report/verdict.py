@@ -8,12 +8,12 @@ from typing import Literal
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, HostUse, Plain, copies_matter, missing_ns
-from overlapscope.base.words import Unit, percent, plural, share, unit_for
+from overlapscope.base.words import Unit, listed, percent, plural, share, unit_for
 from overlapscope.report.page import Section
 from overlapscope.report.tables import HARDLY, plain_unit
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import costliest_first
-from overlapscope.trace.lost import CAUSES, Part, listed
+from overlapscope.trace.lost import CAUSES, Part, part_words
 
 Level = Literal["good", "fair", "poor", "unusable"]
 
@@ -81,7 +81,7 @@ def judge(section: Section) -> Verdict:
 def _rest(part: float) -> str:
     if part == 0:
         return "there is nothing left to save"
-    return f"less than {100 * part + 0.05:.1f} % of the time could be saved"
+    return f"less than {100 * part + 0.05:.1f}% of the time could be saved"
 
 
 def _supply_ns(device: Device) -> int:
@@ -171,7 +171,7 @@ def _fix(section: Section, device: Device) -> list[str]:
 
 def _untold(gone: frozenset[Part]) -> str:
     """What the other sentences do not say, since it cannot be known."""
-    what = "Parts of the recording" if gone == CAUSES else f"Some {listed(gone)}"
+    what = "Parts of the recording" if gone == CAUSES else f"Some {part_words(gone)}"
     untold = sum(bool(rule.rests_on & gone) for rule in RULES.values())
     which = "no rule can" if untold == len(RULES) else f"{untold} of {len(RULES)} rules cannot"
     return f"{what} are lost or wrong, so {which} tell whether there is more to find."
@@ -186,7 +186,7 @@ def _doubt(section: Section) -> str:
         parts.append(f"{plural(len(failed), 'check')} failed ({', '.join(failed)})")
     if warned:
         parts.append(f"{plural(len(warned), 'check')} warned ({', '.join(warned)})")
-    return f"Trust is degraded: {' and '.join(parts)}."
+    return f"Trust is degraded: {listed(parts)}."
 
 
 # -- the program while nothing is recorded ---------------------------------------------------------
@@ -234,7 +234,7 @@ _LOADER = {
 
 
 def host_sentence(host: HostUse) -> str:
-    """`A step takes 12.3 ms on the host: 40.0 % loading data, 55.0 % in ops, 5.0 % in neither, such as Python.`"""
+    """`A step takes 12.3 ms on the host: 40.0% loading data, 55.0% in ops, 5.0% in neither, such as Python.`"""
     total = sum(step.span_ns for step in host.steps)
     spans = [step.span_ns for step in host.steps]
     unit = unit_for(max(spans))

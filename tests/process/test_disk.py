@@ -145,7 +145,7 @@ def test_what_breaks_off_leaves_what_was_there_and_nothing_else(error: type[Base
 _WRITES_SLOWLY = """
 import sys, time
 from pathlib import Path
-from overlapscope import disk
+from overlapscope.base import disk
 
 def blocks():
     yield b"new"
@@ -306,6 +306,7 @@ def test_a_small_disk_that_is_full_leaves_what_was_there_and_says_so(what: str, 
         "diff IN other.json.gz --force -o OUT",
         "diff other.json.gz IN --force -o OUT",
         "whatif IN --pin --force -o OUT",
+        "whatif IN --pin --force --timeline OUT",
         "ranks IN --workers 1 --force -o OUT",
         "hta idle IN --force -o OUT",
         "baseline write IN --force -o OUT",

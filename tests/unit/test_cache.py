@@ -583,7 +583,7 @@ def test_cache_info_and_clear(
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "1 GiB")
     assert main(["cache", "info"]) == 0
     text = capsys.readouterr().out
-    assert str(users_folder.path) in text and "1 trace, " in text and "1 GiB" in text
+    assert str(users_folder.path) in text and "1 trace, " in text and "1.07 GB" in text
     assert main(["cache", "clear"]) == 0
     assert capsys.readouterr().out.startswith("Removed 1 trace, ")
     assert users_folder.held() == [] and precious.exists()

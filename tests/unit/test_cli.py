@@ -137,7 +137,7 @@ def test_a_file_that_is_no_trace_is_told_by_name(
 def test_terminal_report_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", PIPELINE]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("pipeline_1stream.json.gz, NVIDIA H200: 0 % of the overlap that was possible happened")
+    assert out.startswith("pipeline_1stream.json.gz, NVIDIA H200: 0% of the overlap that was possible happened")
     for part in (
         "compute",
         "efficiency",

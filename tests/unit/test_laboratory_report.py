@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,20 +14,20 @@ import pytest
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
+from overlapscope.documents.model import Document
 from overlapscope.laboratory import store, truth
 from overlapscope.laboratory.comparison import Comparison, compare, tally
+from overlapscope.laboratory.document import document
 from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import Experiment, Truth, Variant, WrongResults
 from overlapscope.laboratory.renew import collect, renewed
 from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
+from overlapscope.laboratory.tables import digits
 from overlapscope.reading import load
+from overlapscope.render import html, markdown, terminal
 from overlapscope.report.findings import find_all
-from overlapscope.views.laboratory import markdown as laboratory_markdown
-from overlapscope.views.laboratory import terminal as laboratory_terminal
-from overlapscope.views.laboratory.tables import digits
 
 pytest.importorskip("plotly", reason="the HTML report needs Plotly")
-from overlapscope.views.laboratory import html as laboratory_html
 
 TRACES = Path("traces")
 
@@ -99,7 +102,7 @@ def test_what_was_not_run_is_unknown_and_not_held() -> None:
     [comparison] = compared(experiment(variant("a", wall_ms=wall(1.0)), failed, faster=(("a", "b"),)))
     assert [claim.holds for claim in comparison.claims] == [None, None, None]
     assert all("b failed" in claim.found for claim in comparison.claims)
-    assert tally(comparison.claims).unknown == 3
+    assert tally(comparison.claims)[2] == 3
 
 
 def test_wrong_results_are_held_against_what_is_expected() -> None:
@@ -126,7 +129,7 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
     verdicts = list(truth.check(stated, device, find_all([analysis])))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
-    assert verdicts[0].found == "pageable-memory 100 %"
+    assert verdicts[0].found == "pageable-memory 100%"
 
 
 def test_a_cause_of_no_time_does_not_hold() -> None:
@@ -304,11 +307,21 @@ def test_a_directory_without_results_is_told(tmp_path: Path, capsys: pytest.Capt
     assert "there is no results.json here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("render", [laboratory_terminal.render, laboratory_markdown.render, laboratory_html.render])
-def test_results_of_nothing_but_skipped_variants_are_drawn(render: object) -> None:
+def test_reading_results_needs_no_torch(tmp_path: Path) -> None:
+    store.write(made_results(), tmp_path)
+    code = (
+        f"import sys; from overlapscope.commands import main; main(['scenarios', 'report', {str(tmp_path)!r}])\n"
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("render", [terminal.render, markdown.render, html.render])
+def test_results_of_nothing_but_skipped_variants_are_drawn(render: Callable[[Document], str]) -> None:
     skipped = variant("a", status="skipped", error="it needs a GPU", truth=Truth(exposed_copy="same-stream"))
     comparisons = compared(experiment(skipped, faster=(("a", "gone"),)), experiment(name="empty"))
-    drawn = render(comparisons, **({"width": 80} if render is laboratory_terminal.render else {}))  # type: ignore[operator]
+    drawn = render(document(comparisons))
     assert "there is no such variant" in drawn and "it needs a GPU" in drawn
 
 

@@ -3,49 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from overlapscope.analysis.copies import says_bandwidth
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
-from overlapscope.base.words import NOTHING, bandwidth, bare_percent, bare_shares, clean, unit_for
+from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_shares, clean, unit_for
+from overlapscope.documents.table import Column, Table, rows, words
 from overlapscope.laboratory.comparison import WALL, Comparison, place
-from overlapscope.laboratory.results import Analysis, ExperimentResult, VariantResult
-from overlapscope.views.old_tables import Column, Table, text
+from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, VariantResult
 
-_CAUSE = (text("cause"), Column("% of it"))
+Analyses = list[tuple[str, Analysis]]
+"""Each with the name of its variant."""
+
+_CAUSE = (words("cause"), Column("% of it"))
 _VARIANT = Column("variant", False, flexible=True, prose=True)
 """Names are broken where there is no room, never cut: what tells them apart may stand in the middle."""
 
 
 def all_tables(comparison: Comparison) -> Iterator[Table]:
     """Every table of one experiment; those of which nothing is known have no rows."""
+    analyses = named_analyses(comparison.result)
+    unit = unit_for(max((analysis.span_ns for _, analysis in analyses), default=0))
     yield _intended(comparison.result)
     yield _times(comparison)
     yield _figures(comparison)
-    yield _buckets(comparison.result)
-    yield _exposed(comparison.result)
-    yield _idle(comparison.result)
-    yield _link(comparison.result)
+    yield _buckets(analyses, unit)
+    yield _exposed(analyses, unit)
+    yield _idle(analyses, unit)
+    yield _link(analyses, unit, comparison.result.machine.link)
 
 
 def _intended(result: ExperimentResult) -> Table:
-    rows = tuple((clean(variant.name, 80), clean(sentence(variant.shows), 400)) for variant in result.variants)
-    return Table("The variants", (text("variant"), Column("what it shows", False, flexible=True, prose=True)), rows)
+    columns = (words("variant"), Column("what it shows", False, flexible=True, prose=True))
+    lines = [(clean(variant.name, 80), clean(sentence(variant.shows), 400)) for variant in result.variants]
+    return Table("The variants", columns, rows(lines))
 
 
 def _times(comparison: Comparison) -> Table:
-    rows = [_time(comparison, variant) for variant in comparison.result.variants]
-    columns = (
-        _VARIANT,
-        *map(Column, ("median", "IQR", "n", "host", "ratio", "published", "its ratio", "wrong results")),
+    titles = ("median", "IQR", "n", "host", "ratio", "published", "its ratio", "wrong results")
+    lines = [_time(comparison, variant) for variant in comparison.result.variants]
+    return _filled(
+        "Time of one iteration, ms; ratios are to the first variant", (_VARIANT, *map(Column, titles)), lines
     )
-    title = "Time of one iteration, ms; ratios are to the first variant"
-    return _filled(Table(title, columns, tuple(rows)))
 
 
 def _time(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
     wall, host, wrong = variant.wall_ms, variant.host_ms, variant.wrong_results
-    figure = next(one for one in comparison.figures[variant.name] if one.name == WALL)
+    figure = comparison.wall(variant.name)
     return (
         clean(variant.name, 80),
         digits(wall.median) if wall else NOTHING,
@@ -60,7 +64,7 @@ def _time(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
 
 
 def _figures(comparison: Comparison) -> Table:
-    rows = tuple(
+    lines = sorted(
         (
             clean(figure.name, 80),
             clean(variant, 80),
@@ -75,57 +79,51 @@ def _figures(comparison: Comparison) -> Table:
     )
     columns = (Column("figure", False, flexible=True, prose=True), _VARIANT)
     titles = ("here", "ratio", "published", "its ratio")
-    return _filled(Table("Measured by the program itself", (*columns, *map(Column, titles)), tuple(sorted(rows))))
+    return _filled("Measured by the program itself", (*columns, *map(Column, titles)), lines)
 
 
 def _ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def _buckets(result: ExperimentResult) -> Table:
-    analyses = named_analyses(result)
-    unit = unit_for(max((one.span_ns for _, one in analyses), default=0))
+def _buckets(analyses: Analyses, unit: Unit) -> Table:
     # Most programs have neither; the columns are left out then.
-    comm = any(one.buckets.exposed_comm_ns for _, one in analyses)
-    other = any(one.buckets.exposed_other_ns for _, one in analyses)
-    rows = []
-    for name, one in analyses:
-        b = one.buckets
+    comm = any(analysis.buckets.exposed_comm_ns for _, analysis in analyses)
+    other = any(analysis.buckets.exposed_other_ns for _, analysis in analyses)
+    lines = []
+    for name, analysis in analyses:
+        b = analysis.buckets
         parts = [b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.exposed_other_ns, b.idle_ns]
-        compute, *middle, idle = bare_shares(parts, one.span_ns)
+        compute, *middle, idle = bare_shares(parts, analysis.span_ns)
         shown = [part if there else NOTHING for part, there in zip(middle, (comm, True, other), strict=True)]
-        efficiency = bare_percent(efficiency_shown(one))
-        rows.append((name, unit.number(one.span_ns), compute, *shown, idle, efficiency))
+        efficiency = bare_percent(efficiency_shown(analysis))
+        lines.append((name, unit.number(analysis.span_ns), compute, *shown, idle, efficiency))
     titles = (f"span {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
-    columns = (_VARIANT, *map(Column, titles))
-    return _filled(Table("Where the GPU's time went; what runs under compute counts as compute", columns, tuple(rows)))
+    title = "Where the GPU's time went; what runs under compute counts as compute"
+    return _filled(title, (_VARIANT, *map(Column, titles)), lines)
 
 
-def _exposed(result: ExperimentResult) -> Table:
-    analyses = named_analyses(result)
-    unit = unit_for(max((one.span_ns for _, one in analyses), default=0))
-    rows = tuple(
+def _exposed(analyses: Analyses, unit: Unit) -> Table:
+    lines = [
         (
             name,
-            unit.number(one.overlap.copy_ns),
-            bare_percent(hidden_copy_shown(one)),
-            unit.number(one.buckets.exposed_copy_ns),
-            *_mostly(one.exposed_copy_by_cause),
+            unit.number(analysis.overlap.copy_ns),
+            bare_percent(hidden_copy_shown(analysis)),
+            unit.number(analysis.buckets.exposed_copy_ns),
+            *_mostly(analysis.exposed_copy_by_cause),
         )
-        for name, one in analyses
-        if one.overlap.copy_ns
-    )
-    titles = (Column(f"copies {unit.name}"), Column("hidden %"), Column(f"exposed {unit.name}"))
-    return _filled(Table("Copies, and what exposes most of them", (_VARIANT, *titles, *_CAUSE), rows))
+        for name, analysis in analyses
+        if analysis.overlap.copy_ns
+    ]
+    titles = (f"copies {unit.name}", "hidden %", f"exposed {unit.name}")
+    return _filled("Copies, and what exposes most of them", (_VARIANT, *map(Column, titles), *_CAUSE), lines)
 
 
-def _idle(result: ExperimentResult) -> Table:
-    analyses = named_analyses(result)
-    unit = unit_for(max((one.span_ns for _, one in analyses), default=0))
-    rows = tuple((name, unit.number(one.buckets.idle_ns), *_mostly(one.idle_by_cause)) for name, one in analyses)
-    return _filled(
-        Table("Idle time, and what causes most of it", (_VARIANT, Column(f"idle {unit.name}"), *_CAUSE), rows)
-    )
+def _idle(analyses: Analyses, unit: Unit) -> Table:
+    lines = [
+        (name, unit.number(analysis.buckets.idle_ns), *_mostly(analysis.idle_by_cause)) for name, analysis in analyses
+    ]
+    return _filled("Idle time, and what causes most of it", (_VARIANT, Column(f"idle {unit.name}"), *_CAUSE), lines)
 
 
 def _mostly(by_cause: Mapping[str, int]) -> tuple[str, str]:
@@ -137,52 +135,47 @@ def _mostly(by_cause: Mapping[str, int]) -> tuple[str, str]:
     return clean(cause, 40), bare_percent(100 * most / whole)
 
 
-def _link(result: ExperimentResult) -> Table:
-    peak = result.machine.link
-    analyses = named_analyses(result)
-    unit = unit_for(max((one.span_ns for _, one in analyses), default=0))
-    rows = []
-    for name, one in analyses:
-        h2d, d2h = (_rate(one, direction) for direction in ("h2d", "d2h"))
-        rows.append(
+def _link(analyses: Analyses, unit: Unit, peak: Link) -> Table:
+    lines = []
+    for name, analysis in analyses:
+        h2d, d2h = (_rate(analysis, direction) for direction in ("h2d", "d2h"))
+        lines.append(
             (
                 name,
                 *(NOTHING if h2d is None else bandwidth(h2d), _of(h2d, peak.h2d_gb_per_s)),
                 *(NOTHING if d2h is None else bandwidth(d2h), _of(d2h, peak.d2h_gb_per_s)),
-                unit.number(one.host_wait_ns),
-                unit.number(one.host_idle_ns),
+                unit.number(analysis.host_wait_ns),
+                unit.number(analysis.host_idle_ns),
             )
         )
     waits = (f"host waits {unit.name}", "GPU idle by that")
     titles = ("H2D GB/s", "% of peak", "D2H GB/s", "% of peak", *waits)
-    return _filled(
-        Table(
-            "Copies against the link's peak, and the host's waits",
-            (_VARIANT, *map(Column, titles)),
-            tuple(rows),
-        )
-    )
+    return _filled("Copies against the link's peak, and the host's waits", (_VARIANT, *map(Column, titles)), lines)
 
 
 def _rate(analysis: Analysis, direction: str) -> float | None:
     """1e9 bytes per second over the copies of one direction; None where none is large enough to tell."""
-    groups = [one for one in analysis.copies if one.direction == direction and one.gb_per_s and says_bandwidth(one)]
-    took = sum(one.bytes / one.gb_per_s for one in groups if one.bytes and one.gb_per_s)
-    return sum(one.bytes or 0 for one in groups) / took if took else None
+    groups = [
+        (copies.bytes or 0, copies.gb_per_s)
+        for copies in analysis.copies
+        if copies.direction == direction and copies.gb_per_s and says_bandwidth(copies)
+    ]
+    took = sum(size / rate for size, rate in groups)
+    return sum(size for size, _ in groups) / took if took else None
 
 
 def _of(rate: float | None, peak: float | None) -> str:
     return NOTHING if rate is None or not peak else bare_percent(100 * rate / peak)
 
 
-def _filled(table: Table) -> Table:
+def _filled(title: str, columns: Sequence[Column], lines: Sequence[Sequence[str]]) -> Table:
     """The table without the columns that say nothing in any row, and without rows where none is left."""
-    kept = [i for i in range(len(table.columns)) if i == 0 or any(row[i] != NOTHING for row in table.rows)]
-    rows = tuple(tuple(row[i] for i in kept) for row in table.rows) if len(kept) > 1 else ()
-    return Table(table.title, tuple(table.columns[i] for i in kept), rows, table.note)
+    kept = [at for at in range(len(columns)) if at == 0 or any(line[at] != NOTHING for line in lines)]
+    left = [[line[at] for at in kept] for line in lines] if len(kept) > 1 else []
+    return Table(title, tuple(columns[at] for at in kept), rows(left))
 
 
-def named_analyses(result: ExperimentResult) -> list[tuple[str, Analysis]]:
+def named_analyses(result: ExperimentResult) -> Analyses:
     """Every analysis, named by its variant, and by its rank or device where that has several."""
     return [
         (clean(f"{variant.name} {place(analysis)}" if len(variant.analyses) > 1 else variant.name, 80), analysis)

@@ -101,7 +101,6 @@ def bandwidth(section: Section, copies: EachCopy, dark: bool) -> Figure:
         hovermode="closest",
         xaxis=axis(dark, "size of the copy (log)", type="log", **_ticks(sizes)),
         yaxis=axis(dark, "bandwidth, GB/s", range=[0, 1.12 * float(rates.max())] if len(rates) else [0, 1]),
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     )
 
 

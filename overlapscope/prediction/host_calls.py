@@ -14,7 +14,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Calls, Items, Waits
-from overlapscope.prediction.turns import Relation, relations
+from overlapscope.prediction.thread_turns import Relation, relations
 from overlapscope.trace.model import I64, Bool, Memory, Sync, Trace, stream_keys
 
 _EARLIEST = -(2**61)

@@ -1,8 +1,9 @@
-"""The program's own torch.profiler takes precedence: it records, and its trace becomes ours as well.
+"""What becomes of torch.profilers that the program starts while it is recorded.
 
 Only one profiler can run in a process. A program that has one keeps it, with its schedule, its handlers and its
-files; what it records first is saved for us when it stops. Kineto lets a trace be saved only once, so when the
-program exports that trace, it gets a copy of ours.
+files; what it records first is saved for us when it stops (`OwnProfiler`). Kineto lets a trace be saved only once, so
+when the program exports that trace, it gets a copy of ours. Or, where that was asked for, its profilers record nothing,
+and the program runs on with them (`IgnoredProfilers`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from overlapscope.recorder.wrapping import around
 
 _HOW = "The program's own torch.profiler was used, with its schedule."
 _MARKS = "The program marks its ops for another profiler with {}, and only one can run."
+_EMPTY = '{"traceEvents": []}\n'
 
 
 class OwnProfiler:
-    """Watches for profilers that the program starts, between `watch` and `unwatch`."""
+    """The program's own torch.profiler takes precedence between `start` and `stop`: its trace becomes ours as well."""
 
     def __init__(self, give_way: Callable[[str], bool], working: Callable[[], AbstractContextManager[object]]) -> None:
         """`give_way(because)` stops our own recording; it is False where that is complete and stands.
@@ -39,6 +41,8 @@ class OwnProfiler:
         """Whether the program's trace is at `path`."""
         self.failure: str | None = None
         """A sentence on why it is not."""
+        self.note: str | None = None
+        """Nothing is worth a sentence besides."""
         self.path = Path()
         self._give_way = give_way
         self._working = working
@@ -52,13 +56,13 @@ class OwnProfiler:
         self._saved: weakref.ref[Any] | None = None
         """The results that are at `path` and can be saved no more."""
 
-    def watch(self, path: Path) -> None:
+    def start(self, path: Path) -> None:
         """Have the trace of the first profiler that the program starts at `path`. Imports torch."""
         self.path = path
         _hook()
-        _watching[:] = [one for one in _watching if not one._over] + [self]
+        _watching[:] = [watching for watching in _watching if not watching._over] + [self]
 
-    def unwatch(self) -> None:
+    def stop(self) -> None:
         """Watch no more, but for the end and the export of what is being taken."""
         self._asked = True
         if self._over:
@@ -150,63 +154,158 @@ class OwnProfiler:
         return any(started is profile or getattr(started, "profiler", None) is profile for started in self._all)
 
 
+class IgnoredProfilers:
+    """Those that the program starts between `start` and `stop`, for good. One that runs already goes on.
+
+    Their tables and traces are empty, and their `on_trace_ready` is not called.
+    """
+
+    taken = False
+    failure = None
+    path = Path()
+
+    def __init__(self, stepped: Callable[[], None]) -> None:
+        """`stepped()` is called when one of them is told that a step ended."""
+        self.stepped = stepped
+        self.note: str | None = None
+        """A sentence where there was one."""
+
+    def start(self, path: Path) -> None:
+        """Ignore them from now on. Imports torch."""
+        _hook()
+        _ignoring.append(self)
+
+    def stop(self) -> None:
+        """Ignore no more of them."""
+        _ignoring.remove(self)
+
+    def finish(self, *, stop: bool) -> None:
+        """There is nothing to finish."""
+
+
 _watching: list[OwnProfiler] = []
 """One, or more where `overlapscope run` runs a program with recordings of its own."""
+_ignoring: list[IgnoredProfilers] = []
+_ignored: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Profilers of the program that record nothing, and what they wrap."""
 
 
 @functools.cache
 def _hook() -> None:
-    """Wrap, once and for good, the methods that start a profiler, stop it and export what it recorded."""
+    """Wrap, once and for good, what a program calls of its profilers. Our own sessions call none of it but
+    `_prepare_trace`.
+    """
     import torch.autograd
     from torch.autograd import profiler
     from torch.profiler import profile
     from torch.profiler.profiler import _KinetoProfile  # documented, and exported by `torch.profiler`
 
-    # Our own sessions call none of these but `_prepare_trace`.
-    _before(profile, "start", OwnProfiler._starts)
-    _before(_KinetoProfile, "start", OwnProfiler._starts)
-    _before(profiler.profile, "__enter__", OwnProfiler._starts)
-    _before(profiler.profile, "_prepare_trace", OwnProfiler._prepares)
-    _before(profiler.emit_nvtx, "__enter__", OwnProfiler._marks)
-    _before(profiler.emit_itt, "__enter__", OwnProfiler._marks)
-    around(profiler.profile, "__exit__", _end)
+    for owner in (profile, _KinetoProfile):
+        around(owner, "start", _start)
+        around(owner, "stop", _unless_ignored)
+    for name in ("toggle_collection_dynamic", "export_memory_timeline"):
+        if hasattr(_KinetoProfile, name):
+            around(_KinetoProfile, name, _unless_ignored)
+    around(profile, "step", _step)
+    around(profiler.profile, "__enter__", _enter)
+    around(profiler.profile, "_prepare_trace", _prepare)
+    around(profiler.profile, "__exit__", _exit)
     around(profiler.profile, "export_chrome_trace", _export)
+    for marker in (profiler.emit_nvtx, profiler.emit_itt):
+        around(marker, "__enter__", _mark)
+    # Lightning stops whatever profiler runs before it starts its own.
     around(torch.autograd, "_disable_profiler", _disable)
 
 
-def _end(end: Callable[..., Any], profile: Any, *args: Any) -> Any:
-    if any(one._ended is profile for one in _watching):
+def _start(start: Callable[..., Any], started: Any) -> None:
+    if not _ignoring:
+        _ignored.discard(started)
+        _tell(OwnProfiler._starts, started)
+        start(started)
+        return
+    from torch.autograd import profiler
+
+    started.profiler = profiler.profile(with_stack=started.with_stack)
+    _ignored.add(started)
+    _ignore(started.profiler)
+
+
+def _enter(enter: Callable[..., Any], entered: Any) -> Any:
+    if _ignoring:
+        _ignore(entered)
+        return entered
+    _tell(OwnProfiler._starts, entered)
+    return enter(entered)
+
+
+def _mark(enter: Callable[..., Any], marker: Any) -> Any:
+    if _ignoring:
+        _ignore(marker)
+        return marker
+    _tell(OwnProfiler._marks, marker)
+    return enter(marker)
+
+
+def _prepare(prepare: Callable[..., Any], profile: Any) -> Any:
+    _tell(OwnProfiler._prepares, profile)
+    return prepare(profile)
+
+
+def _exit(leave: Callable[..., Any], profile: Any, *args: Any) -> Any:
+    if any(watching._ended is profile for watching in _watching):
         return False
-    ended = end(profile, *args)
-    for one in tuple(_watching):
-        one._ends(profile)
+    ended = leave(profile, *args)
+    _tell(OwnProfiler._ends, profile)
     return ended
 
 
+def _tell(event: Callable[[OwnProfiler, Any], None], profile: Any) -> None:
+    for watching in tuple(_watching):
+        event(watching, profile)
+
+
+def _ignore(profile: Any) -> None:
+    from torch.autograd.profiler_util import EventList
+
+    profile.enabled = False
+    nothing: Any = EventList([])
+    nothing._build_tree()  # or it gives no averages
+    # What was an attribute in torch 2.5 is a property of another one now.
+    setattr(profile, "_function_events" if hasattr(type(profile), "function_events") else "function_events", nothing)
+    _ignored.add(profile)
+    for ignoring in _ignoring:
+        ignoring.note = "The program's own profiler was ignored: what it shows and exports is empty."
+
+
+def _step(step: Callable[..., Any], profile: Any) -> None:
+    if profile not in _ignored:
+        step(profile)
+        return
+    profile.step_num += 1
+    for ignoring in tuple(_ignoring):
+        ignoring.stepped()
+
+
+def _unless_ignored(method: Callable[..., Any], profile: Any, *args: Any, **options: Any) -> Any:
+    return None if profile in _ignored else method(profile, *args, **options)
+
+
 def _export(export: Callable[..., Any], profile: Any, path: str, *args: Any, **options: Any) -> Any:
+    if profile in _ignored:
+        Path(path).write_text(_EMPTY)
+        return None
     # The export in Python, of torch 2.12 and later, works as often as one likes.
     if not options.get("use_python_export"):
-        for one in _watching:
-            if one._has_saved(profile):
-                return one._copy(path)
+        for watching in _watching:
+            if watching._has_saved(profile):
+                return watching._copy(path)
     return export(profile, path, *args, **options)
 
 
 def _disable(disable: Callable[[], Any]) -> Any:
-    for one in tuple(_watching):
-        one._disables()
-    return disable() if profiler_running() else None
-
-
-def _before(owner: type, name: str, call: Callable[[OwnProfiler, Any], None]) -> None:
-    """Have `call(one, self)` called before a method, for each one that watches."""
-
-    def called(method: Callable[..., Any], self: Any, *args: Any, **options: Any) -> Any:
-        for one in tuple(_watching):
-            call(one, self)
-        return method(self, *args, **options)
-
-    around(owner, name, called)
+    for watching in () if _ignoring else tuple(_watching):
+        watching._disables()
+    return disable() if profiler_running() and not _ignoring else None
 
 
 def unpack(source: Path, target: str) -> None:

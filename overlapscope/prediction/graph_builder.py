@@ -20,7 +20,7 @@ from overlapscope.base.columns import pick
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Why
-from overlapscope.prediction.host import find_calls, find_waits
+from overlapscope.prediction.host_calls import find_calls, find_waits
 from overlapscope.prediction.shapes import look_up
 from overlapscope.trace.model import I64, Kind, Memory, Trace, of_stream_key, stream_keys
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from overlapscope.base.output import environment
 from overlapscope.base.words import clean
-from overlapscope.views.laboratory.tables import digits
+from overlapscope.laboratory.tables import digits
 
 if TYPE_CHECKING:
     from rich.status import Status
