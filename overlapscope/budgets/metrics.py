@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from overlapscope.analysis.causes import IdleCause
+from overlapscope.analysis.groups import BLOCKED
 from overlapscope.analysis.results import Period, missing_ns
-from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.trace.lost import CAUSES, FIGURES, HOST, Part
 

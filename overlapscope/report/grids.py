@@ -9,10 +9,11 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.analysis.causes import COPY_CAUSES
-from overlapscope.analysis.each_copy import EachCopy, Issuer
-from overlapscope.analysis.outliers import find_outliers
+from overlapscope.analysis.each_copy import EachCopy
+from overlapscope.analysis.groups import BLOCKED
+from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import Device, Period, Window, efficiency_shown, missing_ns
-from overlapscope.analysis.stalls import BLOCKED
+from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, bandwidth, bare_percent, clean, size
 from overlapscope.report.page import Section
@@ -133,7 +134,7 @@ def most_exposed(copies: EachCopy, count: int) -> I64:
     return order[copies.exposed_ns[order] > 0]
 
 
-def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[Issuer]) -> Grid:
+def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[CallSite]) -> Grid:
     """The given copies, each with what issued it."""
     unit = unit_of(section, int(copies.duration_ns[numbers].max(initial=0)))
     lined = any(one.line for one in issued)

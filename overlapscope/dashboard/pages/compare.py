@@ -12,7 +12,7 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
-from overlapscope.analysis.spans import median_step
+from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FindingChange
@@ -266,8 +266,7 @@ def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> C
 
 def _stands_for(device: Device, basis: Basis) -> Window:
     """What is shown of a side: of the steps that are compared the one of median length."""
-    steps = tuple(device.steps[number] for number in averaged(device)) if basis == "step" else ()
-    step = median_step(msgspec.structs.replace(device, steps=steps))
+    step = median_step([device.steps[number] for number in averaged(device)] if basis == "step" else ())
     return device.window if step is None else step.window
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.host import on_thread
-from overlapscope.analysis.late_launch import loading
+from overlapscope.analysis.host import loading, on_thread
 from overlapscope.base.words import plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import on_thread
-from overlapscope.analysis.late_launch import loading
+from overlapscope.analysis.host import loading, on_thread
 from overlapscope.base.intervals import covered
 from overlapscope.base.words import plural
 from overlapscope.prediction.graph import Graph, Waits

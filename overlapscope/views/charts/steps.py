@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.outliers import find_outliers
 from overlapscope.analysis.results import Device, efficiency_shown, partition
+from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import percent, share
 from overlapscope.documents.colors import bucket_color, palette

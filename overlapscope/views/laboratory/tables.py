@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from overlapscope.analysis.copies import says_bandwidth
+from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.base.words import NOTHING, bandwidth, bare_percent, bare_shares, clean, unit_for
 from overlapscope.laboratory.comparison import WALL, Comparison, place
