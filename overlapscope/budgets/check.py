@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from overlapscope.analysis.jobs import mixture
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets import pieces
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.doubt import refuse_predicted
@@ -243,7 +243,7 @@ def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:
 
 
 def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
-    """`2 of 5 budgets failed: efficiency_pct >= 80 %, forbid pageable-copy.`"""
+    """`2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`"""
     total = plural(len(verdicts), "budget")
     parts = [
         f"{len(mine)} of {total} {words}: {_named(mine)}"
@@ -274,6 +274,4 @@ def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
 
 def _named(verdicts: list[Verdict]) -> str:
     """The first few, each once."""
-    names = list(dict.fromkeys(clean(one.budget, 80) for one in verdicts))
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return listed(dict.fromkeys(clean(one.budget, 80) for one in verdicts), _NAMED)

@@ -91,8 +91,8 @@ def expression(text: str) -> Budget:
     words = match["left"].split() if match else []
     if match is None or not words:
         raise ConfigError(
-            f"{source}: is no budget; write it like 'efficiency_pct >= 80 %', 'p90 step_time <= 12 ms' or "
-            "'step_time increase <= 5 %'."
+            f"{source}: is no budget; write it like 'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or "
+            "'step_time increase <= 5%'."
         )
     op, relative = match["op"], words.pop() if words[-1] in ("increase", "decrease") and len(words) > 1 else None
     metric = words.pop()
@@ -182,7 +182,7 @@ def _parsed(table: Table, key: str, text: str | float, metric: Metric) -> float:
     value = table.parsed(key, lambda: parse(text, "pct" if key.startswith("max_") else metric.unit))
     # An increase may well be threefold; a share, or what is lost of something, is of a whole.
     if value > 100 and key != "max_increase" and (metric.unit == "pct" or key == "max_decrease"):
-        raise table.wrong(key, f"{exact(value, 'pct')} is above 100 %, which nothing can be")
+        raise table.wrong(key, f"{exact(value, 'pct')} is above 100%, which nothing can be")
     return value
 
 

@@ -8,7 +8,7 @@ from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
-from overlapscope.trace.lost import Part, listed
+from overlapscope.trace.lost import Part, part_words
 
 _GRAVEST = {"gpu-activity": "the trace is unusable", "file-complete": "the file is cut"}
 """Trust checks that have a word of their own."""
@@ -20,7 +20,7 @@ def doubt(trace: TraceResult, rests_on: Collection[Part]) -> str | None:
     for check in sorted(trace.trust.checks, key=lambda check: (check.id not in _GRAVEST, check.status != "fail")):
         gone = check.lost_parts.intersection(rests_on)
         if gone:
-            what = _GRAVEST.get(check.id) or f"by the trust check {check.id} some {listed(gone)} are lost or wrong"
+            what = _GRAVEST.get(check.id) or f"by the trust check {check.id} some {part_words(gone)} are lost or wrong"
             if check.status == "fail" and check.id not in _GRAVEST:
                 what = f"the trust check {check.id} failed"
             return f"{what} ({clean(check.detail, 300).rstrip('.')})"

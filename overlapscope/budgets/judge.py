@@ -36,7 +36,7 @@ class Judged:
     sentence: str
     """Without its place and the full stop: `step_time is 3.4 ms, but at most 3 ms is allowed`."""
     note: str = ""
-    """Why it passes though the percentage that is allowed is exceeded: `18 % more, within noise`."""
+    """Why it passes though the percentage that is allowed is exceeded: `18% more, within noise`."""
     nothing: bool = False
     """Whether neither side of a comparison has anything to measure."""
 
@@ -151,7 +151,7 @@ def _relative(budget: Budget, limit: str, values: Series, before: Series, floor_
 
 
 def _change(budget: Budget, value: float, base: float, bound: float, floor: float | None) -> str:
-    """`step_time is 12.6 ms, 21.3 % more than the baseline's 10.4 ms (at most 10.9 ms is allowed)`; `floor` where the
+    """`step_time is 12.6 ms, 21.3% more than the baseline's 10.4 ms (at most 10.9 ms is allowed)`; `floor` where the
     limit is due to it."""
     said, was, allowed = distinct((value, base, bound), budget.what.unit)
     if value == base:
@@ -159,12 +159,12 @@ def _change(budget: Budget, value: float, base: float, bound: float, floor: floa
     rule = f"at least {allowed} is asked for" if budget.what.more_is_better else f"at most {allowed} is allowed"
     if floor is not None:
         # Of a percentage, the floor is not a percentage.
-        rule += f", as up to {show(floor, budget.what.unit).replace('%', 'points')} is noise"
+        rule += f", as up to {show(floor, budget.what.unit).replace('%', ' points')} is noise"
     return f"{budget.metric} is {said}, {_much(value, base)} than the baseline's {was} ({rule})"
 
 
 def _much(value: float, base: float) -> str:
-    """`21.3 % more`."""
+    """`21.3% more`."""
     much = f"{show(100 * abs(value - base) / base, 'pct')} " if base else ""
     return f"{much}{'more' if value > base else 'less'}"
 

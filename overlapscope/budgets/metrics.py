@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from overlapscope.analysis.causes import IdleCause
-from overlapscope.analysis.groups import BLOCKED
+from overlapscope.analysis.groups import BLOCKED, TINY_BYTES
 from overlapscope.analysis.results import Period, missing_ns
+from overlapscope.base.words import size
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.trace.lost import CAUSES, FIGURES, HOST, Part
 
@@ -102,7 +103,7 @@ METRICS: Final[dict[str, Metric]] = {
             more_is_better=True,
             formula="overlap efficiency, (serial - busy) / (serial - ideal): serial is the sum of what the three "
             "engines (kernels, H2D copies, D2H copies) worked, busy the time in which any of them did, ideal the "
-            "longest of the three. 0 %: one thing at a time; 100 %: nothing hides better",
+            "longest of the three. 0%: one thing at a time; 100%: nothing hides better",
             read=lambda s, _: s.figures.overlap.efficiency_pct,
             whole=lambda s, _: s.figures.overlap.serial_ns - s.figures.overlap.ideal_ns,
             blames=("exposed-copy",),
@@ -216,7 +217,7 @@ METRICS: Final[dict[str, Metric]] = {
             unit="gb_per_s",
             more_is_better=True,
             formula="bytes of the copies divided by the sum of their durations, without streams whose copies have less "
-            "than 64 KiB on average: those take latency alone",
+            f"than {size(TINY_BYTES)} on average: those take latency alone",
             read=_bandwidth,
             blames=("copies",),
             needs="copies",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from overlapscope.analysis.results import COPIES_MATTER_FROM
-from overlapscope.base.words import clean, percent
+from overlapscope.base.words import clean, listed, percent
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.metrics import Direction, Metric, Sample, copy_ns
 from overlapscope.budgets.samples import Series
@@ -62,10 +62,9 @@ def mixed_notes(report: Report) -> Iterator[str]:
         sources.setdefault(trace.rank, []).append(trace.source)
     for rank, mine in sources.items():
         if len(mine) > 1:
-            named = " and ".join(clean(source, 200) for source in mine[:2])
-            more = f" and {len(mine) - 2} more" if len(mine) > 2 else ""
+            named = listed((clean(source, 200) for source in mine), 2)
             which = "name no rank" if rank is None else f"are all of rank {rank}"
-            yield f"{named}{more} {which}, and are judged as one job; check traces of different jobs apart."
+            yield f"{named} {which}, and are judged as one job; check traces of different jobs apart."
 
 
 def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, ...], values: Series) -> str | None:

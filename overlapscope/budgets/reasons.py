@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, Evidence
-from overlapscope.base.words import bandwidth, clean, size
+from overlapscope.base.words import bandwidth, clean, plural, size
 from overlapscope.budgets.metrics import HOST_STALLS, Direction
 from overlapscope.budgets.pieces import Piece
 from overlapscope.budgets.quantity import show
@@ -186,7 +186,7 @@ class _Finder:
         slow = next((one for one in self._findings if one.rule in ("slow-link", "pageable-copy")), None)
         for group in device.copies:
             if direction in (None, group.direction):
-                copies = "1 copy" if group.count == 1 else f"{group.count:,} copies"
+                copies = plural(group.count, "copy")
                 rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s else ""
                 spent = group.time_ns if steps is None else sum(group.by_step.time_ns[number] for number in steps)
                 yield Reason(

@@ -29,10 +29,10 @@ class Command:
 
     A SOURCE is a trace file (.json, .json.gz, .json.zst), a directory, a glob
     pattern, or a URL of these (http, s3, gs, hdfs..., by the plugins of
-    fsspec). Each trace is reduced by a process of its own: one per core of
-    this machine, or the workers of the Dask cluster named with --scheduler,
-    which must see the files under the same paths. A trace that cannot be read
-    is reported, and the rest go on.
+    fsspec). Traces are reduced by processes of their own: one per core of this
+    machine (without Dask one), or the workers of the Dask cluster named with
+    --scheduler, which must see the files under the same paths. A trace that
+    cannot be read is reported, and the rest go on.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -105,7 +105,7 @@ def open_browser(url: str) -> None:
 
 
 def show(sources: Sequence[str], *, height: int) -> None:
-    """Show the dashboard from Python; see `Report.show`."""
+    """Show the dashboard from Python; see `overlapscope.show`."""
     require_packages()
     paths = [Path(source) for source in sources]
     for path in paths:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
 
 Tone = Literal["", "good", "fair", "poor", "muted", "accent"]
 """What a colour says; a word beside it always says the same. The palette has a colour of each name."""
@@ -92,3 +94,15 @@ def words(title: str, *, flexible: bool = False, heads: bool = False, id: str = 
 def rows(lines: Iterable[Iterable[str | Cell]]) -> tuple[Row, ...]:
     """Rows of plain text, or of cells where there is more to say than that."""
     return tuple(Row(tuple(Cell(part) if isinstance(part, str) else part for part in line)) for line in lines)
+
+
+def table_of(
+    items: Iterable[T],
+    *columns: tuple[Column, Callable[[T], Cell]] | None,
+    title: str = "",
+    place: Callable[[T], tuple[int, int] | None] = lambda item: None,
+) -> Table:
+    """A row for each item: what each column says of it, and where it is in the timeline. None is no column."""
+    shown = [column for column in columns if column is not None]
+    lines = tuple(Row(tuple(cell(item) for _, cell in shown), place(item)) for item in items)
+    return Table(title, tuple(column for column, _ in shown), lines)

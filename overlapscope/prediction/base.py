@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from overlapscope.analysis.plain_step import PlainStep, measured, told
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.base.intervals import I64
+from overlapscope.base.names import check_device
 from overlapscope.errors import UsageError
-from overlapscope.prediction.build import build
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.fidelity import judge
 from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.graph_builder import build
 from overlapscope.prediction.hardware import Hardware, find_hardware
-from overlapscope.prediction.periods import StepTimes, find_steps, step_times
 from overlapscope.prediction.recording_cost import HostCost, event_cost, host_cost, without
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Fidelity
+from overlapscope.prediction.steps import StepTimes, find_steps, step_times
 from overlapscope.trace.model import Trace
 
 _CLOSE = 0.005
@@ -71,12 +72,11 @@ class Base:
 def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *, with_shapes: bool = True) -> Base:
     """Build and replay a recording's graph. `with_shapes` lets it read the recording's file again for those of inputs.
 
-    Raises KeyError where it has no such device, UsageError where it has no GPU activity at all.
+    Raises NotInTrace where it has no such device, UsageError where it has no GPU activity at all.
     """
     if not len(trace.gpu_ops):
         raise UsageError(f"{trace.source}: there is no GPU activity to predict from.")
-    if device is not None and device not in trace.devices:
-        raise KeyError(f"device {device}")
+    check_device(trace.source, device, trace.devices)
     named = set(trace.device_names.values())
     if calibration is not None and named and calibration.gpu not in named:
         raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -20,6 +21,7 @@ _HOW = "`overlapscope scenarios calibrate` makes one on a GPU"
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What `overlapscope scenarios calibrate` measured, and on what."""
 
+    kind: Literal["calibration"] = "calibration"
     gpu: str
     """Product name, as traces state it."""
     date: str | None

@@ -34,7 +34,7 @@ def best(
     """Predict with the set of interventions that gains most, and say what each adds.
 
     From nothing changed, whichever gains most comes next, or the pair of them where none alone gains anything; until
-    nothing more gains 1 % of the step. Raises what `predict` does.
+    nothing more gains 1% of the step. Raises what `predict` does.
     """
     recorded = prepare(trace, device, calibration)
     base = plain_of(recorded, plain_step_ns)

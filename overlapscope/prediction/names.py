@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from overlapscope.analysis.host import find_blocking, inside_named
-from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.periods import names_of
 from overlapscope.base.names import check_known
 from overlapscope.trace.model import Trace
 
@@ -26,9 +26,9 @@ def check_names(trace: Trace, interventions: Sequence[str]) -> None:
 def _check_range(trace: Trace, asked: str) -> None:
     notes = trace.annotations
     if not notes.named(lambda name: name == asked).any():
-        others = notes.take(~is_step(notes))
-        ranges = [trace.names[name_id] for name_id in dict.fromkeys(others.name_id.tolist())]
-        check_known(trace.source, "range", asked, ranges, none="none but the steps" if len(notes) else "none")
+        check_known(
+            trace.source, "range", asked, names_of(notes)[1], none="none but the steps" if len(notes) else "none"
+        )
 
 
 def _check_call(trace: Trace, asked: str) -> None:

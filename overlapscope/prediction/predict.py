@@ -11,20 +11,18 @@ import numpy as np
 
 from overlapscope.analysis.host import sites_of_calls
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import did_you_mean
+from overlapscope.base.words import did_you_mean, plural
 from overlapscope.errors import UsageError
-from overlapscope.prediction.after import predicted_ops, predicted_trace
 from overlapscope.prediction.base import Base, as_plain, known_step, prepare
 from overlapscope.prediction.calibration import Calibration
+from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.figures import Figures, compared_buckets, compared_percentage, figures
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS
-from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Request
-from overlapscope.prediction.needs import BY_SHAPES
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.periods import StepTimes, engine_ns, step_times
+from overlapscope.prediction.predicted_trace import predicted_ops, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
     Assumption,
@@ -35,6 +33,7 @@ from overlapscope.prediction.result import (
     KnownStep,
     WhatIf,
 )
+from overlapscope.prediction.steps import StepTimes, engine_ns, step_times
 from overlapscope.trace.model import Kind, Trace
 
 _PLACES = 5
@@ -146,8 +145,8 @@ def predict(
     recording. `device` defaults to the busiest. Constants of the hardware come from the calibration, where one of the
     trace's GPU is given, else from the trace, else from the table of an H200 that is shipped.
 
-    Raises UsageError for an intervention that does not exist, lacks what it has to be told, or a trace without GPU
-    activity; KeyError, with what was asked for, where there is no such device.
+    Raises UsageError for an intervention that does not exist, lacks what it has to be told, a trace without GPU
+    activity, or one without such a device.
     """
     recorded = prepare(trace, device, calibration)
     return conclude(recorded, plain_of(recorded, plain_step_ns), parse(interventions))
@@ -301,7 +300,7 @@ def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tu
                 Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=shown)
             )
         if done.told.by_shapes:
-            text = BY_SHAPES.format(copies=number_of(done.told.by_shapes, "copy", "copies"))
+            text = BY_SHAPES.format(copies=plural(done.told.by_shapes, "copy"))
             found.append(Assumption(intervention=choice.intervention.id, text=text, cost_ns=None, shown=False))
     return tuple(found)
 

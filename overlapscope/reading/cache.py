@@ -42,6 +42,7 @@ _BESIDES = (
     "base/intervals.py",
     "base/kept.py",
     "base/marks.py",
+    "base/words.py",
     "trace/lost.py",
     "trace/model.py",
     "trace/op_names.py",

@@ -15,7 +15,7 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
-from overlapscope.recorder.own_profiler import unpack
+from overlapscope.recorder.program_profilers import unpack
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.session import Session
 from overlapscope.recorder.torch_import import when_torch_is_imported
@@ -105,7 +105,7 @@ class ProgramRecording(Recording):
         except OverlapscopeError as failure:
             self.failure = str(failure)
         recorded = bool(self.paths) and not self._gave_way
-        return self.failure is None and (recorded or self._own_profiler.taken or self._copied)
+        return self.failure is None and (recorded or self._profilers.taken or self._copied)
 
     # -- the program's doing --------------------------------------------------------------------------
 

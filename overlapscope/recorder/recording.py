@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
-from overlapscope.recorder import cupti, current, devices
+from overlapscope.recorder import cupti, devices
 from overlapscope.recorder.destination import (
     Destination,
     Rank,
@@ -28,16 +28,15 @@ from overlapscope.recorder.destination import (
     remove_former_ranks,
     window_path,
 )
-from overlapscope.recorder.ignored_profilers import IgnoredProfilers
 from overlapscope.recorder.main_thread import Interruption, Termination, held
 from overlapscope.recorder.memory_guard import taken_bytes
-from overlapscope.recorder.own_profiler import OwnProfiler
+from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
 from overlapscope.recorder.step_times import StepTimes
 from overlapscope.recorder.torch_import import require_torch
-from overlapscope.recorder.triggers import CaptureRange, Clock
+from overlapscope.recorder.triggers import trigger_of
 
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
@@ -91,7 +90,7 @@ class Recording:
     `end`. `stacks` are not recorded in a rehearsal that waits for steps (`Recorder`).
 
     A torch.profiler that the program starts meanwhile takes precedence, and its trace is the recording
-    (`own_profiler`); with `ignore_own_profiler` it records nothing.
+    (`program_profilers`); with `ignore_own_profiler` it records nothing.
     """
 
     _overwrites = True
@@ -141,16 +140,15 @@ class Recording:
             slow_step=slow_step,
             repeat=repeat,
         )
-        self._trigger: Clock | CaptureRange | None = None
-        """What opens and closes windows, where steps do not."""
-        if capture_range is not None:
-            self._trigger = CaptureRange(capture_range, self._between_instructions)
-        elif self._schedule.by_clock:
-            self._trigger = Clock(delay_s or 0, duration_s, self._between_instructions)
+        self._trigger = trigger_of(self._schedule, self._between_instructions)
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
-        self._ignored_profilers = IgnoredProfilers(self._profiler_stepped) if ignore_own_profiler else None
+        self._ignore_own_profiler = ignore_own_profiler
+        self._profilers: OwnProfiler | IgnoredProfilers = OwnProfiler(self._give_way, self._working)
+        """What becomes of the program's own."""
+        if ignore_own_profiler:
+            self._profilers = IgnoredProfilers(self._profiler_stepped)
         self._recorder: Recorder | None = None
         self._process = self._thread = -1
         """Who began. The profiler belongs to that thread of that process."""
@@ -166,8 +164,7 @@ class Recording:
         self._told = 0
         """Of so many files was said that they are there."""
         self._termination = Termination(self._last_words)
-        self._own_profiler = OwnProfiler(self._give_way, self._working)
-        self._gave_way: tuple[str, ...] = ()
+        self._gave_way: str | None = None
         """To what, where that is so: nothing of this recording is written then."""
 
     @property
@@ -219,11 +216,9 @@ class Recording:
     def notes(self) -> tuple[str, ...]:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
-        late = self._trigger.notes if isinstance(self._trigger, Clock) else ()
-        elsewhere = (_ELSEWHERE,) if self._stepped_elsewhere and not self._stepped else ()
-        ignored = self._ignored_profilers.note if self._ignored_profilers is not None else None
-        told = (*late, *elsewhere, *self._remarks, *self._gave_way, *((ignored,) if ignored else ()), *checked)
-        return () if self._recorder is None else (*self._recorder.notes, *told)
+        elsewhere = _ELSEWHERE if self._stepped_elsewhere and not self._stepped else None
+        notes = (*self._trigger.notes, elsewhere, *self._remarks, self._gave_way, self._profilers.note, *checked)
+        return () if self._recorder is None else (*self._recorder.notes, *filter(None, notes))
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -266,16 +261,12 @@ class Recording:
                 self._checker.start()
                 undo.callback(self._checker.stop)
             recorder.start(put_off=self._begins_late())
-            if self._trigger is not None:
-                self._trigger.start()
+            self._trigger.start()
             undo.pop_all()
-            if self._ignored_profilers is None:
-                self._own_profiler.watch(self._destination.path(self._rank))
-            else:
-                self._ignored_profilers.start()
+            self._profilers.start(self._destination.path(self._rank))
             self._process, self._thread = os.getpid(), threading.get_ident()
             self._recorder = recorder
-            current.set_current(self)
+            _under_way.append(self)
             if recorder.put_off:
                 devices.when_cuda_comes_up(self._on_cuda)
             # A program that dies without `end` still leaves its trace.
@@ -296,8 +287,7 @@ class Recording:
                     # By now the processes of a program that starts them itself have been told their ranks.
                     self._rank, self._stepped = self._rank or rank_of(os.environ), True
                 recorder.step()
-                if self._trigger is not None:
-                    self._trigger.advance(recorder)
+                self._trigger.advance(recorder)
                 done = self._schedule.by_steps and recorder.complete and recorder.failure is None
                 if self._checker is not None and done and not self._gave_way:
                     # It slows every operator. Elsewhere than here, it may be in the middle of one.
@@ -317,13 +307,13 @@ class Recording:
             return
         self._check_thread()
         with self._working():
-            self._own_profiler.finish(stop=self._whole_program)
+            self._profilers.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
         self._tell_ending()
-        if self._own_profiler.failure is not None:
-            self._gave_way = ()
-            raise RecordingFailed(self._own_profiler.failure)
+        if self._profilers.failure is not None:
+            self._gave_way = None
+            raise RecordingFailed(self._profilers.failure)
         if recorder.failure is not None:
             raise recorder.failure
 
@@ -337,7 +327,7 @@ class Recording:
         recorder = self._recorder
         if recorder is None:
             return
-        written = (*recorder.paths, *((self._own_profiler.path,) if self._own_profiler.taken else ()))
+        written = (*recorder.paths, *((self._profilers.path,) if self._profilers.taken else ()))
         for path in written[self._told :]:
             self._tell_file(path)
         self._told = len(written)
@@ -421,8 +411,7 @@ class Recording:
                 if self._cuda_is_up:
                     recorder.start_now()
                 recorder.make_room()
-                if self._trigger is not None:
-                    self._trigger.advance(recorder)
+                self._trigger.advance(recorder)
 
     def _begins_late(self) -> bool:
         """Whether to wait for the first use of the GPU or the end of the first step."""
@@ -467,14 +456,13 @@ class Recording:
             if self._recorder is not None and self._recorder.complete and not self._gave_way:
                 # From now on nothing is lost when the program is killed.
                 self._termination.unwatch()
-        if self._trigger is not None and self._recorder is not None and not self._recorder.running:
+        if self._recorder is not None and not self._recorder.running:
             self._trigger.stop()
 
     def _check_free(self) -> None:
         if self._process != -1:
             raise UsageError("this recording was made already; make another one with overlapscope.record(...).")
-        other = current.current()
-        if other is not None:
+        if (other := current()) is not None:
             other._make_way(self)
         if profiler_running():
             raise UsageError("another torch profiler is running, and only one can; take out that one or this.")
@@ -495,7 +483,7 @@ class Recording:
                 recorder.discard()
         else:
             recorder.abandon()
-        self._gave_way = (because,)
+        self._gave_way = because
         return True
 
     def _check_thread(self) -> None:
@@ -506,12 +494,9 @@ class Recording:
         self._ended = True
         if self._checker is not None:
             self._checker.stop()
-        if self._ignored_profilers is None:
-            self._own_profiler.unwatch()
-        else:
-            self._ignored_profilers.stop()
+        self._profilers.stop()
         self._termination.unwatch()
-        current.set_current(None)
+        _under_way.remove(self)
         atexit.unregister(self._at_exit)
 
     def _another(self) -> Recording:
@@ -529,8 +514,23 @@ class Recording:
             **asdict(self._options),
             "max_size_bytes": self._max_size_bytes,
             "check_hazards": self._check_hazards,
-            "ignore_own_profiler": self._ignored_profilers is not None,
+            "ignore_own_profiler": self._ignore_own_profiler,
         }
+
+
+_under_way: list[Recording] = []
+"""At most one: it has begun and not ended."""
+
+
+def current() -> Recording | None:
+    """The recording of this process that is under way."""
+    return _under_way[0] if _under_way else None
+
+
+def step() -> None:
+    """Mark the end of a step of the recording under way; where there is none, do nothing."""
+    if _under_way:
+        _under_way[0].step()
 
 
 class SilentRecording(Recording):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
+from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import all_threads, devices, trace_file
 from overlapscope.recorder.cupti import detached
@@ -40,8 +41,8 @@ class Options:
         told_of_ops = [name for name in ("stacks", "shapes", "memory") if getattr(self, name)]
         if self.light and told_of_ops:
             raise UsageError(
-                f"a light recording has no PyTorch ops, so {' and '.join(told_of_ops)} cannot be recorded; leave out "
-                f"light or {' and '.join(told_of_ops)}."
+                f"a light recording has no PyTorch ops, so {listed(told_of_ops)} cannot be recorded; leave out "
+                f"light or {listed(told_of_ops)}."
             )
 
 

@@ -22,10 +22,10 @@ import pytest
 import overlapscope as ov
 from overlapscope.errors import RecordingFailed, UsageError
 from overlapscope.recorder import all_threads
-from overlapscope.recorder.current import current
 from overlapscope.recorder.destination import Destination, Rank, rank_of
 from overlapscope.recorder.memory_guard import bound, taken_bytes
 from overlapscope.recorder.recorder import Recorder
+from overlapscope.recorder.recording import current
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
 from overlapscope.trace.model import PlainSteps

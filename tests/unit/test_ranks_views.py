@@ -58,9 +58,9 @@ def shown(report: RanksReport, width: int = 120) -> str:
 
 def test_the_answer_on_the_recorded_job_comes_first() -> None:
     first, second, *_ = shown(real(), 200).splitlines()
-    assert first.startswith("Rank 0 makes the other wait, which loses at most 1.64 ms a step (4.5 %) by it; it came ")
+    assert first.startswith("Rank 0 makes the other wait, which loses at most 1.64 ms a step (4.5%) by it; it came ")
     assert first.endswith(", above all in allreduce of group 0 [0, 1].")
-    assert second == "Communication that nothing hides takes 2.5 % to 9.2 % of the time."
+    assert second == "Communication that nothing hides takes 2.5% to 9.2% of the time."
     assert words.judge(real()).level == "fair"
 
 
@@ -76,7 +76,7 @@ def test_several_stragglers_are_all_named() -> None:
     several = replace(report, stragglers=tuple(replace(one, rank=rank) for rank in range(6)))
     verdict = words.judge(several)
     assert verdict.level == "poor"
-    assert verdict.rest[0] == "So do rank 1 (7.5 %), rank 2 (7.5 %), rank 3 (7.5 %) and 2 more."
+    assert verdict.rest[0] == "So do rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more."
 
 
 def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
@@ -84,8 +84,8 @@ def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
     even = replace(report, stragglers=(replace(report.stragglers[0], lost_pct=0.4),))
     verdict = words.judge(even)
     assert verdict.level == "good"
-    assert verdict.first.startswith("The 2 ranks are even: none costs the others 1 % of their time")
-    assert "(0.4 %), is due to rank 0." in verdict.first
+    assert verdict.first.startswith("The 2 ranks are even: none costs the others 1% of their time")
+    assert "(0.4%), is due to rank 0." in verdict.first
     assert words.judge(replace(even, missing=(2,))).level == "fair"
 
 
@@ -227,7 +227,7 @@ def test_every_rank_can_be_sorted_by_number() -> None:
     assert len(grid.rows) == 1014
     ranks = [row.cells[0].value for row in grid.rows]
     assert ranks == sorted(ranks, key=lambda rank: int(rank or 0))
-    assert all(len(row.cells) == len(grid.fields) for row in grid.rows)
+    assert all(len(row.cells) == len(grid.columns) for row in grid.rows)
 
 
 # -- maps -----------------------------------------------------------------------------------------

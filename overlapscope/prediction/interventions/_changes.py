@@ -10,9 +10,9 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import around
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Intervals, covered
+from overlapscope.prediction.data_dependencies import Told, find_needs
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.needs import Told, find_needs
 from overlapscope.trace.model import Kind
 
 NOTHING = np.empty(0, np.int64)

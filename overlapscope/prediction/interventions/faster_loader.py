@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.host import loading, on_thread
-from overlapscope.base.words import plural
+from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import NOTHING, without_host_time
-from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 
 

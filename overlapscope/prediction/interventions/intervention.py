@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from overlapscope.base.intervals import I64
+from overlapscope.prediction.data_dependencies import Told
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance
-from overlapscope.prediction.needs import Told
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.host import find_blocking, inside_named
-from overlapscope.base.words import plural
+from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import shortened, without_waits
-from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 
 

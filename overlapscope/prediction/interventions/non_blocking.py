@@ -9,11 +9,10 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import loading, on_thread
 from overlapscope.base.intervals import covered
-from overlapscope.base.words import plural
+from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, waits_of_copies
-from overlapscope.prediction.interventions._words import duration
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace.model import Kind, Memory
 

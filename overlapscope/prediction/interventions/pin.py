@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis.host import on_thread, pinning
+from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import without_host_time
 from overlapscope.prediction.interventions._relief import with_warm_caches, without_giving_back
 from overlapscope.prediction.interventions._words import copies as copies_text
-from overlapscope.prediction.interventions._words import duration, number_of
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace.model import Kind, Memory
 
@@ -52,14 +52,14 @@ def _apply(graph: Graph, request: Request) -> Applied:
         touched.append(where)
         spared += went
     changed = without_giving_back(with_warm_caches(changed, staged, request), staged, request)
-    what = f"{copies_text(graph, staged)} take {duration(length[staged].sum())} instead of " + duration(
+    what = f"{copies_text(graph, staged)} take {duration(float(length[staged].sum()))} instead of " + duration(
         (items.end_ns - items.start_ns)[staged].sum()
     )
     if spared:
         what = f"{what}, and " if len(staged) else ""
         what += f"pin_memory() no longer takes {duration(spared)} of the host's time"
     if len(staged) < len(pageable):
-        what += f" ({number_of(len(pageable) - len(staged), 'copy', 'copies')} of unknown size left as they are)"
+        what += f" ({plural(len(pageable) - len(staged), 'copy')} of unknown size left as they are)"
     changes = len(staged) + sum(len(rows) for rows in touched[1:])
     if not changes:
         return Applied(graph, touched[0], 0, "", mine[:0])

@@ -14,7 +14,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import move
 from overlapscope.prediction.interventions._words import copies
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
-from overlapscope.prediction.periods import step_of_items
+from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
 
 _NEVER = 2**62

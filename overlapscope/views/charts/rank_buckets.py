@@ -8,7 +8,7 @@ from overlapscope.base.words import bare_shares, unit_for
 from overlapscope.documents.colors import bucket_color, palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.ranks.result import RanksReport
-from overlapscope.views.charts.buckets import MEANING
+from overlapscope.report.charts import BUCKET_MEANINGS
 from overlapscope.views.ranks.slots import slots, ticks_for
 
 MOST_BARS = 2048
@@ -29,7 +29,7 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure | None:
     buckets = [{} if row is None else row.buckets.named() for row in rows]
     shares = [bare_shares(list(one.values()), sum(one.values())) for one in buckets]
     data: list[dict[str, Any]] = []
-    for number, name in enumerate(MEANING):
+    for number, name in enumerate(BUCKET_MEANINGS):
         if not any(one.get(name) for one in buckets):
             continue
         told = [
@@ -44,8 +44,8 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure | None:
                 "y": [one[name] / unit.ns if one else None for one in buckets],
                 "marker": {"color": colors[bucket_color(name)], "line": {"width": 0}},
                 "customdata": told,
-                "hovertemplate": f"%{{customdata[0]}}<br>{name}: %{{customdata[1]}} (%{{customdata[2]}} %)<br>"
-                f"{MEANING[name]}<extra></extra>",
+                "hovertemplate": f"%{{customdata[0]}}<br>{name}: %{{customdata[1]}} (%{{customdata[2]}}%)<br>"
+                f"{BUCKET_MEANINGS[name]}<extra></extra>",
             }
         )
     ticks = ticks_for(len(places))
@@ -64,5 +64,4 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure | None:
             ticktext=[escape(places[number].label, 24) for number in ticks],
         ),
         yaxis=axis(dark, f"time on the device, {unit.name}"),
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     )

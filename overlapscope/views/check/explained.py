@@ -64,9 +64,7 @@ def _table(values: Values) -> Table:
         notes.append(f"{plural(values.left_out, 'step')} left out: cut by the recording, warm-up, or skipped.")
     if judged.baseline is not None and judged.low is not None and judged.high is not None:
         low, high = distinct((judged.low, judged.high), unit)
-        notes.append(
-            f"The baseline has {show(judged.baseline, unit)}; the change lies between {low} and {high} (99 %)."
-        )
+        notes.append(f"The baseline has {show(judged.baseline, unit)}; the change lies between {low} and {high} (99%).")
     if not rows:
         notes.append(f"{judged.sentence}.")
     title = values.place or "Values"

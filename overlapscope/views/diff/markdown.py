@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from overlapscope.base.words import listed
 from overlapscope.compare.difference import DeviceDiff, Diff
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.rows import MOST
@@ -27,8 +28,7 @@ def render(diff: Diff, *, verbose: bool = False) -> str:
         else:
             text += f"\n{section}"
     if left_out:
-        text += f"\nLeft out, as there is no room: {escape(', '.join(left_out[:MOST]))}"
-        text += f" and {len(left_out) - MOST} more.\n" if len(left_out) > MOST else ".\n"
+        text += f"\nLeft out, as there is no room: {escape(listed(left_out, MOST))}.\n"
     return text.rstrip("\n") + "\n"
 
 

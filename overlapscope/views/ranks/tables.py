@@ -35,7 +35,7 @@ _WHO, _STEP, _COPY, _LAST, _COMPUTE, _MEDIAN, _MOSTLY, _EFF, _IDLE, _SPREAD, _RA
     "spread",
     "ranks",
 )
-DROPPABLE: Final = (_WHO, _COPY, _COMPUTE, "75 %", "25 %", _LAST, _STEP, _MEDIAN, _MOSTLY, _RANKS, _SPREAD, _EFF, _IDLE)
+DROPPABLE: Final = (_WHO, _COPY, _COMPUTE, "75%", "25%", _LAST, _STEP, _MEDIAN, _MOSTLY, _RANKS, _SPREAD, _EFF, _IDLE)
 """Titles of columns that a table can do without where there is not enough room, in this order."""
 
 TRUST_TONES: Final = {"degraded": "fair", "unusable": "poor"}
@@ -193,7 +193,7 @@ def spreads(report: RanksReport) -> Table:
     """Each figure over all ranks."""
     found = [one for one in report.spreads if one.ranks > 1 and one.max]
     quantiles = any(one.ranks >= _QUARTILES_FROM for one in found)
-    between = [Column("25 %"), Column("median"), Column("75 %"), Column("95 %")] if quantiles else [Column("median")]
+    between = [Column("25%"), Column("median"), Column("75%"), Column("95%")] if quantiles else [Column("median")]
     columns = (text("over all ranks"), Column("least"), text("rank"), *between, Column("most"), text("rank"))
     return Table("How the ranks differ", columns, tuple(_spread(one, quantiles) for one in found))
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Final, Literal
 
-from overlapscope.base.words import Unit, clean, percent, plural, unit_for
+from overlapscope.base.words import Unit, clean, listed, percent, plural, unit_for
 from overlapscope.ranks.result import LateIn, Meeting, RankRow, RanksReport, Spread, Straggler
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
@@ -73,7 +73,7 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
         return "poor" if (straggler.lost_pct or 0) >= POOR_PCT else "fair", _straggler(report, straggler)
     if not report.matching.judged:
         return "unknown", f"Who waits for whom cannot be told: {_lower(clean(report.clocks.reason, 500))}"
-    said = f"The {joined:,} ranks are even: none costs the others 1 % of their time by coming late."
+    said = f"The {joined:,} ranks are even: none costs the others 1% of their time by coming late."
     if report.stragglers:
         most = report.stragglers[0]
         said = f"{said[:-1]}; the most, {cost(report, most)}, is due to rank {most.rank}."
@@ -99,7 +99,7 @@ def _mostly(one: Straggler) -> str:
 
 
 def cost(report: RanksReport, one: Straggler) -> str:
-    """What a rank costs each of the others: `1.2 ms a step (3.4 %)`."""
+    """What a rank costs each of the others: `1.2 ms a step (3.4%)`."""
     told = lost(report, one)
     return f"{told} ({percent(one.lost_pct)})" if one.lost_pct is not None else told
 
@@ -115,9 +115,7 @@ def _more_stragglers(report: RanksReport) -> Iterator[str]:
     more = [one for one in report.stragglers[1:] if one.clear]
     if not more or report.straggler is None:
         return
-    named = [f"rank {one.rank} ({percent(one.lost_pct)})" for one in more[:_MORE_STRAGGLERS]]
-    left = len(more) - len(named)
-    who = listed([*named, *([f"{left:,} more"] if left else [])])
+    who = listed([f"rank {one.rank} ({percent(one.lost_pct)})" for one in more], _MORE_STRAGGLERS)
     yield f"So do {who}." if len(more) > 1 else f"So does {who}."
 
 
@@ -197,17 +195,9 @@ def runs(ranks: Sequence[int]) -> str:
     return f"{', '.join(told[:_MOST_RANGES])}{' and more' if left > 0 else ''}"
 
 
-def listed(texts: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
-
-
 def listed_rows(rows: Sequence[RankRow]) -> str:
     """The first few by name, each once, and how many more there are."""
-    names = list(dict.fromkeys(map(row_name, rows)))
-    named = names[:_MOST_FILES]
-    left = len(names) - len(named)
-    return listed([*named, *([f"{left:,} more"] if left else [])])
+    return listed(dict.fromkeys(map(row_name, rows)), _MOST_FILES)
 
 
 # -- clocks ---------------------------------------------------------------------------------------

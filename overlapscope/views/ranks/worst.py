@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from overlapscope.base.words import Unit, clean, unit_for
+from overlapscope.base.words import Unit, clean, listed, unit_for
 from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
-from overlapscope.views.ranks.words import listed
 
 _WHY: Final = {
     "makes-others-wait": "makes the others wait",
