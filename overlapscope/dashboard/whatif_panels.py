@@ -12,7 +12,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
-from overlapscope.analysis.spans import median_step
+from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import Unit, bare_percent, percent
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
@@ -145,7 +145,7 @@ def timelines(context: PageContext, found: Predicted, changes: Sequence[str]) ->
 
 def _aligned(before: Device, after: Device) -> tuple[Window, Window]:
     """The step of median length of those whose end is known, and the same step as predicted; else the windows."""
-    step = median_step(msgspec.structs.replace(before, steps=before.steps[:-1] or before.steps))
+    step = median_step(before.steps[:-1] or before.steps)
     same = next((one for one in after.steps if step is not None and one.name == step.name), None)
     return (before.window, after.window) if step is None or same is None else (step.window, same.window)
 
