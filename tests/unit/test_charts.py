@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from hypothesis.extra import numpy as hnp
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
-from overlapscope.reading import load
 from overlapscope.report import charts, copy_chart, grids
 from overlapscope.report.charts import MOST_STEPS, drawn_steps
 from overlapscope.report.copy_chart import choose
@@ -24,6 +22,7 @@ from overlapscope.report.model import build
 from overlapscope.report.page import Page, Section
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import US, Host, Op, make_trace
+from tests.support.recordings import analysis_of
 
 TRACES = sorted(Path("traces/known_causes").glob("*.json.gz")) + [
     Path("traces/laboratory/offload_pipeline/one_stream.trace.json.gz"),
@@ -32,11 +31,6 @@ TRACES = sorted(Path("traces/known_causes").glob("*.json.gz")) + [
 BOTH = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 EACH = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split(".")[0])
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m&lt;b>"
-
-
-@cache
-def analysis_of(path: Path) -> TraceAnalysis:
-    return analyze_trace(load(path))
 
 
 def sections_of(analysis: TraceAnalysis) -> list[Section]:
