@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from overlapscope.commands import COMMANDS, main
-from overlapscope.commands._reading import parse_size
+from overlapscope.commands._options import parse_size
 from overlapscope.version import __version__
 
 DATA = Path("traces")
