@@ -38,13 +38,13 @@ def decode(data: bytes, kind: type[_Kind]) -> _Kind:
     Raises msgspec.DecodeError, of which ValidationError is one.
     """
     try:
-        found = msgspec.json.decode(data, type=kind)
+        decoded = msgspec.json.decode(data, type=kind)
         _check(msgspec.json.decode(data), "$", "")
     except RecursionError:
         raise msgspec.DecodeError("it is nested too deeply") from None
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(str(error)) from None
-    return found
+    return decoded
 
 
 def _check(value: Any, where: str, name: str) -> None:
