@@ -119,9 +119,7 @@ BUDGETS = tuple(
     for scope in SCOPES
 )
 """Of every metric, in steps and in the window; none can fail."""
-RESTS_ON = {rule: RULES[rule].rests_on for rule in RULES} | {
-    budget.title(budget.limits[0]): budget.what.rests_on for budget in BUDGETS
-}
+RESTS_ON = {rule: RULES[rule].rests_on for rule in RULES} | {budget.title: budget.what.rests_on for budget in BUDGETS}
 
 
 def judged(report: Report) -> dict[str, tuple[Status, float | None]]:

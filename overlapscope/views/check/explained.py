@@ -9,8 +9,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from overlapscope.base.words import NOTHING, clean, plural
-from overlapscope.budgets.explain import Explanation, Values
+from overlapscope.budgets.explain import Explanation
 from overlapscope.budgets.quantity import distinct, show
+from overlapscope.budgets.rulings import Ruling
+from overlapscope.budgets.samples import series
 from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.check import shown
 from overlapscope.views.check.text import line, reason
@@ -32,11 +34,11 @@ def _parts(one: Explanation, width: int) -> Iterator[RenderableType]:
     verdict = one.verdict
     yield line(verdict, full=True)
     yield ""
-    yield from _paragraph("What it is", f"{verdict.metric}: {one.formula}.")
+    yield from _paragraph("What it is", f"{verdict.metric}: {one.meaning}.")
     yield from _paragraph("Where the limit is from", one.limit)
     yield from _paragraph("How it is judged", one.way)
-    for values in one.values:
-        yield table_grid(_table(values), width)
+    for place, ruling in one.rulings:
+        yield table_grid(_table(place, ruling), width)
         yield ""
     if verdict.reasons:
         yield Text("Why", style="bold")
@@ -51,23 +53,27 @@ def _paragraph(title: str, said: str) -> Iterator[RenderableType]:
         yield Padding(Text(shown.prose(said)), (0, 0, 1, 2))
 
 
-def _table(values: Values) -> Table:
-    samples, unit = values.samples, values.unit
+def _table(name: str, ruling: Ruling) -> Table:
+    place = ruling.place
+    assert place is not None  # Of a budget.
+    budget, unit = place.budget, place.budget.what.unit
+    samples = series(place.samples, budget.what, budget.direction)
     numbers = iter(distinct(samples.numbers, unit) if samples.numbers else ())
     cells = [next(numbers) if value is not None else NOTHING for value in samples.values]
     rows = [(clean(name, shown.NAME_LIMIT), cell) for name, cell in zip(samples.names, cells, strict=True)]
-    judged = values.judged
     notes = []
     if len(rows) > MOST_STEPS:
         notes.append(f"{len(rows) - MOST_STEPS:,} more are not listed.")
-    if values.left_out:
-        notes.append(f"{plural(values.left_out, 'step')} left out: cut by the recording, warm-up, or skipped.")
-    if judged.baseline is not None and judged.low is not None and judged.high is not None:
-        low, high = distinct((judged.low, judged.high), unit)
+    if budget.scope == "steps" and budget.where.range is None and place.device is not None:
+        left_out = len(place.device.steps) - len(place.samples)
+        if left_out:
+            notes.append(f"{plural(left_out, 'step')} left out: cut by the recording, warm-up, or skipped.")
+    if ruling.baseline is not None and ruling.low is not None and ruling.high is not None:
+        low, high = distinct((ruling.low, ruling.high), unit)
         notes.append(
-            f"The baseline has {show(judged.baseline, unit)}; the change lies between {low} and {high} (99 %)."
+            f"The baseline has {show(ruling.baseline, unit)}; the change lies between {low} and {high} (99 %)."
         )
     if not rows:
-        notes.append(f"{judged.sentence}.")
-    title = values.place or "Values"
+        notes.append(f"{ruling.sentence}.")
+    title = name or "Values"
     return Table(title, (text(title), Column("value")), tuple(rows[:MOST_STEPS]), " ".join(notes))
