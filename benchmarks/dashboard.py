@@ -31,7 +31,7 @@ from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 from benchmarks.dashboard_server import TOKEN
 from benchmarks.processes import HERE, Target, grown, hardware, say
 from tests.browser import chromium
-from tests.dashboard_process import serve
+from tests.support.dashboard_process import serve
 
 RESULTS = HERE / "dashboard.md"
 

@@ -17,10 +17,10 @@ import flask
 
 from benchmarks.synthetic_trace import make
 from overlapscope.dashboard import library as libraries
+from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.serve import Listening
-from overlapscope.dashboard.server import create
 from overlapscope.dashboard.upload import Uploads
+from overlapscope.dashboard.wsgi import Listening
 
 VIEW = "/api/timeline/view"
 TOKEN = "known to the benchmark"

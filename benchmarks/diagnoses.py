@@ -36,10 +36,10 @@ shares were set with the first results in view, below what the unavoidable rest 
 `mixed_workloads` were recorded after the causes had been written, to test them on something they were not written for.
 Two things were found wrong on them and mended since: idle time of one device waiting for another was `unknown`, and a
 loader's alternating steps were taken for a warm-up. A review with made-up and mutated traces found more, among them
-late batches of several tensors and clocks that differ by 12 us; `tests/test_causes.py` holds each. Six more programs
-(`amp_training` to `uneven_prefetch`) were recorded after that. Two of them showed that idle time behind a synchronize
-was charged to it for the first gap only, and that CPU ops under a millisecond were taken for waiting; both mended. Of
-one, `amp_training`, the expectation itself was wrong: its host is too slow ever to wait long.
+late batches of several tensors and clocks that differ by 12 us; `tests/unit/test_causes.py` holds each. Six more
+programs (`amp_training` to `uneven_prefetch`) were recorded after that. Two of them showed that idle time behind a
+synchronize was charged to it for the first gap only, and that CPU ops under a millisecond were taken for waiting;
+both mended. Of one, `amp_training`, the expectation itself was wrong: its host is too slow ever to wait long.
 
 `pytest -m gpu` holds all that needs a GPU. It records the programs of `known_causes` anew on the GPU at hand and asks
 for the same causes; records prefetching loops, graphs and programs that choose their GPUs late; runs the hazard checker
@@ -81,9 +81,9 @@ def _laboratory(results: Results) -> str:
     for experiment in results.experiments:
         for variant in experiment.variants:
             for analysis in variant.analyses:
-                verdicts = truth.check(variant.truth, analysis, analysis.findings)
+                verdicts = list(truth.check(variant.truth, analysis, analysis.findings))
                 stated += len(verdicts)
-                agreed += sum(verdict.holds for verdict in verdicts)
+                agreed += sum(verdict.holds is True for verdict in verdicts)
                 times = [verdict for verdict in verdicts if "finding" not in verdict.subject]
                 rules = [verdict for verdict in verdicts if "finding" in verdict.subject]
                 rank = f", rank {analysis.rank}" if len(variant.analyses) > 1 else ""

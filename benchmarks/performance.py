@@ -278,7 +278,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs per figure (default: 5)")
     options = parser.parse_args()
     hta = dict.fromkeys(("traceinsight", "pandas"), options.hta_python)
-    about = machine({**dict.fromkeys(("overlapscope", "numpy", "msgspec", "pyarrow"), sys.executable), **hta})
+    about = machine({**dict.fromkeys(("overlapscope", "numpy", "msgspec"), sys.executable), **hta})
     analyze(SOURCE)  # the first run caches the bytecode
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

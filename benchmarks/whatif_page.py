@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.whatif_evaluation import TRACES, Evaluation, Row, experiment_of, folders, name_of, place_of
 from overlapscope.base.words import clean
 from overlapscope.laboratory import store
-from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.result import WhatIf
 
 TEXT = Path(__file__).with_name("whatif_page.md")
@@ -81,7 +81,7 @@ def summary(rows: Sequence[Row]) -> str:
 def interventions() -> str:
     """The registry, as a table."""
     lines = ["| intervention | stands for | meaning and assumptions |", "|---|---|---|"]
-    for one in all_interventions():
+    for one in INTERVENTIONS.values():
         argument = "" if one.argument is None else f" {one.argument}" if one.argument_required else f" [{one.argument}]"
         lines.append(f"| `{one.id}{argument}` | {one.title} | {' '.join(one.meaning.split())} |")
     return "\n".join(lines)
@@ -211,7 +211,7 @@ def _unconnected() -> str:
 
 def _not_tried(rows: Sequence[Row]) -> str:
     tried = {one.split()[0] for row in rows for one in row.pair.interventions}
-    missing = [f"`{one.id}`" for one in all_interventions() if one.id not in tried]
+    missing = [f"`{one.id}`" for one in INTERVENTIONS.values() if one.id not in tried]
     return f"No pair tries {', '.join(missing)}." if missing else ""
 
 

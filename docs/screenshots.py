@@ -10,8 +10,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 from overlapscope.ranks.result import to_json
 from tests.browser import chromium
 from tests.browser.helpers import settle, visit
-from tests.dashboard_process import Served, serve
-from tests.ranks_samples import job
+from tests.support.dashboard_process import Served, serve
+from tests.support.ranks_samples import job
 
 HERE = Path(__file__).parent
 TRACES = HERE.parent / "traces"

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from overlapscope.base import registry
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
@@ -29,25 +30,20 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "step", "whatif"]
 
 _PLACES = {
-    "analyze": ("overlapscope.api", "analyze"),
-    "check": ("overlapscope.api", "check"),
-    "diff": ("overlapscope.api", "diff"),
-    "load": ("overlapscope.api", "load"),
-    "record": ("overlapscope.recorder.recording", "Recording"),
-    "step": ("overlapscope.recorder.current", "step"),
-    "whatif": ("overlapscope.api", "whatif"),
+    "analyze": "overlapscope.api:analyze",
+    "check": "overlapscope.api:check",
+    "diff": "overlapscope.api:diff",
+    "hta": "overlapscope.hta",
+    "load": "overlapscope.api:load",
+    "record": "overlapscope.recorder.recording:Recording",
+    "step": "overlapscope.recorder.current:step",
+    "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES and name != "hta":
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    if name == "hta":
-        # A module by itself, which the import makes an attribute of this one.
-        return importlib.import_module(f"{__name__}.{name}")
-    module, attribute = _PLACES[name]
-    value = globals()[name] = getattr(importlib.import_module(module), attribute)
+    value = globals()[name] = registry.load(_PLACES[name])
     return value

@@ -47,7 +47,7 @@ def read_report(
     from overlapscope.analysis import analyze_trace
     from overlapscope.analysis.jobs import mixture
     from overlapscope.report.model import Report, build
-    from overlapscope.rules import costliest_first
+    from overlapscope.rules.finding import costliest_first
 
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     found = look(paths)

@@ -336,7 +336,7 @@ def _check(report: Report, settings: Settings) -> tuple[bool, str]:
 
 def _why_not_here() -> str | None:
     """Why nothing can be recorded here; None where it can. This imports torch."""
-    from overlapscope.recorder._torch import require_torch
+    from overlapscope.recorder.torch_import import require_torch
 
     try:
         require_torch()

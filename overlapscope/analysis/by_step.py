@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.periods import Periods
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
 
 
 def step_at(steps: Periods, at: I64) -> I64:
     """The step that each instant lies in; -1 where there is none. Steps are disjoint."""
     number = np.searchsorted(steps.start_ns, at, side="right") - 1
-    return np.where((number >= 0) & (np.append(steps.end_ns, 0)[number] > at), number, -1)
+    return np.where((number >= 0) & (pick(steps.end_ns, number, 0) > at), number, -1)
 
 
 def table(group: I64, step: I64, weight: I64, shape: tuple[int, int]) -> I64:

@@ -11,6 +11,7 @@ from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import CopiesByStep, CopyGroup
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Intervals, covered, intersect, total, union
 from overlapscope.trace.model import Kind, Memory
 
@@ -39,7 +40,7 @@ def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tupl
     following = np.append(windows.starts, np.iinfo(np.int64).max)
     empty = begin == stop
     inside = (following[nearest] < stop) | empty & (following[nearest] <= begin)
-    inside |= empty & (np.append(windows.ends, -1)[np.searchsorted(windows.ends, begin, side="left")] == begin)
+    inside |= empty & (pick(windows.ends, np.searchsorted(windows.ends, begin, side="left")) == begin)
     copies = copies[inside]
     columns = (ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies])
     groups = []

@@ -11,6 +11,7 @@ from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import lines_around, ops_around
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, cut
 from overlapscope.trace.model import I8, Kind, Memory, Trace
 
@@ -108,9 +109,8 @@ def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[Issuer]:
     """What issued each of the given rows of `Timeline.ops`."""
     calls = trace.runtime_calls
     launch = device.timeline.ops.launch[rows]
-    known = launch >= 0
-    thread = np.where(known, np.append(calls.thread, -1)[launch], -1)
-    at = np.where(known, np.append(calls.start_ns, -1)[launch], -1)
+    thread = pick(calls.thread, launch)
+    at = pick(calls.start_ns, launch)
     names = [calls.name(row) if row >= 0 else None for row in launch.tolist()]
     return [
         Issuer(op, call, line) if call is not None else Issuer(None, None, None)

@@ -17,7 +17,7 @@ Confidence: `exact` if stated; `high` if the record call directly precedes the w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.trace.model import I8, Kind, Sync, Trace
+from overlapscope.trace.model import I8, Kind, Sync, Trace, stream_keys
 
 EXACT, HIGH, LOW = 2, 1, 0
 
@@ -43,7 +44,7 @@ def handover_ns(confidence: NDArray[Any]) -> I64:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Edges:
+class Edges(Columns):
     """`held[i]` could not begin before `source[i]` had ended, which may be an op of another device."""
 
     held: I64
@@ -58,9 +59,6 @@ class Edges:
     """The call that made the stream wait: row of `Trace.runtime_calls`."""
     record: I64
     """The call that recorded the event, likewise; -1 where it lies before the recording or is not known."""
-
-    def take(self, rows: I64 | Bool) -> Edges:
-        return Edges(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,15 +85,14 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     lane, in_order, by_lane = _lanes(trace)
     waits = _find_waits(trace, lane, in_order)
     if not len(waits.at_ns) or len(by_lane) < 2:
-        nothing = np.empty(0, np.int64)
-        return Edges(nothing, nothing, nothing, nothing.astype(np.int8), nothing, nothing, nothing)
+        return Edges.empty()
 
     launch_ns = _launch_ns(trace)
     held = np.full(len(waits.at_ns), -1, np.int64)
     for one, rows in by_lane.items():
         mine = np.flatnonzero(waits.lane == one)
         following = np.searchsorted(launch_ns[rows], waits.at_ns[mine], side="left")
-        held[mine] = np.append(rows, -1)[following]
+        held[mine] = pick(rows, following)
 
     # A stream that ran nothing here (or on another device) is as good as not stated.
     source_lane = np.where(np.isin(waits.source_lane, list(by_lane)), waits.source_lane, -1)
@@ -170,7 +167,7 @@ def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
 def _lanes(trace: Trace) -> tuple[I64, I64, dict[int, I64]]:
     """The stream of each op, told from streams of other devices; launched ops in launch order; and those by stream."""
     ops = trace.gpu_ops
-    lane = ops.device.astype(np.int64) << 32 | (ops.stream.astype(np.int64) & 0xFFFFFFFF)
+    lane = stream_keys(ops.device, ops.stream)
     launched = np.flatnonzero(ops.launch >= 0)
     in_order = launched[np.lexsort((ops.start_ns[launched], trace.runtime_calls.start_ns[ops.launch[launched]]))]
     return lane, in_order, {one: in_order[rows] for one, rows in rows_by(lane[in_order])}
@@ -179,7 +176,7 @@ def _lanes(trace: Trace) -> tuple[I64, I64, dict[int, I64]]:
 def _launch_ns(trace: Trace) -> I64:
     """When each op was launched; 0 where that is not known."""
     ops = trace.gpu_ops
-    return np.where(ops.launch >= 0, np.append(trace.runtime_calls.start_ns, 0)[ops.launch], 0)
+    return pick(trace.runtime_calls.start_ns, ops.launch, 0)
 
 
 def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
@@ -192,17 +189,17 @@ def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
         # The sync record of a wait call, by correlation. Kineto leaves out those of streams that run nothing.
         recorded = np.flatnonzero((syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.correlation > 0))
         match, joined = _by_correlation(syncs.correlation, recorded, calls.correlation[rows])
-        device = np.where(joined, np.append(syncs.device, -1)[match], -1).astype(np.int64)
-        source_stream = np.where(joined, np.append(syncs.source_stream, -1)[match], -1).astype(np.int64)
-        source_device = np.where(joined, np.append(syncs.source_device, -1)[match], -1).astype(np.int64)
-        named = np.where(joined, np.append(syncs.record_correlation, -1)[match], -1)
-        stream = np.where(joined, np.append(syncs.stream, -1)[match], -1).astype(np.int64)
-        waiting = np.where(stream >= 0, device << 32 | (stream & 0xFFFFFFFF), -1)
-        source_lane = np.where(source_stream >= 0, source_device << 32 | (source_stream & 0xFFFFFFFF), -1)
+        device = np.where(joined, pick(syncs.device, match), -1).astype(np.int64)
+        source_stream = np.where(joined, pick(syncs.source_stream, match), -1).astype(np.int64)
+        source_device = np.where(joined, pick(syncs.source_device, match), -1).astype(np.int64)
+        named = np.where(joined, pick(syncs.record_correlation, match), -1)
+        stream = np.where(joined, pick(syncs.stream, match), -1).astype(np.int64)
+        waiting = np.where(stream >= 0, stream_keys(device, stream), -1)
+        source_lane = np.where(source_stream >= 0, stream_keys(source_device, source_stream), -1)
     else:
         # Without sync events: the stream of what the same thread enqueues next.
         following = _next_of_thread(launched_at, calls.thread[ops.launch[in_order]], at, thread)
-        waiting = np.append(lane[in_order], -1)[following]
+        waiting = pick(lane[in_order], following)
         source_lane = named = np.full(len(rows), -1, np.int64)
 
     records = np.flatnonzero(call_kinds.records_event(calls))
@@ -219,7 +216,7 @@ def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
         adjacent = known & (enqueued == 0)
         match, joined = _by_correlation(calls.correlation, records, named)
         stated = joined & (source_lane >= 0)
-        recorded_ns = np.where(stated, np.append(calls.start_ns, 0)[match], recorded_ns)
+        recorded_ns = np.where(stated, pick(calls.start_ns, match, 0), recorded_ns)
         close = np.where(known, records[np.maximum(nearest, 0)], -1)
         record = np.where(joined, match, np.where(named > 0, -1, close))
     return _Waits(rows, at, waiting, source_lane, recorded_ns, record, stated, adjacent)
@@ -229,8 +226,8 @@ def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> tuple[I64, Boo
     """For each wanted correlation a row (of `rows`) that has it, and whether there is one."""
     rows = rows[np.argsort(correlations[rows], kind="stable")]
     found = np.searchsorted(correlations[rows], wanted)
-    match = np.append(rows, -1)[found]
-    joined: Bool = (wanted > 0) & (match >= 0) & (np.append(correlations, 0)[match] == wanted)
+    match = pick(rows, found)
+    joined: Bool = (wanted > 0) & (match >= 0) & (pick(correlations, match, 0) == wanted)
     return match, joined
 
 
@@ -241,7 +238,7 @@ def _next_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
     for one, mine in rows_by(thread):
         theirs = by_thread.get(one, mine[:0])
         found = np.searchsorted(times[theirs], at[mine], side="left")
-        result[mine] = np.append(theirs, len(times))[found]
+        result[mine] = pick(theirs, found, len(times))
     return result
 
 

@@ -17,6 +17,7 @@ from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.results import Evidence, Window
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import Intervals, cut
 from overlapscope.trace.model import Memory, Trace
 
@@ -60,14 +61,14 @@ def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, wind
     ops, calls, copy = timeline.ops, trace.runtime_calls, exposed.copy
     launch = ops.launch[copy]
     known = launch >= 0
-    thread = np.where(known, np.append(calls.thread, -1)[launch], -1)
-    at = np.where(known, np.append(calls.start_ns, -1)[launch], -1)
+    thread = pick(calls.thread, launch)
+    at = pick(calls.start_ns, launch)
     columns: dict[str, Column] = {
         "cause": exposed.cause,
         "source": ops.source_kind[copy],
         "target": ops.target_kind[copy],
         "stream": ops.stream[copy],
-        "call": np.append(calls.name_id, -1)[launch],
+        "call": pick(calls.name_id, launch),
         "op": np.where(known, op_ids_around(trace, thread, at), -1),
         "line": np.where(known, line_ids_around(trace, thread, at), -1),
     }
@@ -84,7 +85,7 @@ def idle_evidence(trace: Trace, idle: IdleTime, windows: Intervals) -> list[Evid
     idle = _inside(idle, windows)
     columns: dict[str, Column] = {
         "cause": idle.cause,
-        "call": np.append(trace.runtime_calls.name_id, -1)[idle.call],
+        "call": pick(trace.runtime_calls.name_id, idle.call),
         "op": op_ids_around(trace, idle.thread, idle.host_ns),
         "line": line_ids_around(trace, idle.thread, idle.host_ns),
     }

@@ -16,6 +16,7 @@ from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover
 from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.host import Blocking, companion_of, inside_with
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
 from overlapscope.trace.model import I8, Kind, Memory, Trace
 
@@ -151,13 +152,13 @@ _NEVER = np.iinfo(np.int64).max
 def _issue(trace: Trace, timeline: Timeline) -> I64:
     """When each op's launch call returned; `_NEVER` where it was not recorded."""
     launch = timeline.ops.launch
-    return np.where(launch >= 0, np.append(trace.runtime_calls.end_ns, 0)[launch], _NEVER)
+    return pick(trace.runtime_calls.end_ns, launch, _NEVER)
 
 
 def _next_compute(timeline: Timeline, at: I64) -> I64:
     """Row of the first compute op that begins at or after each instant; -1 if none does."""
     rows = np.flatnonzero(timeline.ops.kind == Kind.COMPUTE)
-    return np.append(rows, -1)[np.searchsorted(timeline.ops.start_ns[rows], at, side="left")]
+    return pick(rows, np.searchsorted(timeline.ops.start_ns[rows], at, side="left"))
 
 
 def _on_compute_stream(trace: Trace, timeline: Timeline, edges: Edges, pairs: _Pairs, bounds: I64, period: I64) -> Bool:
@@ -207,10 +208,10 @@ def _orders_all(trace: Trace, timeline: Timeline, edges: Edges, stream: int) -> 
     for here, busy, excluded in ((mine, own, others), (~mine, others, own)):
         rows = np.flatnonzero(here & (ops.launch >= 0))
         last = np.searchsorted(excluded.ends, ops.start_ns[rows], side="right") - 1
-        ended = np.append(excluded.ends, 0)[last]
+        ended = pick(excluded.ends, last, 0)
         queued = (last >= 0) & (calls.end_ns[ops.launch[rows]] < ended - SURE_HANDOVER_NS)
         # It was the first of its side to run after the other had ended.
-        first = np.append(busy.starts, -1)[np.searchsorted(busy.starts, ended, side="left")] == ops.start_ns[rows]
+        first = pick(busy.starts, np.searchsorted(busy.starts, ended, side="left")) == ops.start_ns[rows]
         if (queued & first & (ops.start_ns[rows] - ended <= SURE_HANDOVER_NS)).any():
             return True
     return False
@@ -286,7 +287,7 @@ def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
         mine = ops.kind[copy] == kind
         begin = ops.start_ns[copy[mine]]
         last = np.searchsorted(ends, begin, side="right") - 1
-        ended = np.append(ends, 0)[last]
+        ended = pick(ends, last, 0)
         queued[mine] = (
             (last >= 0)
             & (begin - ended <= QUEUE_NS)
@@ -309,7 +310,7 @@ def _compute_waits_for_copy(
     source[rows.held[near]] = rows.source[near]
     confidence[rows.held[near]] = rows.confidence[near]
     waited = source[following]
-    in_time = (waited >= 0) & (np.append(issued, _NEVER)[following] <= pairs.exposed_to)
+    in_time = (waited >= 0) & (pick(issued, following, _NEVER) <= pairs.exposed_to)
     for_this = in_time & (ops.stream[waited] == ops.stream[pairs.copy])
     for_this &= ops.end_ns[waited] >= ops.end_ns[pairs.copy]
     behind = in_time & (waited != pairs.copy) & (ops.kind[waited] == ops.kind[pairs.copy])

@@ -12,6 +12,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
@@ -105,7 +106,7 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
         return result
     for one, mine in rows_by(thread):
         rows, nesting = _nesting(table, one)
-        result[mine] = np.append(rows, -1)[nesting.innermost(at[mine])]
+        result[mine] = pick(rows, nesting.innermost(at[mine]))
     return result
 
 
@@ -154,7 +155,7 @@ def companion_of(trace: Trace, launch: I64) -> I64:
     """
     launches = call_kinds.launching(trace)
     position = np.searchsorted(launches, launch)
-    return trace.runtime_calls.thread[np.where(position > 0, np.append(launches, -1)[position - 1], launch)]
+    return trace.runtime_calls.thread[np.where(position > 0, pick(launches, position - 1), launch)]
 
 
 def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents) -> Intervals:
@@ -186,17 +187,17 @@ def lines_around(trace: Trace, thread: I64, at: I64) -> list[str | None]:
 
 def op_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
     """Name of the innermost CPU op around each instant, as a row of `Trace.names`; -1 if none."""
-    return np.append(trace.cpu_ops.name_id, -1)[around(trace.cpu_ops, thread, at)].astype(np.int64)
+    return pick(trace.cpu_ops.name_id, around(trace.cpu_ops, thread, at))
 
 
 def line_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
     """Name of the Python frame behind each instant, as a row of `Trace.names`; -1 if none."""
     frames = trace.python_frames
     own = _own_frames(frames)
-    found = np.append(own.name_id, -1)[around(own, thread, at)].astype(np.int64)
+    found = pick(own.name_id, around(own, thread, at))
     rest = np.flatnonzero(found < 0)
     if len(rest) and len(frames):
-        found[rest] = np.append(frames.name_id, -1)[around(frames, thread[rest], at[rest])]
+        found[rest] = pick(frames.name_id, around(frames, thread[rest], at[rest]))
     return found
 
 

@@ -18,6 +18,7 @@ from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.late_launch import IdleTime, Late, attribute_host, joined, table
 from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, complement, cut
 from overlapscope.trace.model import Trace
 
@@ -36,9 +37,9 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     op = _ops_ending(timeline)
     launch = ops.launch[op]
     known = launch >= 0
-    called = np.where(known, np.append(calls.start_ns, 0)[launch], end)
-    returned = np.where(known, np.append(calls.end_ns, 0)[launch], end)
-    thread = np.where(known, np.append(calls.thread, -1)[launch], -1)
+    called = np.where(known, pick(calls.start_ns, launch, 0), end)
+    returned = np.where(known, pick(calls.end_ns, launch, 0), end)
+    thread = pick(calls.thread, launch)
     until, confidence = _held_until(timeline, edges)
     held = known & (until[op] >= 0) & (returned < end)
 

@@ -9,6 +9,7 @@ from overlapscope.analysis.host import op_ids_around, op_text
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import KernelGroup, KernelsByStep
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import Intervals
 from overlapscope.trace.model import Kind, Trace
 
@@ -27,8 +28,8 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
         return ()
     launch = ops.launch[rows]
     known = launch >= 0
-    thread = np.where(known, np.append(calls.thread, -1)[launch], -1)
-    op = np.where(known, op_ids_around(trace, thread, np.append(calls.start_ns, -1)[launch]), -1)
+    thread = pick(calls.thread, launch)
+    op = np.where(known, op_ids_around(trace, thread, pick(calls.start_ns, launch)), -1)
     # Two columns as one key; -1 is an op like any other.
     key, first, group = np.unique(
         ops.name_id[rows].astype(np.int64) * (len(trace.names) + 1) + op + 1, return_index=True, return_inverse=True

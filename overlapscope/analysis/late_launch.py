@@ -20,6 +20,7 @@ from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.host import Blocking, around, companion_of, inside_with, pinning, rows_of
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import (
     I64,
     Bool,
@@ -213,7 +214,7 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
 
     first = np.searchsorted(pieces.gap, np.arange(count), side="left")
     passed = np.cumsum(length) - length
-    passed -= np.append(passed, 0)[first][pieces.gap]
+    passed -= pick(passed, first, 0)[pieces.gap]
     charged = np.clip(granted[pieces.gap] - passed, 0, length)
 
     # Both the charged pieces and the waits they are charged to, laid end to end, are cut where either changes.
@@ -283,8 +284,8 @@ def _slow_stretches(trace: Trace, launches: I64) -> Intervals:
     calls = trace.runtime_calls
     thread, start, end = calls.thread[launches], calls.start_ns[launches], calls.end_ns[launches]
     op = around(trace.cpu_ops, thread, start)
-    begins = np.where(op >= 0, np.append(trace.cpu_ops.start_ns, 0)[op], start)
-    ends = np.where(op >= 0, np.append(trace.cpu_ops.end_ns, 0)[op], end)
+    begins = np.where(op >= 0, pick(trace.cpu_ops.start_ns, op, 0), start)
+    ends = np.where(op >= 0, pick(trace.cpu_ops.end_ns, op, 0), end)
     apart = start[1:] - end[:-1] > LAUNCH_PACE_NS
     leaves = np.clip(ends[:-1], end[:-1], np.minimum(end[:-1] + LAUNCH_PACE_NS, start[1:]))
     arrives = np.clip(begins[1:], np.maximum(start[1:] - LAUNCH_PACE_NS, end[:-1]), start[1:])
@@ -324,7 +325,7 @@ def _call_around(host: _Host, threads: tuple[int, int], at: I64) -> I64:
     for thread in threads:
         mine = host.blocking.row[rows_of(host.blocked, thread)]
         here = outermost(calls.start_ns[mine], calls.end_ns[mine], at)
-        found = np.where(found < 0, np.append(mine, -1)[here], found)
+        found = np.where(found < 0, pick(mine, here), found)
     return found
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import Blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, complement, cut, subtract, union
 from overlapscope.trace.lost import GPU_OPS, Part
 from overlapscope.trace.model import Trace
@@ -125,8 +126,8 @@ def _ends_with_queued_op(trace: Trace, start: I64, end: I64) -> Bool:
     """Whether each stretch ends with an op that had been launched when it began, and was held back by something."""
     calls, ops = trace.runtime_calls, trace.gpu_ops
     op = np.searchsorted(ops.start_ns, end, side="left")
-    launch = np.append(ops.launch, -1)[op]
-    queued: Bool = (np.append(ops.start_ns, -1)[op] == end) & (launch >= 0) & (calls.start_ns[launch] <= start)
+    launch = pick(ops.launch, op)
+    queued: Bool = (pick(ops.start_ns, op) == end) & (launch >= 0) & (calls.start_ns[launch] <= start)
     return queued
 
 
@@ -135,7 +136,7 @@ def _outstanding(trace: Trace, waits: I64) -> Bool:
     calls = trace.runtime_calls
     launches, answered = recorded_launches(trace)
     last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
-    outstanding: Bool = ~np.append(answered, True)[last]
+    outstanding: Bool = ~pick(answered, last, True)
     return outstanding
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.trace.model import HostEvents, Trace
 
@@ -28,7 +29,7 @@ class Periods:
     def inside(self, starts: I64, ends: I64) -> Periods:
         """Those that lie within one of the given disjoint windows, sorted by start."""
         window = np.searchsorted(starts, self.start_ns, side="right") - 1
-        kept = (window >= 0) & (np.append(ends, 0)[window] >= self.end_ns)
+        kept = (window >= 0) & (pick(ends, window, 0) >= self.end_ns)
         return Periods(self.row[kept], self.start_ns[kept], self.end_ns[kept], self.partial[kept])
 
 

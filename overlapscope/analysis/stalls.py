@@ -11,6 +11,7 @@ from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import HostStall, StallsByStep
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Intervals, cut
 from overlapscope.trace.model import Trace
 
@@ -36,7 +37,7 @@ def find_stalls(
     mine = blocking.row
     # The first window that ends behind the call's start has begun before its end.
     nearest = np.searchsorted(windows.ends, calls.start_ns[mine], side="right")
-    inside = np.append(windows.starts, np.iinfo(np.int64).max)[nearest] < calls.end_ns[mine]
+    inside = pick(windows.starts, nearest, np.iinfo(np.int64).max) < calls.end_ns[mine]
     rows = mine[(inside & ~elsewhere[mine]) | (caused[mine] > 0)]
 
     ops = ops_around(trace, calls.thread[rows], calls.start_ns[rows])

@@ -21,6 +21,7 @@ from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.analysis.steady import judge_steady
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
 from overlapscope.base.words import plural
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part
@@ -402,7 +403,7 @@ def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
     order = np.searchsorted(notes.start_ns[rows], notes.start_ns[steps.row], side="left")
     runs = np.searchsorted(steps.start_ns, ops.start_ns[side], side="right") - 1
     known = (belongs >= 0) & (runs >= 0)
-    far = known & (belongs - np.append(order, 0)[runs] >= 2)
+    far = known & (belongs - pick(order, runs, 0) >= 2)
     if not far.any():
         return Check(id="step-skew", status="ok", detail="Streams work on the same step, or one ahead.")
     early = union(ops.start_ns[side[far]], ops.end_ns[side[far]])

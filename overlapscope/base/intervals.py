@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
-Index = NDArray[np.intp]
+from overlapscope.base import columns
+
+I64 = columns.I64
+Bool = columns.Bool
+Index = columns.Index
 
 
 class Intervals(NamedTuple):

@@ -128,6 +128,11 @@ def clean(text: str, limit: int | None = None) -> str:
     return safe if limit is None else shorten(safe, limit)
 
 
+def clean_lines(text: str, limit: int = 2000) -> str:
+    """The same of a text whose line breaks are its own; each line is shortened by itself."""
+    return "\n".join(clean(line, limit) for line in text.split("\n"))
+
+
 def _spelled(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 

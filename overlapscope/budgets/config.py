@@ -176,11 +176,10 @@ def _limit_key(op: str, change: str | None, metric: Metric, source: str) -> str:
 
 def rule(text: str, source: str) -> str:
     """The id of a rule that can be forbidden. Raises ConfigError."""
-    from overlapscope.rules import all_rules
+    from overlapscope.rules import RULES
 
-    known = {each.id: each for each in all_rules()}
-    if text not in known:
-        raise ConfigError(f"{source}: {no_such('rule', text, known)}.")
+    if text not in RULES:
+        raise ConfigError(f"{source}: {no_such('rule', text, RULES)}.")
     if text == "overlap-achieved":
         raise ConfigError(f"{source}: {text!r} is good news, which need not be forbidden.")
     return text

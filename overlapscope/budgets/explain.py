@@ -16,7 +16,7 @@ from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, Budget, Settings
 from overlapscope.budgets.verdicts import Verdict
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
     if budget is not None:
         rulings = tuple((place_words(report, ruling.subject), ruling) for ruling in judged.rulings)
         return Explanation(verdict, budget.what.meaning, budget.origin, _way(budget), rulings)
-    rule = {rule.id: rule for rule in all_rules()}.get(verdict.metric)
+    rule = RULES.get(verdict.metric)
     if rule is not None:
         return Explanation(verdict, rule.summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default))
     meaning = {

@@ -14,7 +14,7 @@ from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, counts
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import Status, Subject, Verdict, cannot_be_judged
 from overlapscope.report.model import Report
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 
 
@@ -52,7 +52,7 @@ def judge_rule(
 
 def _rulings(report: Report, rule: str, floor_pct: float) -> list[Ruling]:
     """What there is of a rule on each device."""
-    rests_on = next(one.rests_on for one in all_rules() if one.id == rule)
+    rests_on = RULES[rule].rests_on
     rulings = []
     for subject, trace, device in subjects(report, scope="window"):
         missing = doubt(trace, rests_on)
@@ -74,7 +74,7 @@ def _rulings(report: Report, rule: str, floor_pct: float) -> list[Ruling]:
 def _findings(report: Report, source: str, device: Device, rule: str, floor_pct: float) -> tuple[Finding, ...]:
     """Those of one device that cost enough. Information is none, but of a rule that gives nothing else."""
     least = floor_pct / 100 * (device.judged.span_ns if device.judged else 0)
-    only_informs = any(one.id == rule and one.severity == "info" for one in all_rules())
+    only_informs = RULES[rule].severity == "info"
     return tuple(
         found
         for found in report.findings

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import importlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from overlapscope.base import output as streams
+from overlapscope.base.registry import Registry
 from overlapscope.base.words import did_you_mean
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.version import __version__
@@ -39,7 +39,7 @@ COMMANDS = {
     "samples": "print where the sample traces are",
     "scenarios": "run experiments whose outcome is known, and compare",
 }
-"""One line for each subcommand: the name of its module in this package, and its help."""
+"""One line for each subcommand: its name, and its help."""
 
 DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
 DEFECT = 70
@@ -166,6 +166,7 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParse
     # A parser for each of the others is only needed to list them. `prog` keeps argparse from asking its formatter for
     # one, which would import all of rich.
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="overlapscope")
+    subcommands: Registry[type[Subcommand]] = Registry(__name__, "Command", COMMANDS)
     command: Subcommand | None = None
     own = parser
     for name, summary in COMMANDS.items():
@@ -173,8 +174,7 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParse
             if asked not in COMMANDS:
                 parsers.add_parser(name, help=summary)
             continue
-        loaded: Subcommand = importlib.import_module(f"{__name__}.{name}").Command()
-        command = loaded
+        command = loaded = subcommands[name]()
         own = parsers.add_parser(
             name,
             help=summary,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlapscope.base import registry
 from overlapscope.base.names import check_known
 from overlapscope.base.output import tell
 from overlapscope.commands import DONE
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import Trace
 
 FORMATS = ("terminal", "json", "markdown", "html")
-_FILE_WIDTH = 100
-"""Width of a terminal report that is written to a file."""
 
 
 class Command:
@@ -53,7 +51,7 @@ class Command:
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=args.traces)
         if args.format == "html":
-            from overlapscope.views.html.document import require_plotly
+            from overlapscope.render.page import require_plotly
 
             require_plotly()
         from overlapscope.reading import look
@@ -72,8 +70,7 @@ class Command:
         from overlapscope.report.page import Page
 
         page = Page(report, scope=scope, verbose=args.verbose)
-        draw = {"markdown": _markdown, "html": _html, "terminal": _terminal}[args.format]
-        write(draw(page, analyses, to_file=args.output is not None), args.output, force=args.force)
+        write(_draw(page, analyses, args), args.output, force=args.force)
         return DONE
 
 
@@ -108,11 +105,11 @@ def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trac
 
 def _import_the_rest() -> None:
     """What comes after reading, while other processes read: a tenth of the time that a trace of 250 MB takes."""
-    for module in ("analysis", "report.model", "report.page", "views.terminal"):
-        importlib.import_module(f"overlapscope.{module}")
-    from overlapscope.rules import all_rules
+    for module in ("analysis", "report.model", "report.document", "render.terminal"):
+        registry.load(f"overlapscope.{module}")
+    from overlapscope.rules import RULES
 
-    all_rules()
+    tuple(RULES.values())
 
 
 def _step(asked: str | None) -> str | None:
@@ -163,24 +160,23 @@ def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page
     return replace(page, strips=strips)
 
 
-def _markdown(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:
-    from overlapscope.views import markdown
+def _draw(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespace) -> bytes:
+    from overlapscope.documents.strip import LABEL_WIDTH
+    from overlapscope.report.document import document
 
-    text = markdown.render(_with_strips(page, analyses, markdown.STRIP_SLICES))
-    return text.encode("utf-8", "replace")
+    if args.format == "html":
+        from overlapscope import timeline
+        from overlapscope.render import html
+        from overlapscope.timeline.file import document as file_document
 
+        return html.render(file_document(page, [timeline.build(one) for one in analyses])).encode("utf-8", "replace")
+    if args.format == "markdown":
+        from overlapscope.render import markdown
 
-def _html(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:
-    from overlapscope import timeline as lanes
-    from overlapscope.views.html import report as html_report
+        shown = document(_with_strips(page, analyses, markdown.STRIP_SLICES))
+        return markdown.render(shown).encode("utf-8", "replace")
+    from overlapscope.render import terminal
 
-    return html_report.render(page, [lanes.build(analysis) for analysis in analyses]).encode("utf-8", "replace")
-
-
-def _terminal(page: Page, analyses: list[TraceAnalysis], *, to_file: bool) -> bytes:
-    from overlapscope.report.strip import LABEL_WIDTH
-    from overlapscope.views import terminal
-
-    width, color, encoding = (_FILE_WIDTH, None, "utf-8") if to_file else terminal.describe(sys.stdout)
-    drawn = _with_strips(page, analyses, max(10, width - LABEL_WIDTH))
-    return terminal.render(drawn, width=width, color=color, encoding=encoding).encode(encoding, "replace")
+    stream = None if args.output is not None else sys.stdout
+    slices = terminal.width_of(stream) - LABEL_WIDTH
+    return terminal.to_stream(document(_with_strips(page, analyses, max(10, slices))), stream)

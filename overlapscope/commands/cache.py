@@ -47,7 +47,7 @@ class Command:
 def _info(format: str) -> int:
     from overlapscope.base.words import clean
     from overlapscope.reading.cache import LEAST_BYTES
-    from overlapscope.reading.cache_info import describe
+    from overlapscope.reading.cache_folder import describe
 
     found = describe()
     if format == "json":
@@ -61,7 +61,6 @@ def _info(format: str) -> int:
     rows.append(("limit", _size(found.limit_bytes)))
     if found.free_bytes is not None:
         rows.append(("free", f"{_size(found.free_bytes)} on its disk"))
-    rows += [(name, version or "not installed") for name, version in found.packages.items()]
     widest = max(len(name) for name, _ in rows)
     lines = [f"{name:<{widest}}  {value}" for name, value in rows]
     works = f"Traces of {_size(LEAST_BYTES)} and more, unpacked, are kept."

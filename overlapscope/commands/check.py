@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base.output import tell
+from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.commands._output import check_output, write
 from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
@@ -200,7 +200,7 @@ def _targets(asked: list[Target], inputs: Iterable[str | Path | None], *, explai
 
 def _drawn(result: CheckResult, target: Target) -> bytes:
     if target.format != "text":
-        text: str = importlib.import_module(f"overlapscope.views.check.{target.format}").render(result)
+        text: str = load(f"overlapscope.views.check.{target.format}:render")(result)
         return text.encode("utf-8", "replace")
     from overlapscope.views import terminal
     from overlapscope.views.check import text as view

@@ -22,14 +22,13 @@ class Command:
         parser.add_argument("rule", metavar="RULE", help="id of a rule, as `overlapscope rules` lists them")
 
     def run(self, args: argparse.Namespace) -> int:
-        from overlapscope.rules import all_rules
+        from overlapscope.rules import RULES
         from overlapscope.trace.lost import rests
 
-        rules = {rule.id: rule for rule in all_rules()}
-        if args.rule not in rules:
-            hint = did_you_mean(args.rule, rules)
-            raise UsageError(f"there is no rule {args.rule!r}{hint}; rules: {', '.join(rules)}.")
-        rule = rules[args.rule]
+        if args.rule not in RULES:
+            hint = did_you_mean(args.rule, RULES)
+            raise UsageError(f"there is no rule {args.rule!r}{hint}; rules: {', '.join(RULES)}.")
+        rule = RULES[args.rule]
         width = min(100, bounded(shutil.get_terminal_size().columns))
         parts = [
             f"{rule.id} ({rule.severity}): {rule.summary}",

@@ -18,9 +18,11 @@ class Command:
         pass
 
     def run(self, args: argparse.Namespace) -> int:
-        from overlapscope.rules import all_rules
+        from overlapscope.rules import RULES
 
-        rules = all_rules()
-        widest = max((len(rule.id) for rule in rules), default=0)
-        write("".join(f"{rule.id:<{widest}}  {rule.severity:<7}  {rule.summary}\n" for rule in rules).encode(), None)
+        widest = max(map(len, RULES), default=0)
+        write(
+            "".join(f"{rule.id:<{widest}}  {rule.severity:<7}  {rule.summary}\n" for rule in RULES.values()).encode(),
+            None,
+        )
         return DONE

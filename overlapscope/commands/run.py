@@ -21,10 +21,10 @@ from overlapscope.commands._reading import parse_size
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script
-from overlapscope.recorder._torch import require_torch
 from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
+from overlapscope.recorder.torch_import import require_torch
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?(\.exe)?")
 _LAUNCHERS = {

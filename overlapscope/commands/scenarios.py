@@ -95,7 +95,7 @@ def _list() -> int:
     from overlapscope.views import terminal
     from overlapscope.views.laboratory import terminal as view
 
-    entries, faults = _load(list(catalog.shipped().values()))
+    entries, faults = _load(list(catalog.shipped().values()), to_list=True)
     width, color, encoding = terminal.describe(sys.stdout)
     listing = view.listing([entry.experiment for entry in entries], width=width, color=color, encoding=encoding)
     write(listing.encode(encoding, "replace"), None)
@@ -123,7 +123,7 @@ def _paths(names: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(paths))
 
 
-def _load(paths: Sequence[Path]) -> tuple[list[Entry], int]:
+def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[Entry], int]:
     """The experiments of the files, and how many could not be loaded; raises the error where none could."""
     from overlapscope.laboratory import catalog
 
@@ -131,7 +131,7 @@ def _load(paths: Sequence[Path]) -> tuple[list[Entry], int]:
     faults: list[OverlapscopeError] = []
     for path in paths:
         try:
-            entries.append(catalog.load(path))
+            entries.append(catalog.load(path, to_list=to_list))
         except OverlapscopeError as error:
             faults.append(error)
     if faults and not entries:
@@ -148,7 +148,7 @@ def _load(paths: Sequence[Path]) -> tuple[list[Entry], int]:
 def _run(args: argparse.Namespace) -> int:
     from overlapscope.laboratory import catalog, runner, store
     from overlapscope.laboratory.results import FILE
-    from overlapscope.recorder._torch import require_torch
+    from overlapscope.recorder.torch_import import require_torch
     from overlapscope.views.laboratory.progress import Progress
 
     require_torch()
@@ -235,12 +235,11 @@ def _results_directory(asked: Path | None) -> tuple[Path, bool]:
 
 def _calibrate(args: argparse.Namespace) -> int:
     from overlapscope.prediction import calibration
-    from overlapscope.recorder._torch import require_torch
-    from overlapscope.views.laboratory.calibration import summary
+    from overlapscope.recorder.torch_import import require_torch
 
     require_torch()
     calibration.check_writable(args.output)
-    from overlapscope.laboratory.calibrate import calibrate
+    from overlapscope.laboratory.calibrate import calibrate, summary
 
     found = calibrate()
     calibration.write(found, args.output)

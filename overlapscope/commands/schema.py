@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from typing import Any
 
+from overlapscope.base.registry import load
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
 
@@ -43,5 +43,5 @@ def _schema(of: str) -> dict[str, Any]:
         "baseline": "overlapscope.budgets.baseline_file",
         "ranks": "overlapscope.ranks.result",
     }[of]
-    schema: dict[str, Any] = importlib.import_module(module).schema()
+    schema: dict[str, Any] = load(f"{module}:schema")()
     return schema

@@ -16,8 +16,8 @@ from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
     from overlapscope.prediction import Prediction
-    from overlapscope.report.tables import Table
     from overlapscope.trace.model import Trace
+    from overlapscope.views.old_tables import Table
 
 FORMATS = ("text", "json", "markdown")
 NOT_PREDICTED = 1
@@ -46,7 +46,7 @@ OPTIONS: Final = (
     Option("prefetch", "input copied one step ahead"),
     Option("graph", "launches as a CUDA graph: of each range named RANGE, or of each step", "RANGE", required=False),
 )
-"""In the order of `all_interventions`."""
+"""In the order of `INTERVENTIONS`."""
 
 
 class Command:
@@ -169,7 +169,7 @@ def _drawn(prediction: Prediction, args: argparse.Namespace, *, nothing_asked: b
 
 def _offered() -> Table:
     """What can be asked for."""
-    from overlapscope.report.tables import Column, Table, text
+    from overlapscope.views.old_tables import Column, Table, text
 
     rows = [(f"--{one.id} {_metavar(one)}".rstrip(), one.help) for one in OPTIONS]
     rows.append(("--best", "the changes that gain most, one after the other"))

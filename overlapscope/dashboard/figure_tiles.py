@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import dash_mantine_components as dmc
 from dash.development.base_component import Component
 
-from overlapscope.report.headline import Headline
+from overlapscope.documents.model import Card
 
 
-def figure_tiles(figures: Sequence[Headline], id: str) -> Component:
+def figure_tiles(figures: Sequence[Card], id: str) -> Component:
     """A tile for each figure, beside one another where there is room."""
     return dmc.SimpleGrid(
         [_tile(figure) for figure in figures],
@@ -20,7 +20,7 @@ def figure_tiles(figures: Sequence[Headline], id: str) -> Component:
     )
 
 
-def _tile(figure: Headline) -> Component:
+def _tile(figure: Card) -> Component:
     return dmc.Tooltip(
         label=figure.meaning,
         multiline=True,

@@ -1,4 +1,4 @@
-"""Starting the dashboard: what must be installed, the server, and the browser that opens it.
+"""Starting the dashboard: what must be installed, the server, and the browser or notebook that shows it.
 
 Dash is imported while the first trace is being read, so nothing here imports it at once.
 """
@@ -6,9 +6,12 @@ Dash is imported while the first trace is being read, so nothing here imports it
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +25,7 @@ from overlapscope.errors import MissingPackage, UsageError
 if TYPE_CHECKING:
     from werkzeug.wrappers import Request
 
-    from overlapscope.dashboard.serve import Listening
+    from overlapscope.dashboard.wsgi import Listening
 
 UPLOAD_BYTES = 4 << 30
 """What the files that are dropped onto the page may take together, unless the caller says otherwise."""
@@ -67,9 +70,9 @@ def launch(
         library.request(entry.id)
 
     from overlapscope.dashboard import security
-    from overlapscope.dashboard.serve import Listening
-    from overlapscope.dashboard.server import create
+    from overlapscope.dashboard.application import create
     from overlapscope.dashboard.upload import Uploads
+    from overlapscope.dashboard.wsgi import Listening
 
     token = security.own_token() if token is None else token
     uploads = Uploads(library, upload_bytes)
@@ -108,12 +111,69 @@ def show(sources: Sequence[str], *, height: int) -> None:
     for path in paths:
         if not path.is_file():
             raise UsageError(f"{path}: there is no such file here; the dashboard shows traces, not their reports.")
-    from overlapscope.dashboard import notebook
+    if _in_notebook():
+        from IPython.display import display
 
-    if notebook.in_notebook():
-        notebook.display(paths, height=height)
+        display(frame(paths, height=height))
         return
     server, url = launch(paths)
     tell(f"Serving at {url}  (Ctrl-C to end)")
     open_browser(url)
     server.run()
+
+
+# -- in a notebook --------------------------------------------------------------------------------
+
+_SERVED: dict[tuple[Path, ...], str] = {}
+"""The address of each set of traces that is being served: asked for again, it is shown again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The dashboard as a notebook shows it."""
+
+    url: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        return f'<iframe src="{escape(self.url)}" width="100%" height="{self.height}" style="border:0"></iframe>'
+
+
+def _in_notebook() -> bool:
+    """Whether this process is a notebook's kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def frame(paths: Sequence[Path], *, height: int) -> Frame:
+    """A frame on the traces, which are served until the process ends.
+
+    On a JupyterHub the page is reached through jupyter-server-proxy, elsewhere at this machine's own address.
+    """
+    key = tuple(path.resolve() for path in paths)
+    if key not in _SERVED:
+        _SERVED[key] = _serve(paths, os.environ.get("JUPYTERHUB_SERVICE_PREFIX"))
+    return Frame(_SERVED[key], height)
+
+
+def _serve(paths: Sequence[Path], hub: str | None) -> str:
+    token = secrets.token_urlsafe(24)
+    if hub is None:
+        # The token is the path: the frame may be of another site than the notebook, where browsers keep no cookies.
+        # A frame's address is in no history.
+        server, _ = launch(paths, port=0, base=f"/{token}/", token=token)
+        server.run_aside()
+        return f"http://localhost:{server.port}/{token}/"
+    port = _free_port()
+    # The proxy serves each port under a path of its own.
+    base = f"{hub.rstrip('/')}/proxy/{port}/"
+    server, _ = launch(paths, port=port, base=base, token=token)
+    server.run_aside()
+    return f"{base}?token={token}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

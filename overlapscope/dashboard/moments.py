@@ -1,12 +1,22 @@
-"""Where what happened in one timeline of a trace happens in another: in its recording, and in its plain program."""
+"""Instants of a trace: links to one, and where it is in another timeline, of its recording or its plain program."""
 
 from __future__ import annotations
+
+from urllib.parse import urlencode
 
 import numpy as np
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import I64
+from overlapscope.dashboard.url import UrlState
 from overlapscope.trace.model import Trace
+
+
+def href(url: UrlState, trace: str, window: Window) -> str:
+    """To the timeline of a trace that need not be loaded yet, around a window of its recording (`routes.register`)."""
+    of = {} if url.of is None else {"of": url.of}
+    query = urlencode({"trace": trace, **of, "start": window.start_ns, "end": window.end_ns}, safe="/")
+    return f"{url.base}api/at?{query}"
 
 
 def moved(window: Window, device: int, before: Trace, after: Trace) -> Window:

@@ -7,9 +7,9 @@ from dash import html
 from dash.development.base_component import Component
 
 from overlapscope.base.words import clean
-from overlapscope.dashboard.library import Loading
+from overlapscope.dashboard.background import Progress
 from overlapscope.dashboard.pages import PAGES
-from overlapscope.dashboard.place import Place
+from overlapscope.dashboard.url import UrlState
 from overlapscope.errors import OverlapscopeError
 
 
@@ -26,9 +26,9 @@ def notice(title: str, *lines: str | Component) -> Component:
     )
 
 
-def nothing_opened(place: Place, *, reports: bool) -> Component:
+def nothing_opened(url: UrlState, *, reports: bool) -> Component:
     """The server was started without a trace; `reports`: but with a report of ranks."""
-    ranks = [html.Span(["There is a report, on the page ", dmc.Anchor("Ranks", href=place.href("ranks")), "."])]
+    ranks = [html.Span(["There is a report, on the page ", dmc.Anchor("Ranks", href=url.href("ranks")), "."])]
     return notice(
         "No trace is open",
         *(ranks if reports else []),
@@ -38,11 +38,11 @@ def nothing_opened(place: Place, *, reports: bool) -> Component:
     )
 
 
-def no_page(place: Place) -> Component:
+def no_page(url: UrlState) -> Component:
     """The URL names a page that does not exist."""
     return notice(
-        f"There is no page {clean(place.page, 60)!r}",
-        html.Span(["Go to ", dmc.Anchor("the overview", href=place.href("overview")), f", or to {_others()}."]),
+        f"There is no page {clean(url.page, 60)!r}",
+        html.Span(["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {_others()}."]),
     )
 
 
@@ -50,7 +50,7 @@ def _others() -> str:
     return ", ".join(page.title for page in PAGES.values() if page.name != "overview")
 
 
-def no_trace(place: Place, id: str) -> Component:
+def no_trace(url: UrlState, id: str) -> Component:
     """The URL names a trace that this server may not show."""
     return notice(
         f"There is no trace {clean(id, 100)!r} here",
@@ -59,17 +59,17 @@ def no_trace(place: Place, id: str) -> Component:
     )
 
 
-def unreadable(place: Place, id: str, failure: OverlapscopeError) -> Component:
+def unreadable(url: UrlState, id: str, failure: OverlapscopeError) -> Component:
     """The trace cannot be read."""
     return notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
 
 
-def loading(id: str, state: Loading) -> Component:
+def loading(id: str, state: Progress) -> Component:
     """A trace is on its way."""
     return dmc.Center(html.Div(loading_bar(id, state), id="loading", className="loading"), mih="50vh")
 
 
-def loading_bar(id: str, state: Loading) -> Component:
+def loading_bar(id: str, state: Progress) -> Component:
     """How far it is."""
     reading = state.part is not None
     return dmc.Stack(

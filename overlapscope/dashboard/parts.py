@@ -7,25 +7,20 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import dash
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
-from dash import Input, Output, dcc, html
+from dash import dcc, html
 from dash.development.base_component import Component
 
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import clean
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import parse
-from overlapscope.dashboard.posts import Click
-from overlapscope.dashboard.shown import Shown, settled
+from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure
 from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
 from overlapscope.report.grids import Grid, Row
 from overlapscope.report.verdict import judge
 from overlapscope.views import charts
-from overlapscope.views.charts._figure import Figure
 from overlapscope.views.charts.causes import Subject, by_cause
 
 MARGIN_NS = 10_000
@@ -44,12 +39,6 @@ _ICONS = {"good": "✓", "fair": "!", "poor": "✕", "unusable": "?"}
 Children = Sequence[Component | str] | Component | str
 
 
-def device_of(shown: Shown) -> DeviceAnalysis | None:
-    """The analysis of the device that is shown."""
-    device = shown.section.device
-    return next((one for one in shown.opened.analysis.devices if device and one.result.device == device.device), None)
-
-
 def page(title: str, *children: Component, lead: str = "") -> Component:
     """A page below its title, with a sentence on what it answers."""
     heads: list[Component] = [dmc.Title(title, order=2)]
@@ -58,9 +47,9 @@ def page(title: str, *children: Component, lead: str = "") -> Component:
     return dmc.Stack([html.Div(heads), *children], gap="md", maw=1500)
 
 
-def lead(shown: Shown, sentence: str) -> str:
+def lead(context: PageContext, sentence: str) -> str:
     """What a page answers, and of which program where that is not the one that was recorded."""
-    return f"{sentence} {REPLAYED}" if shown.replayed else sentence
+    return f"{sentence} {REPLAYED}" if context.replayed else sentence
 
 
 def panel(title: str, *children: Children, note: str = "", beside: Component | None = None, id: str = "") -> Component:
@@ -80,9 +69,9 @@ def empty(*sentences: Children) -> Component:
     return dmc.Stack([dmc.Text(sentence, c="dimmed") for sentence in sentences], gap=4, py="xs")
 
 
-def verdict(shown: Shown) -> Component:
+def verdict(context: PageContext) -> Component:
     """The answer first: a word, its colour and its sign, then the sentences."""
-    section, colors = shown.section, palette(shown.dark)
+    section, colors = context.section, context.colors
     found = judge(section)
     text = found.text.removeprefix(f"{section.title}: ")
     first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", text, count=1).partition("\n")
@@ -110,12 +99,12 @@ def verdict(shown: Shown) -> Component:
     )
 
 
-def unusable(shown: Shown) -> Component:
+def unusable(context: PageContext) -> Component:
     """Instead of numbers that nobody should believe: why there are none."""
-    checks = [check for check in shown.section.trace.trust.checks if check.status == "fail"]
+    checks = [check for check in context.section.trace.trust.checks if check.status == "fail"]
     return dmc.Stack(
         [
-            verdict(shown),
+            verdict(context),
             panel(
                 "Why there are no figures",
                 dmc.List([dmc.ListItem(clean(check.detail, 1000)) for check in checks])
@@ -128,22 +117,22 @@ def unusable(shown: Shown) -> Component:
     )
 
 
-def timeline_href(shown: Shown, window: Window) -> str:
+def timeline_href(context: PageContext, window: Window) -> str:
     """The URL of the timeline around a window, with as much again on either side."""
-    lanes = shown.opened.lanes
+    lanes = context.opened.lanes
     margin = max(window.end_ns - window.start_ns, MARGIN_NS)
     start, end = window.start_ns - margin - lanes.origin_ns, window.end_ns + margin - lanes.origin_ns
-    return shown.place.href("timeline", start_ns=max(0, start), end_ns=min(end, max(lanes.end_ns, 1)))
+    return context.url.href("timeline", start_ns=max(0, start), end_ns=min(end, max(lanes.end_ns, 1)))
 
 
-def timeline_link(shown: Shown, window: Window | None, text: str = "show in timeline") -> list[Component]:
+def timeline_link(context: PageContext, window: Window | None, text: str = "show in timeline") -> list[Component]:
     """A link to the place; nothing where no place is known."""
-    return [dcc.Link(f"{text} →", href=timeline_href(shown, window), className="timeline-link")] if window else []
+    return [dcc.Link(f"{text} →", href=timeline_href(context, window), className="timeline-link")] if window else []
 
 
-def causes(shown: Shown, subject: Subject, id: str) -> Component:
+def causes(context: PageContext, subject: Subject, id: str) -> Component:
     """The bars of a bucket's causes, and beside them what each means and what helps."""
-    words, colors = (EXPOSED_COPY if subject == "exposed-copy" else IDLE), palette(shown.dark)
+    words, colors = (EXPOSED_COPY if subject == "exposed-copy" else IDLE), context.colors
     meanings = [
         html.Div(
             [
@@ -154,33 +143,17 @@ def causes(shown: Shown, subject: Subject, id: str) -> Component:
             ],
             style={"fontSize": "14px"},
         )
-        for cause in by_cause(shown.section, subject)
+        for cause in by_cause(context.section, subject)
     ]
     return dmc.Grid(
         [
             dmc.GridCol(
-                graph(charts.causes(shown.section, subject, shown.dark), id, name=id), span={"base": 12, "md": 7}
+                graph(charts.causes(context.section, subject, context.dark), id, name=id), span={"base": 12, "md": 7}
             ),
             dmc.GridCol(dmc.Stack(meanings, gap=6, py="xs"), span={"base": 12, "md": 5}),
         ],
         gutter="md",
     )
-
-
-def clicked_number(click: Click | None) -> int | None:
-    """What a chart's point that was clicked has first in its `customdata`."""
-    for point in click.points if click else ():
-        data = point.customdata
-        if isinstance(data, list) and data and isinstance(data[0], int):
-            return data[0]
-    return None
-
-
-def shown_at(app: dash.Dash, library: Library, pathname: str | None, search: str | None) -> Shown | None:
-    """What the page at an URL shows, for its callbacks; None where it is not loaded."""
-    place = settled(library, parse(app.config.requests_pathname_prefix, pathname, search))
-    trace = library.opened(place.trace)
-    return Shown(place, library, trace, None, False) if trace else None
 
 
 def graph(figure: Figure, id: str, *, name: str) -> Component:
@@ -199,9 +172,9 @@ def graph(figure: Figure, id: str, *, name: str) -> Component:
     return dcc.Graph(id=id, figure=figure, config=config, style={"height": f"{height}px", "width": "100%"})
 
 
-def grid(shown: Shown, table: Grid, id: str, *, opens: Sequence[str | None] | None = None) -> Component:
+def grid(context: PageContext, table: Grid, id: str, *, opens: Sequence[str | None] | None = None) -> Component:
     """A sortable table; rows with a place link to the timeline, or each to the URL it `opens`, if any."""
-    hrefs = [_place(shown, row) for row in table.rows] if opens is None else opens
+    hrefs = [_place(context, row) for row in table.rows] if opens is None else opens
     columns: list[dict[str, Any]] = [
         {
             "field": field.key,
@@ -240,7 +213,7 @@ def grid(shown: Shown, table: Grid, id: str, *, opens: Sequence[str | None] | No
         getRowId="params.data.id",
         dashGridOptions={
             "domLayout": "normal" if tall else "autoHeight",
-            "theme": {"function": _theme(shown.dark)},
+            "theme": {"function": _theme(context.dark)},
             "suppressCellFocus": True,
             "enableCellTextSelection": True,
             "tooltipShowDelay": 400,
@@ -273,8 +246,8 @@ def _theme(dark: bool) -> str:
     return f"themeQuartz.withParams({json.dumps(params)})"
 
 
-def _place(shown: Shown, row: Row) -> str | None:
-    return None if row.window is None else timeline_href(shown, row.window)
+def _place(context: PageContext, row: Row) -> str | None:
+    return None if row.window is None else timeline_href(context, row.window)
 
 
 def _row(table: Grid, number: int, row: Row, href: str | None) -> dict[str, Any]:
@@ -287,16 +260,5 @@ def _row(table: Grid, number: int, row: Row, href: str | None) -> dict[str, Any]
 
 
 def csv_button(grid_id: str) -> Component:
-    """Saves the grid as CSV (`register_csv`)."""
+    """Saves the grid as CSV (`Callbacks.csv`)."""
     return dmc.Button("CSV", id=f"{grid_id}-csv", variant="default", size="compact-sm")
-
-
-def register_csv(app: dash.Dash, *grid_ids: str) -> None:
-    """Have the CSV buttons of these grids work."""
-    for id in grid_ids:
-        app.clientside_callback(
-            "function(clicks) { return Boolean(clicks); }",
-            Output(id, "exportDataAsCsv"),
-            Input(f"{id}-csv", "n_clicks"),
-            prevent_initial_call=True,
-        )

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from overlapscope.dashboard.entries import RanksFile
 from overlapscope.dashboard.library import Library, Reduced
-from overlapscope.dashboard.place import Place
+from overlapscope.dashboard.url import UrlState
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import RanksReport, Unreadable
 
 TRACES = "traces"
 """What a URL calls the traces of the folder, instead of a report's id."""
-
-_joined: WeakKeyDictionary[Library, dict[tuple[str, ...], _Made]] = WeakKeyDictionary()
-"""Joining a thousand ranks takes a moment, and every callback needs the report."""
-
-_found: WeakKeyDictionary[Library, dict[str, tuple[int, Ranks]]] = WeakKeyDictionary()
-"""The rows' traces of each written report, with the number of traces among which they were looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +40,27 @@ class Ranks:
         return self.traces.get(self.report.ranks[row].source) if known else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    parts: tuple[Reduced, ...]
-    ranks: Ranks
-
-
-def chosen(library: Library, place: Place) -> RanksFile | None:
+def chosen(library: Library, url: UrlState) -> RanksFile | None:
     """The written report that a URL names; the first where it names none; None where the traces are meant."""
     files = library.ranks_files()
-    if place.report == TRACES:
+    if url.report == TRACES:
         return None
-    return next((one for one in files if one.id == place.report), next(iter(files), None))
+    return next((one for one in files if one.id == url.report), next(iter(files), None))
 
 
 def of_file(library: Library, file: RanksFile) -> Ranks:
     """A written report, with its rows' traces as far as they are here."""
     entries = library.entries()
-    made = _found.setdefault(library, {}).get(file.id)
-    if made is not None and made[0] == len(entries):
-        return made[1]
-    by_name: dict[str, list[str]] = {}
-    for entry in entries:
-        by_name.setdefault(entry.path.name, []).append(entry.id)
-    sources = {row.source for row in file.report.ranks}
-    found = {source: _trace(library, file, source, by_name) for source in sources}
-    ranks = Ranks(file.report, {source: id for source, id in found.items() if id is not None})
-    _found[library][file.id] = len(entries), ranks
+
+    def look_up() -> Ranks:
+        by_name: dict[str, list[str]] = {}
+        for entry in entries:
+            by_name.setdefault(entry.path.name, []).append(entry.id)
+        sources = {row.source for row in file.report.ranks}
+        traces = {source: _trace(library, file, source, by_name) for source in sources}
+        return Ranks(file.report, {source: id for source, id in traces.items() if id is not None})
+
+    ranks: Ranks = library.results_of_pages.remember(("ranks", file.id, len(entries)), look_up)
     return ranks
 
 
@@ -104,21 +91,17 @@ def waiting_for(library: Library, job: Job) -> tuple[str, ...]:
 
 def of_job(library: Library, job: Job) -> Ranks | None:
     """The report of a job's traces; None as long as one of them is yet to be read."""
-    known = {id: library.reduced(id) for id in job.ids}
-    parts = tuple(part for part in known.values() if part is not None)
-    if len(parts) < len(known):
+    parts = tuple(part for part in map(library.reduced, job.ids) if part is not None)
+    if len(parts) < len(job.ids):
         return None
-    made = _joined.setdefault(library, {}).get(job.ids)
-    if made is None or any(one is not other for one, other in zip(made.parts, parts, strict=True)):
-        made = _Made(parts, _join(dict(zip(known, parts, strict=True))))
-        _joined[library][job.ids] = made
-    return made.ranks
+    # Joining a thousand ranks takes a moment, and every callback needs the report.
+    ranks: Ranks = library.results_of_pages.remember(("ranks", job.ids, parts), lambda: _join(job.ids, parts))
+    return ranks
 
 
-def _join(parts: Mapping[str, Reduced]) -> Ranks:
-    joined = Joined()
-    traces = {}
-    for id, part in parts.items():
+def _join(ids: Sequence[str], parts: Sequence[Reduced]) -> Ranks:
+    joined, traces = Joined(), {}
+    for id, part in zip(ids, parts, strict=True):
         for one in (part,) if isinstance(part, Unreadable) else part:
             joined.add(one)
             traces[one.source] = id

@@ -7,21 +7,23 @@ from typing import Any
 import dash
 import dash_mantine_components as dmc
 import msgspec
-from dash import ClientsideFunction, Input, Output, State, dcc, html
+from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import clean
-from overlapscope.dashboard import notices
-from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard import notices, parts
+from overlapscope.dashboard.callbacks import Callbacks
+from overlapscope.dashboard.context import PageContext, url_of
+from overlapscope.dashboard.library import Opened
 from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.pages import PAGES
-from overlapscope.dashboard.place import RECORDED, Place, parse
-from overlapscope.dashboard.shown import Shown, settled
+from overlapscope.dashboard.url import RECORDED, UrlState
 
 _POLL_MS = 300
 _PLAIN = "plain"
 """What the switch says where the address says nothing."""
+_HIDDEN = {"display": "none"}
 _PROGRAMS = "Recording slows the host. Plain: the timeline replayed without what recording costs."
 
 _SCHEME = """
@@ -98,7 +100,7 @@ def _header(base: str) -> Component:
 
 
 def _switch() -> Component:
-    """Which program is shown of a trace whose plain program is known (`Place.of`)."""
+    """Which program is shown of a trace whose plain program is known (`UrlState.of`)."""
     return dmc.Tooltip(
         label=_PROGRAMS,
         multiline=True,
@@ -115,6 +117,103 @@ def _switch() -> Component:
     )
 
 
+callbacks = Callbacks()
+callbacks.in_browser(_SCHEME, Output("scheme", "data"), Input("scheme-toggle", "n_clicks"), State("scheme", "data"))
+callbacks.in_browser(
+    "function(scheme) { return [scheme || 'light', scheme || null]; }",
+    Output("mantine", "forceColorScheme"),
+    Output("scheme-shown", "data"),
+    Input("scheme", "data"),
+)
+callbacks.in_browser(
+    ("overlapscope_address", "complete"),
+    Output("addressed", "data"),
+    Input("trace-select", "value"),
+    prevent_initial_call=True,
+)
+# In the browser, which knows what the timeline has written into the address since the page was shown.
+callbacks.in_browser(
+    ("overlapscope_address", "device"),
+    Output("url", "href", allow_duplicate=True),
+    Input("device-select", "value"),
+    State("device-select", "data"),
+    prevent_initial_call=True,
+)
+callbacks.in_browser(
+    ("overlapscope_address", "program"),
+    Output("program-chosen", "data"),
+    Input("program-select", "value"),
+    prevent_initial_call=True,
+)
+callbacks.in_browser("function(path) { return false; }", Output("burger", "opened"), Input("url", "pathname"))
+callbacks.in_browser(
+    "function(opened, shell) { return {...shell, collapsed: {mobile: !opened}}; }",
+    Output("shell", "navbar"),
+    Input("burger", "opened"),
+    State("shell", "navbar"),
+)
+
+
+@callbacks.add(
+    Output("content", "children"),
+    Output("loading-clock", "disabled"),
+    Output("navigation", "children"),
+    Output("trace-select", "data"),
+    Output("trace-select", "value"),
+    Output("device-select", "data"),
+    Output("device-select", "value"),
+    Output("device-select", "style"),
+    Output("program-select", "value"),
+    Output("program-switch", "style"),
+    Output("export-menu", "children"),
+    Input("url", "pathname"),
+    Input("url", "search"),
+    Input("scheme-shown", "data"),
+    Input("loaded", "data"),
+)
+def show(context: PageContext, loaded: int) -> Any:
+    """The page of an address, and the header that belongs to it."""
+    url, opened = context.url, context.trace
+    waiting = _missing(context)
+    devices, device = _devices(context)
+    page = PAGES.get(url.page)
+    switched = opened is not None and opened.plain is not None and page is not None and page.switched
+    return (
+        _content(context),
+        waiting is None,
+        _navigation(url),
+        [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()],
+        url.trace,
+        devices,
+        device,
+        {} if len(devices) > 1 else _HIDDEN,
+        url.of or _PLAIN,
+        {} if switched else _HIDDEN,
+        _exports(url) if opened else [dmc.MenuItem("No trace is loaded", disabled=True)],
+    )
+
+
+@callbacks.add(
+    Output("loading", "children"),
+    Output("loaded", "data"),
+    Input("loading-clock", "n_intervals"),
+    State("loaded", "data"),
+    prevent_initial_call=True,
+)
+def look(context: PageContext, intervals: int, loaded: int) -> Any:
+    """How far what the page waits for is."""
+    waiting = _missing(context)
+    if waiting is None:
+        return dash.no_update, loaded + 1
+    return notices.loading_bar(waiting, context.library.loading(waiting)), dash.no_update
+
+
+@callbacks.add(Output("url", "href"), Input("trace-select", "value"), prevent_initial_call=True)
+def go(context: PageContext, trace: str | None) -> Any:
+    """To the trace that was chosen."""
+    return dash.no_update if trace in (None, context.url.trace) else context.url.href(trace=trace)
+
+
 class _Chosen(msgspec.Struct, frozen=True):
     """The address at which the switch was used."""
 
@@ -122,210 +221,99 @@ class _Chosen(msgspec.Struct, frozen=True):
     search: str
 
 
-def register(app: dash.Dash, library: Library, base: str) -> None:
-    """The frame's callbacks."""
-    app.clientside_callback(
-        _SCHEME, Output("scheme", "data"), Input("scheme-toggle", "n_clicks"), State("scheme", "data")
-    )
-    app.clientside_callback(
-        "function(scheme) { return [scheme || 'light', scheme || null]; }",
-        Output("mantine", "forceColorScheme"),
-        Output("scheme-shown", "data"),
-        Input("scheme", "data"),
-    )
-    app.clientside_callback(
-        ClientsideFunction("overlapscope_address", "complete"),
-        Output("addressed", "data"),
-        Input("trace-select", "value"),
-        prevent_initial_call=True,
-    )
-    # In the browser, which knows what the timeline has written into the address since the page was shown.
-    app.clientside_callback(
-        ClientsideFunction("overlapscope_address", "device"),
-        Output("url", "href", allow_duplicate=True),
-        Input("device-select", "value"),
-        State("device-select", "data"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction("overlapscope_address", "program"),
-        Output("program-chosen", "data"),
-        Input("program-select", "value"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback("function(path) { return false; }", Output("burger", "opened"), Input("url", "pathname"))
-    app.clientside_callback(
-        "function(opened, shell) { return {...shell, collapsed: {mobile: !opened}}; }",
-        Output("shell", "navbar"),
-        Input("burger", "opened"),
-        State("shell", "navbar"),
-    )
-
-    @app.callback(
-        Output("content", "children"),
-        Output("loading-clock", "disabled"),
-        Output("navigation", "children"),
-        Output("trace-select", "data"),
-        Output("trace-select", "value"),
-        Output("device-select", "data"),
-        Output("device-select", "value"),
-        Output("device-select", "style"),
-        Output("program-select", "value"),
-        Output("program-switch", "style"),
-        Output("export-menu", "children"),
-        Input("url", "pathname"),
-        Input("url", "search"),
-        Input("scheme-shown", "data"),
-        Input("loaded", "data"),
-    )
-    def show(pathname: str | None, search: str | None, scheme: str | None, loaded: int) -> Any:
-        if scheme is None:
-            return dash.no_update
-        place = settled(library, parse(base, pathname, search))
-        content, waiting = _content(library, place, dark=scheme == "dark")
-        devices, device = _devices(library, place)
-        opened = library.opened(place.trace)
-        page = PAGES.get(place.page)
-        switched = opened is not None and opened.plain is not None and page is not None and page.switched
-        return (
-            content,
-            not waiting,
-            _navigation(place),
-            _choices(library),
-            place.trace,
-            devices,
-            device,
-            {} if len(devices) > 1 else {"display": "none"},
-            place.of or _PLAIN,
-            {} if switched else {"display": "none"},
-            _exports(place) if opened else [dmc.MenuItem("No trace is loaded", disabled=True)],
-        )
-
-    @app.callback(
-        Output("loading", "children"),
-        Output("loaded", "data"),
-        Input("loading-clock", "n_intervals"),
-        State("url", "pathname"),
-        State("url", "search"),
-        State("loaded", "data"),
-        prevent_initial_call=True,
-    )
-    def look(intervals: int, pathname: str | None, search: str | None, loaded: int) -> Any:
-        waiting = _missing(library, settled(library, parse(base, pathname, search)))
-        if not waiting:
-            return dash.no_update, loaded + 1
-        return notices.loading_bar(waiting, library.loading(waiting)), dash.no_update
-
-    @app.callback(
-        Output("url", "href"),
-        Input("trace-select", "value"),
-        State("url", "pathname"),
-        State("url", "search"),
-        prevent_initial_call=True,
-    )
-    def go(trace: str | None, pathname: str | None, search: str | None) -> Any:
-        place = settled(library, parse(base, pathname, search))
-        return dash.no_update if trace is None or trace == place.trace else place.href(trace=trace)
-
-    @app.callback(
-        Output("url", "href", allow_duplicate=True),
-        Input("program-chosen", "data"),
-        prevent_initial_call=True,
-    )
-    def switch(chosen: _Chosen | None) -> Any:
-        if chosen is None:
-            return dash.no_update
-        place = settled(library, parse(base, chosen.pathname, chosen.search))
-        opened = library.opened(place.trace)
-        return dash.no_update if opened is None else _switched(place, opened)
+@callbacks.add(Output("url", "href", allow_duplicate=True), Input("program-chosen", "data"), prevent_initial_call=True)
+def switch(context: PageContext, chosen: _Chosen | None) -> Any:
+    """To the other program of the trace."""
+    if chosen is None:
+        return dash.no_update
+    url = url_of(context.library, context.url.base, chosen.pathname, chosen.search)
+    opened = context.library.opened(url.trace)
+    return dash.no_update if opened is None else _switched(url, opened)
 
 
-def _switched(place: Place, opened: Opened) -> str:
+def _switched(url: UrlState, opened: Opened) -> str:
     """The URL of the same place in the other program; of a timeline around the same ops."""
-    of = RECORDED if place.of is None else None
-    before, after = opened.of(place.of), opened.of(of)
-    device = before.section(place.device).device
-    if device is None or place.start_ns is None or place.end_ns is None:
-        return place.href(of=of)
+    of = RECORDED if url.of is None else None
+    before, after = opened.of(url.of), opened.of(of)
+    device = before.section(url.device).device
+    if device is None or url.start_ns is None or url.end_ns is None:
+        return url.href(of=of)
     origin = before.lanes.origin_ns
-    view = Window(start_ns=place.start_ns + origin, end_ns=place.end_ns + origin)
+    view = Window(start_ns=url.start_ns + origin, end_ns=url.end_ns + origin)
     view = moved(view, device.device, before.analysis.trace, after.analysis.trace)
     origin = after.lanes.origin_ns
-    return place.href(of=of, start_ns=view.start_ns - origin, end_ns=view.end_ns - origin)
+    return url.href(of=of, start_ns=view.start_ns - origin, end_ns=view.end_ns - origin)
 
 
-def _content(library: Library, place: Place, *, dark: bool) -> tuple[Component, bool]:
-    """What is shown at a place, and whether something has to be loaded first."""
-    page = PAGES.get(place.page)
+def _content(context: PageContext) -> Component:
+    """What is shown at an address: its page, or what is in the way."""
+    url, library = context.url, context.library
+    page = PAGES.get(url.page)
     if page is None:
-        return notices.no_page(place), False
-    for id in (place.trace, place.other):
-        if id is None or not page.needs_trace:
-            continue
-        if library.entry(id) is None:
-            return notices.no_trace(place, id), False
-        failure = library.failure(id)
-        if failure is not None:
-            return notices.unreadable(place, id, failure), False
-    if page.needs_trace and place.trace is None:
-        return notices.nothing_opened(place, reports=bool(library.ranks_files())), False
-    waiting = _missing(library, place)
-    if waiting is not None:
-        return notices.loading(waiting, library.loading(waiting)), True
-    shown = Shown(place, library, library.opened(place.trace), library.opened(place.other), dark)
-    content: Component = page.module.layout(shown)
-    return content, False
+        return notices.no_page(url)
+    if page.needs != "nothing":
+        for id, opened in context.named:
+            if library.entry(id) is None:
+                return notices.no_trace(url, id)
+            if (failure := library.failure(id)) is not None:
+                return notices.unreadable(url, id, failure)
+            if opened is None:
+                return notices.loading(id, library.loading(id))
+        if url.trace is None:
+            return notices.nothing_opened(url, reports=bool(library.ranks_files()))
+    layout = page.module.layout
+    content: Component
+    if page.needs != "figures":
+        content = layout(context)
+    else:
+        content = parts.unusable(context) if context.device is None else layout(context, context.device)
+    return content
 
 
-def _missing(library: Library, place: Place) -> str | None:
-    """A trace of the place that is yet to be loaded; it is asked for."""
-    page = PAGES.get(place.page)
-    if page is None or not page.needs_trace:
+def _missing(context: PageContext) -> str | None:
+    """A trace of the address that is yet to be loaded; it is asked for."""
+    page, library = PAGES.get(context.url.page), context.library
+    if page is None or page.needs == "nothing":
         return None
-    for id in (place.trace, place.other):
-        if id is not None and library.entry(id) and library.opened(id) is None and library.failure(id) is None:
+    for id, opened in context.named:
+        if library.entry(id) and opened is None and library.failure(id) is None:
             library.request(id)
             return id
     return None
 
 
-def _navigation(place: Place) -> list[Component]:
+def _navigation(url: UrlState) -> list[Component]:
     return [
         dmc.NavLink(
             label=page.title,
-            href=place.href(page.name),
-            active=True if page.name == place.page else None,
+            href=url.href(page.name),
+            active=True if page.name == url.page else None,
             id=f"go-{page.name}",
         )
         for page in PAGES.values()
     ]
 
 
-def _choices(library: Library) -> list[dict[str, str]]:
-    return [{"value": entry.id, "label": clean(entry.id, 120)} for entry in library.entries()]
-
-
-def _devices(library: Library, place: Place) -> tuple[list[dict[str, str]], str | None]:
-    opened = library.opened(place.trace)
-    if opened is None or not opened.analysis.devices:
+def _devices(context: PageContext) -> tuple[list[dict[str, str]], str | None]:
+    """The choice of devices, and the one that is shown."""
+    if context.trace is None or not context.opened.analysis.devices:
         return [], None
-    results = [analysis.result for analysis in opened.analysis.devices]
     choices = [
         {"value": str(one.device), "label": f"device {one.device}{f': {clean(one.name, 40)}' if one.name else ''}"}
-        for one in results
+        for one in (analysis.result for analysis in context.opened.analysis.devices)
     ]
-    shown = opened.section(place.device).device
+    shown = context.section.device
     return choices, str(shown.device) if shown else None
 
 
-def _exports(place: Place) -> list[Component]:
+def _exports(url: UrlState) -> list[Component]:
     """Plain links: what they name is sent as a file. `assets/address.js` adds the span in view."""
-    query = place.href().partition("?")[2]
+    query = url.href().partition("?")[2]
     files = {
         "html": ("export.html", "This report as one HTML file"),
         "annotated": ("annotated", "The recording with causes, for Perfetto"),
     }
     return [
-        dmc.MenuItem(label, href=f"{place.base}api/{route}?{query}", id=f"export-{name}", refresh=True)
+        dmc.MenuItem(label, href=f"{url.base}api/{route}?{query}", id=f"export-{name}", refresh=True)
         for name, (route, label) in files.items()
     ]

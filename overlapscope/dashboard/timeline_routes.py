@@ -18,6 +18,7 @@ import msgspec
 from overlapscope import timeline as lanes
 from overlapscope.dashboard.library import Library, Opened
 from overlapscope.dashboard.predictions import Asked
+from overlapscope.dashboard.routes import Refused
 from overlapscope.errors import OverlapscopeError
 from overlapscope.timeline import Lanes
 
@@ -34,14 +35,6 @@ _SMALLEST_PACKED = 1_000
 _Answer = dict[str, Any] | bytes | None
 
 
-class _Wrong(Exception):
-    """A question that cannot be answered, with the sentence that says why."""
-
-    def __init__(self, sentence: str, status: int = 400) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
 def register(server: flask.Flask, library: Library) -> None:
     """Add the routes of the timeline."""
     for name, answer in _ROUTES.items():
@@ -52,8 +45,8 @@ def _view(library: Library, answer: Callable[[Lanes], _Answer]) -> Callable[[], 
     def respond() -> flask.Response:
         try:
             return _response(answer(_lanes(library)))
-        except _Wrong as wrong:
-            return _response({"error": str(wrong)}, wrong.status)
+        except Refused as refused:
+            return _response({"error": str(refused)}, refused.status)
         except KeyError as missing:
             return _response({"error": f"This trace has no {missing.args[0]}."}, 404)
 
@@ -65,7 +58,7 @@ def _lanes(library: Library) -> Lanes:
     opened = library.opened(id)
     if opened is None:
         known = library.entry(id) is not None
-        raise _Wrong("This trace is not in memory; load the page again." if known else "There is no such trace.", 404)
+        raise Refused("This trace is not in memory; load the page again." if known else "There is no such trace.", 404)
     asked = flask.request.args.get("predicted")
     return opened.of(flask.request.args.get("of")).lanes if asked is None else _predicted(library, opened, asked)
 
@@ -74,15 +67,15 @@ def _predicted(library: Library, opened: Opened, interventions: str) -> Lanes:
     try:
         asked = Asked(_number("device"), tuple(msgspec.json.decode(interventions, type=list[str])))
     except msgspec.DecodeError:
-        raise _Wrong("predicted is a JSON list of interventions.") from None
+        raise Refused("predicted is a JSON list of interventions.") from None
     try:
         found = library.predictions.get(opened, asked, wait_s=_PREDICTED_S)
     except OverlapscopeError as error:
-        raise _Wrong(str(error)) from None
+        raise Refused(str(error)) from None
     if found is None:
-        raise _Wrong("This is still being predicted; try again in a moment.", 503)
+        raise Refused("This is still being predicted; try again in a moment.", 503)
     if found.lanes is None:
-        raise _Wrong("Nothing is predicted for this trace, as its replay differs from it.", 404)
+        raise Refused("Nothing is predicted for this trace, as its replay differs from it.", 404)
     return found.lanes
 
 
@@ -105,17 +98,17 @@ def _model(drawn: Lanes) -> _Answer:
 def _pixels(drawn: Lanes) -> _Answer:
     start, end = _time("start"), _time("end")
     if end <= start:
-        raise _Wrong("A view's end lies behind its start.")
+        raise Refused("A view's end lies behind its start.")
     columns = _number("columns", 1, MOST_COLUMNS)
     asked = flask.request.args.get("lanes", "")
     try:
         ids = [int(one) for one in asked.split(",")] if asked else []
     except ValueError:
-        raise _Wrong("lanes is a list of numbers with commas between them.") from None
+        raise Refused("lanes is a list of numbers with commas between them.") from None
     if len(set(ids)) < len(ids):
-        raise _Wrong("lanes names a lane twice.")
+        raise Refused("lanes names a lane twice.")
     if len(ids) > MOST_LANES:
-        raise _Wrong(f"lanes names at most {MOST_LANES:,}.")
+        raise Refused(f"lanes names at most {MOST_LANES:,}.")
     return lanes.view(drawn, start, end, columns, ids)
 
 
@@ -132,10 +125,10 @@ def _at(drawn: Lanes) -> _Answer:
 def _search(drawn: Lanes) -> _Answer:
     text = flask.request.args.get("text", "")
     if len(text) > _LONGEST_TEXT:
-        raise _Wrong(f"text is at most {_LONGEST_TEXT} characters.")
+        raise Refused(f"text is at most {_LONGEST_TEXT} characters.")
     direction = _number("direction", -1, 1, otherwise=1)
     if direction == 0:
-        raise _Wrong("direction is 1 or -1.")
+        raise Refused("direction is 1 or -1.")
     # From one match to the next by its lane and row: many may begin at the same instant.
     given = "lane" in flask.request.args or "row" in flask.request.args
     after = lanes.Place(_number("lane"), _number("row")) if given else _time("after", -_FARTHEST_NS)
@@ -147,7 +140,7 @@ def _worst(drawn: Lanes) -> _Answer:
     for kind in lanes.SUBJECTS:
         if kind == asked:
             return lanes.worst(drawn, kind, _number("number", otherwise=0))
-    raise _Wrong(f"kind is one of {', '.join(lanes.SUBJECTS)}.")
+    raise Refused(f"kind is one of {', '.join(lanes.SUBJECTS)}.")
 
 
 def _time(name: str, otherwise: int | None = None) -> int:
@@ -162,9 +155,9 @@ def _number(name: str, least: int = 0, most: int = (1 << 31) - 1, otherwise: int
     try:
         value = int(text or "")
     except ValueError:
-        raise _Wrong(f"{name} is a whole number.") from None
+        raise Refused(f"{name} is a whole number.") from None
     if not least <= value <= most:
-        raise _Wrong(f"{name} is from {least} to {most}.")
+        raise Refused(f"{name} is from {least} to {most}.")
     return value
 
 

@@ -14,12 +14,12 @@ from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.spans import median_step
 from overlapscope.base.words import Unit, bare_percent, clean, percent
 from overlapscope.dashboard import parts
-from overlapscope.dashboard.plain_table import plain_table
+from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.predictions import Predicted
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.render import plain_table
 from overlapscope.documents.colors import bucket_color, palette
 from overlapscope.prediction.result import Change, Estimate, Percentage, WhatIf
-from overlapscope.report.tables import Table, prose, without
+from overlapscope.views.old_tables import Table, prose, without
 from overlapscope.views.whatif import tables, words
 
 RUNG = "whatif-rung"
@@ -35,10 +35,10 @@ _REPLAY = "How well the replay explains the recording"
 # -- the answer -----------------------------------------------------------------------------------
 
 
-def answer(shown: Shown, found: WhatIf) -> Component:
+def answer(context: PageContext, found: WhatIf) -> Component:
     """What a step would take, in one sentence with its interval; or why nobody can say."""
     told = words.headline(found)
-    color = palette(shown.dark)[told.level]
+    color = palette(context.dark)[told.level]
     word = _standing(found, told.level)
     head = dmc.Group(
         [html.Span(_SIGNS[word], **parts.UNREAD), html.Span(word, id="whatif-standing")],
@@ -50,11 +50,11 @@ def answer(shown: Shown, found: WhatIf) -> Component:
         dmc.Text(words.subject(found), c="dimmed", size="sm", mt=4),
         *(dmc.Text(_coded(sentence), c="dimmed", size="sm", mt=4) for sentence in words.program(found)),
     ]
-    said += [dmc.Text(_coded(doubt), size="sm", mt=4, c=palette(shown.dark)["fair"]) for doubt in words.doubts(found)]
+    said += [dmc.Text(_coded(doubt), size="sm", mt=4, c=palette(context.dark)["fair"]) for doubt in words.doubts(found)]
     if found.predicted_step_ns is None:
         said.append(_list([_coded(sentence) for sentence in words.refusal(found)]))
     else:
-        said += [_bars(shown, found, found.predicted_step_ns), _figures(shown, found, found.predicted_step_ns)]
+        said += [_bars(context, found, found.predicted_step_ns), _figures(context, found, found.predicted_step_ns)]
     return dmc.Paper([head, *said], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
 
 
@@ -64,10 +64,10 @@ def _standing(found: WhatIf, level: str) -> str:
     return _WORDS.get(level, "no gain" if found.interventions else "nothing changed")
 
 
-def _bars(shown: Shown, found: WhatIf, predicted: Estimate) -> Component:
+def _bars(context: PageContext, found: WhatIf, predicted: Estimate) -> Component:
     """The step as measured and as predicted, on one scale; a line reaches as far as the interval does."""
     whole_ns = max(found.baseline_step_ns, predicted.high, 1)
-    unit, colors = words.unit(found), palette(shown.dark)
+    unit, colors = words.unit(found), palette(context.dark)
 
     def row(word: str, buckets: Mapping[str, int], length_ns: int, *marks: Component) -> Component:
         bar = html.Div(_segments(buckets, unit, colors), className="whatif-bar", style=_extent(0, length_ns, whole_ns))
@@ -106,9 +106,9 @@ def _bucket(field: str) -> str:
     return field.removesuffix("_ns").replace("_", " ")
 
 
-def _figures(shown: Shown, found: WhatIf, predicted: Estimate) -> Component:
+def _figures(context: PageContext, found: WhatIf, predicted: Estimate) -> Component:
     """Every figure as measured and as predicted, and its interval; what is nothing on either side is left out."""
-    unit, colors = words.unit(found), palette(shown.dark)
+    unit, colors = words.unit(found), palette(context.dark)
 
     def time(name: str, measured_ns: int, one: Estimate, color: str = "") -> Component:
         change = f"{unit.number(measured_ns)} → {unit.text(one.value)}"
@@ -139,10 +139,10 @@ def _between_pct(part: Percentage) -> str:
 # -- the timelines --------------------------------------------------------------------------------
 
 
-def timelines(shown: Shown, found: Predicted, changes: Sequence[str]) -> dict[str, Any] | None:
+def timelines(context: PageContext, found: Predicted, changes: Sequence[str]) -> dict[str, Any] | None:
     """What the browser mounts: the recording above, the prediction of `changes` below. None where nothing is
     predicted."""
-    before = shown.section.device
+    before = context.section.device
     if found.lanes is None or before is None:
         return None
     after = found.lanes.device(before.device).result
@@ -150,13 +150,13 @@ def timelines(shown: Shown, found: Predicted, changes: Sequence[str]) -> dict[st
     shown_ns = max(window.end_ns - window.start_ns for window in windows)
     margin = round(_MARGIN * shown_ns)
     asked = msgspec.json.encode(changes).decode()
-    origins = (shown.opened.lanes.origin_ns, found.lanes.origin_ns)
+    origins = (context.opened.lanes.origin_ns, found.lanes.origin_ns)
     of: tuple[dict[str, Any], ...] = ({}, {"predicted": asked, "device": before.device})
     return {
         "sides": [
             {
                 "element": f"whatif-timeline-{name}",
-                "trace": shown.opened.id,
+                "trace": context.opened.id,
                 "of": of[number],
                 "offset": windows[number].start_ns - origins[number],
                 "device": before.device,
@@ -164,7 +164,7 @@ def timelines(shown: Shown, found: Predicted, changes: Sequence[str]) -> dict[st
             for number, name in enumerate(("before", "after"))
         ],
         "view": {"start": -margin, "end": shown_ns + margin},
-        "palette": palette(shown.dark),
+        "palette": palette(context.dark),
     }
 
 
@@ -178,7 +178,7 @@ def _aligned(before: Device, after: Device) -> tuple[Window, Window]:
 # -- the figures and what they rest on ------------------------------------------------------------
 
 
-def details(shown: Shown, found: WhatIf) -> Component | None:
+def details(context: PageContext, found: WhatIf) -> Component | None:
     """Below the timelines: what was changed and how, and what that rests on. None where nothing is predicted."""
     if found.predicted_step_ns is None:
         return None
@@ -186,16 +186,16 @@ def details(shown: Shown, found: WhatIf) -> Component | None:
     return dmc.Stack(
         [
             *([_changes(words.in_order(found))] if found.interventions else []),
-            *([_table(shown, assumed, "whatif-assumptions", _ASSUMED)] if assumed.rows else []),
-            *([_table(shown, known, "whatif-constants")] if known.rows else []),
+            *([_table(context, assumed, "whatif-assumptions", _ASSUMED)] if assumed.rows else []),
+            *([_table(context, known, "whatif-constants")] if known.rows else []),
             parts.panel(_REPLAY, _list(words.replay(found))),
         ],
         gap="md",
     )
 
 
-def _table(shown: Shown, table: Table, id: str, note: str = "") -> Component:
-    return parts.panel(table.title, plain_table(shown, table, {}, id), note=f"{note} {table.note}".strip())
+def _table(context: PageContext, table: Table, id: str, note: str = "") -> Component:
+    return parts.panel(table.title, plain_table(context, table, {}, id), note=f"{note} {table.note}".strip())
 
 
 def _changes(changes: Sequence[Change]) -> Component:
@@ -228,7 +228,7 @@ def _list(told: Iterable[str | list[Component | str]]) -> Component:
 # -- the ladder -----------------------------------------------------------------------------------
 
 
-def ladder(shown: Shown, found: WhatIf | None) -> Component | None:
+def ladder(context: PageContext, found: WhatIf | None) -> Component | None:
     """What each further change gains, the best first; None where nothing was searched for or found."""
     if found is None:
         return None
@@ -242,4 +242,4 @@ def ladder(shown: Shown, found: WhatIf | None) -> Component | None:
     ]
     title = dmc.Text(table.title, fw=600, size="sm", mt="md")
     # Without the times saved there is room for the buttons in a narrow window.
-    return html.Div([title, plain_table(shown, without(table, tables.SAVED), {}, "whatif-rungs-table", buttons)])
+    return html.Div([title, plain_table(context, without(table, tables.SAVED), {}, "whatif-rungs-table", buttons)])

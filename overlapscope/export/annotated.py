@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-import numpy as np
-
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
@@ -200,10 +199,9 @@ def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
 def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
     pieces, calls = device.exposed, trace.runtime_calls
     launch = device.timeline.ops.launch[pieces.copy]
-    known = launch >= 0
-    thread = np.where(known, np.append(calls.thread, -1)[launch], -1)
-    at = np.where(known, np.append(calls.start_ns, -1)[launch], -1)
-    where = _Where(trace, thread, at, np.where(known, np.append(calls.name_id, -1)[launch], -1))
+    thread = pick(calls.thread, launch)
+    at = pick(calls.start_ns, launch)
+    where = _Where(trace, thread, at, pick(calls.name_id, launch))
     names = [f"exposed copy: {cause}" for cause in COPY_CAUSES]
     row, start, end = cut(pieces.start_ns, pieces.end_ns, device.windows)
     for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):
@@ -213,7 +211,7 @@ def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterato
 
 def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
     pieces = device.idle
-    where = _Where(trace, pieces.thread, pieces.host_ns, np.append(trace.runtime_calls.name_id, -1)[pieces.call])
+    where = _Where(trace, pieces.thread, pieces.host_ns, pick(trace.runtime_calls.name_id, pieces.call))
     names = [f"idle: {cause}" for cause in IDLE_CAUSES]
     row, start, end = cut(pieces.start_ns, pieces.end_ns, device.windows)
     for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):

@@ -15,12 +15,12 @@ def main(experiment: Experiment) -> None:
 
     The same as `overlapscope scenarios run FILE`, with the script's arguments.
     """
+    import runpy
     import sys
-
-    from overlapscope import commands
 
     # By its file, which the process that runs the variants reads anew.
     file = getattr(sys.modules["__main__"], "__file__", None)
     if file is None:
         raise RuntimeError(f"{experiment.name} is in no file; `main` is for scripts.")
-    sys.exit(commands.main(["scenarios", "run", file, *sys.argv[1:]]))
+    sys.argv[1:1] = ["scenarios", "run", file]
+    runpy.run_module("overlapscope", run_name="__main__", alter_sys=True)

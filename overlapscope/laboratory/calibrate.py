@@ -1,11 +1,13 @@
 """Measures a GPU: a program of a few seconds that does one thing at a time, recorded, and what its trace shows.
 
 The constants come out of a recording, as every prediction goes from one: what the profiler adds to a call is in them.
+How much that is, is timed besides.
 """
 
 from __future__ import annotations
 
 import datetime
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,9 +16,11 @@ from pathlib import Path
 import msgspec
 import torch
 
+from overlapscope.base.words import bandwidth, clean, percent, unit_for
 from overlapscope.errors import UsageError
-from overlapscope.laboratory import machine, recording_costs
+from overlapscope.laboratory import machine
 from overlapscope.prediction.calibration import Calibration
+from overlapscope.prediction.constants import Constants, SizedTime
 from overlapscope.prediction.observe import observe
 from overlapscope.reading import load
 from overlapscope.recorder.recording import SilentRecording
@@ -42,6 +46,8 @@ _PAUSES_S = (0.0, 50e-6, 1e-3)
 """How long the host does something else before a launch on an idle stream."""
 _HOLD_MS = 25.0
 """How long the device is kept busy while a queue is filled."""
+_TIMED_EVENTS = 2000
+_COST_ROUNDS = 3
 
 
 def calibrate() -> Calibration:
@@ -57,7 +63,7 @@ def calibrate() -> Calibration:
             path = Path(directory) / "calibration.json.gz"
             record(path)
             constants = observe(load(path, progress=False))
-        constants = msgspec.structs.replace(constants, **recording_costs.measure())
+        constants = msgspec.structs.replace(constants, **recording_costs())
     except RuntimeError as error:  # Of torch; running out of memory is one.
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UsageError(f"this GPU cannot be measured ({first}); end what else uses it, and try again.") from error
@@ -227,3 +233,74 @@ def _pause(seconds: float) -> None:
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass
+
+
+# -- what recording costs -----------------------------------------------------------------------------
+
+
+def recording_costs() -> dict[str, int]:
+    """What recording costs the host for each kind of event: `op_cost_ns`, `call_cost_ns` and `frame_cost_ns`
+    (`prediction.constants`) of this machine, of loops timed with and without a profiler, in turns. Needs a GPU.
+    """
+    stream = torch.cuda.current_stream()
+    loops: dict[str, tuple[Callable[[], object], bool]] = {
+        "op_cost_ns": (lambda: torch.empty(0), False),
+        "call_cost_ns": (stream.query, False),
+        "frame_cost_ns": (lambda: None, True),
+    }
+    return {name: _added_ns(event, stacks=stacks) for name, (event, stacks) in loops.items()}
+
+
+def _added_ns(event: Callable[[], object], *, stacks: bool) -> int:
+    rounds = (_recorded_ns(event, stacks=stacks) - _plain_ns(event) for _ in range(_COST_ROUNDS))
+    return max(0, round(statistics.median(rounds)))
+
+
+def _plain_ns(event: Callable[[], object]) -> float:
+    begun = time.perf_counter_ns()
+    for _ in range(_TIMED_EVENTS):
+        event()
+    return (time.perf_counter_ns() - begun) / _TIMED_EVENTS
+
+
+def _recorded_ns(event: Callable[[], object], *, stacks: bool) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        recording = SilentRecording(Path(directory) / "costs.json", plain_steps=0, stacks=stacks)
+        with recording:
+            return _plain_ns(event)
+
+
+# -- in words -----------------------------------------------------------------------------------------
+
+
+def summary(calibration: Calibration) -> str:
+    """The GPU and the few figures by which a person sees whether they make sense."""
+    return f"{clean(calibration.gpu)}: {'; '.join(_figures(calibration.constants)) or 'nothing could be measured'}."
+
+
+def _figures(constants: Constants) -> list[str]:
+    rates = [
+        f"{bandwidth(_best(copies))} GB/s {way}"
+        for copies, way in ((constants.h2d, "to the GPU"), (constants.d2h, "from it"))
+        if copies
+    ]
+    shares = [percent(100 * share) for share in (constants.h2d_two_way, constants.d2h_two_way) if share is not None]
+    times = [
+        f"{what} {unit_for(ns).text(ns)}"
+        for what, ns in (
+            ("a launch call takes", constants.launch_call_ns),
+            ("a kernel starts after", constants.launch_latency_ns),
+            ("an event hands over after", constants.handover_ns),
+            ("recording costs an op", constants.op_cost_ns),
+            ("and a call", constants.call_cost_ns),
+        )
+        if ns is not None
+    ]
+    figures = [f"pinned copies reach {' and '.join(rates)}"] if rates else []
+    if len(shares) == 2:
+        figures.append(f"{shares[0]} and {shares[1]} of that both ways at once")
+    return figures + times
+
+
+def _best(copies: tuple[SizedTime, ...]) -> float:
+    return max(one.bytes / one.duration_ns for one in copies)

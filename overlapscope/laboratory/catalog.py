@@ -10,13 +10,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.experiment import SCALES, Experiment, Variant
-from overlapscope.rules import all_rules
+from overlapscope.laboratory.stand_ins import stand_ins
+from overlapscope.rules import RULES
 
 _HERE = Path(__file__).parent
+_OF_RECORDING = ("torch", "tensordict")
+"""Packages that scenario files import, and whoever only reads results need not have."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
@@ -51,11 +55,37 @@ def _is_scenario(path: Path) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "EXPERIMENT" for target in targets)
 
 
-def load(path: Path) -> Entry:
-    """Run a scenario file and take its experiment.
+def load(path: Path, *, to_list: bool = False) -> Entry:
+    """Run a scenario file and take its experiment. What is loaded `to_list` needs no torch, and cannot be run without.
 
     Raises UsageError where it cannot be run or what it defines is no sound experiment, with the file's name.
     """
+    try:
+        experiment = getattr(_module(path), "EXPERIMENT", None)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _OF_RECORDING:
+            raise UsageError(f"{path}: needs the module {error.name}, which is not installed.") from None
+        if not to_list:
+            raise UsageError(
+                f"{path.name}: needs {missing}, which is not installed: pip install 'overlapscope[record]'."
+            ) from None
+        with stand_ins(_OF_RECORDING):
+            return load(path)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{path}: cannot be run ({type(error).__name__}: {error}).") from error
+    if not isinstance(experiment, Experiment):
+        raise UsageError(f"{path}: defines no EXPERIMENT; docs/laboratory.md shows how a scenario file looks.")
+    fault = _fault(experiment)
+    if fault:
+        raise UsageError(f"{path}: {fault}.")
+    return Entry(experiment, path)
+
+
+def _module(path: Path) -> ModuleType:
+    """A scenario file, run."""
     # Under its own name, as Python would import it from its directory: worker processes that a program starts
     # find it so. A name that is taken keeps its module.
     name = path.stem if path.stem not in sys.modules else f"overlapscope_scenario_{path.stem}"
@@ -64,24 +94,8 @@ def load(path: Path) -> Entry:
         raise UsageError(f"{path}: is no Python file; name an experiment's .py file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in ("torch", "tensordict"):
-            raise UsageError(
-                f"{path.name}: needs {missing}, which is not installed: pip install 'overlapscope[record]'."
-            ) from None
-        raise UsageError(f"{path}: needs the module {error.name}, which is not installed.") from None
-    except Exception as error:
-        raise UsageError(f"{path}: cannot be run ({type(error).__name__}: {error}).") from error
-    experiment = getattr(module, "EXPERIMENT", None)
-    if not isinstance(experiment, Experiment):
-        raise UsageError(f"{path}: defines no EXPERIMENT; docs/laboratory.md shows how a scenario file looks.")
-    fault = _fault(experiment)
-    if fault:
-        raise UsageError(f"{path}: {fault}.")
-    return Entry(experiment, path)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _fault(experiment: Experiment) -> str | None:
@@ -110,8 +124,8 @@ def _untrue(variant: Variant) -> str | None:
     named: list[tuple[str, Iterable[str | None], Iterable[str]]] = [
         ("exposed_copy", [truth.exposed_copy], COPY_CAUSES),
         ("idle", [truth.idle], IDLE_CAUSES),
-        ("findings", truth.findings, (rule.id for rule in all_rules())),
-        ("no_findings", truth.no_findings, (rule.id for rule in all_rules())),
+        ("findings", truth.findings, RULES),
+        ("no_findings", truth.no_findings, RULES),
     ]
     for what, names, known in named:
         listed = sorted(known)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from overlapscope.laboratory import truth
-from overlapscope.laboratory.experiment import Truth, WrongResults
-from overlapscope.laboratory.results import Analysis, ExperimentResult, Results, VariantResult
+from overlapscope.laboratory.results import Analysis, ExperimentResult, Results
 
 Kind = Literal["order", "results", "diagnosis"]
 WALL = "wall_ms"
@@ -118,46 +117,18 @@ def _results(experiment: ExperimentResult) -> Iterator[Claim]:
             reason = "it counted none" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
             yield Claim(experiment.name, "results", text, reason, None)
         else:
-            yield Claim(experiment.name, "results", text, _counted(counted), (counted.wrong > 0) == some)
-
-
-def _counted(results: WrongResults) -> str:
-    return f"{results.wrong} of {results.tries} were wrong"
+            found = f"{counted.wrong} of {counted.tries} were wrong"
+            yield Claim(experiment.name, "results", text, found, (counted.wrong > 0) == some)
 
 
 def _diagnoses(experiment: ExperimentResult) -> Iterator[Claim]:
     for variant in experiment.variants:
-        if variant.analyses:
-            several = len(variant.analyses) > 1
-            for analysis in variant.analyses:
-                name = f"{variant.name}{f' ({place(analysis)})' if several else ''}"
-                for verdict in truth.check(variant.truth, analysis, analysis.findings):
-                    text = f"{name}: {_PHRASE[verdict.subject]} {verdict.expected}"
-                    yield Claim(experiment.name, "diagnosis", text, verdict.found, verdict.holds)
-        else:
-            reason = "nothing ran on a GPU" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
-            for text in _stated(variant.truth):
-                yield Claim(experiment.name, "diagnosis", f"{variant.name}: {text}", reason, None)
-
-
-_PHRASE: dict[truth.Subject, str] = {
-    "exposed copy": "copies are exposed by",
-    "idle": "the GPU is idle by",
-    "hidden copy": "the share of copies that is hidden is",
-    "finding": "there is the finding",
-    "no finding": "there is no finding",
-}
-
-
-def _stated(stated: Truth) -> Iterator[str]:
-    if stated.exposed_copy is not None:
-        yield f"{_PHRASE['exposed copy']} {stated.exposed_copy}"
-    if stated.idle is not None:
-        yield f"{_PHRASE['idle']} {stated.idle}"
-    if stated.hidden_copy_pct is not None:
-        yield f"{_PHRASE['hidden copy']} {stated.hidden_copy_pct[0]:g} to {stated.hidden_copy_pct[1]:g} %"
-    yield from (f"{_PHRASE['finding']} {rule}" for rule in stated.findings)
-    yield from (f"{_PHRASE['no finding']} {rule}" for rule in stated.no_findings)
+        reason = "nothing ran on a GPU" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
+        for analysis in variant.analyses or (None,):
+            of = f" ({place(analysis)})" if analysis is not None and len(variant.analyses) > 1 else ""
+            for verdict in truth.check(variant.truth, analysis, analysis.findings if analysis is not None else ()):
+                text = f"{variant.name}{of}: {verdict.claim}"
+                yield Claim(experiment.name, "diagnosis", text, verdict.found or reason, verdict.holds)
 
 
 def place(analysis: Analysis) -> str:
@@ -166,8 +137,11 @@ def place(analysis: Analysis) -> str:
 
 
 def _figures(experiment: ExperimentResult) -> dict[str, tuple[Figure, ...]]:
-    ours = {variant.name: _ours(variant) for variant in experiment.variants}
-    published = {variant.name: dict(variant.published) for variant in experiment.variants}
+    ours = {
+        variant.name: {WALL: variant.wall_ms.median if variant.wall_ms else None, **variant.figures}
+        for variant in experiment.variants
+    }
+    published: dict[str, dict[str, float]] = {variant.name: variant.published for variant in experiment.variants}
     first = experiment.variants[0].name if experiment.variants else ""
     return {
         variant: tuple(
@@ -184,9 +158,5 @@ def _figures(experiment: ExperimentResult) -> dict[str, tuple[Figure, ...]]:
     }
 
 
-def _ours(variant: VariantResult) -> dict[str, float | None]:
-    return {WALL: variant.wall_ms.median if variant.wall_ms else None, **variant.figures}
-
-
-def _ratio(one: float | None, first: float | None) -> float | None:
-    return one / first if one is not None and first else None
+def _ratio(figure: float | None, first: float | None) -> float | None:
+    return figure / first if figure is not None and first else None

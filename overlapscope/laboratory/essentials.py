@@ -101,16 +101,7 @@ def _essentials(section: Section, device: Device, timeline: Timeline, trace: str
         host_wait_ns=sum(stall.host_wait_ns for stall in stalls),
         host_idle_ns=sum(stall.idle_caused_ns for stall in stalls),
         copies=device.copies,
-        findings=tuple(
-            Found(
-                rule=found.rule,
-                severity=found.severity,
-                cost_ns=found.cost_ns,
-                cost_from=found.cost_from,
-                title=found.title,
-            )
-            for found in section.findings
-        ),
+        findings=tuple(msgspec.convert(finding, Found, from_attributes=True) for finding in section.findings),
         verdict=Judgement(level=verdict.level, text=verdict.text.removeprefix(f"{section.title}: ")),
         strip=_strip(timeline, device),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -38,44 +38,63 @@ class Verdict:
     subject: Subject
     expected: str
     found: str
-    holds: bool
+    """Empty where nothing was analysed."""
+    holds: bool | None
+    """None where nothing was analysed."""
+
+    @property
+    def claim(self) -> str:
+        """What is true, as a sentence without its full stop."""
+        return f"{_CLAIMS[self.subject]} {self.expected}"
 
 
-def check(truth: Truth, device: Judged, findings: Iterable[Fired]) -> tuple[Verdict, ...]:
+_CLAIMS: dict[Subject, str] = {
+    "exposed copy": "copies are exposed by",
+    "idle": "the GPU is idle by",
+    "hidden copy": "the share of copies that is hidden is",
+    "finding": "there is the finding",
+    "no finding": "there is no finding",
+}
+
+
+def check(truth: Truth, device: Judged | None, findings: Iterable[Fired] = ()) -> Iterator[Verdict]:
     """One verdict for each thing that `truth` states of a device's recording; `findings` are those on that device.
 
     An expected cause must explain its share of a time that is not zero; the lead-in, where nothing is judged, is
     left out of it. The hidden share is of what `device.overlap` is of.
     """
-    rules = {finding.rule for finding in findings}
-    verdicts = []
     if truth.exposed_copy is not None:
-        verdicts.append(_cause("exposed copy", truth.exposed_copy, truth.least_share, device.exposed_copy_by_cause))
+        by_cause = None if device is None else device.exposed_copy_by_cause
+        yield _cause("exposed copy", truth.exposed_copy, truth.least_share, by_cause)
     if truth.idle is not None:
-        verdicts.append(_cause("idle", truth.idle, truth.least_share, device.idle_by_cause))
+        yield _cause("idle", truth.idle, truth.least_share, None if device is None else device.idle_by_cause)
     if truth.hidden_copy_pct is not None:
-        verdicts.append(_hidden(truth.hidden_copy_pct, device.overlap.hidden_copy_pct))
-    listed = ", ".join(sorted(rules)) or "none"
-    verdicts += [Verdict("finding", rule, listed, rule in rules) for rule in truth.findings]
-    verdicts += [Verdict("no finding", rule, listed, rule not in rules) for rule in truth.no_findings]
-    return tuple(verdicts)
+        yield _hidden(truth.hidden_copy_pct, device)
+    fired = {finding.rule for finding in findings}
+    listed = "" if device is None else ", ".join(sorted(fired)) or "none"
+    for rule in truth.findings:
+        yield Verdict("finding", rule, listed, None if device is None else rule in fired)
+    for rule in truth.no_findings:
+        yield Verdict("no finding", rule, listed, None if device is None else rule not in fired)
 
 
-def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, int]) -> Verdict:
+def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, int] | None) -> Verdict:
+    expected = f"{cause} (at least {100 * least:.0f} %)"
+    if by_cause is None:
+        return Verdict(subject, expected, "", None)
     judged = {name: ns for name, ns in by_cause.items() if ns and name != CopyCause.LEAD_IN}
-    whole, mine = sum(judged.values()), judged.get(cause, 0)
+    whole = sum(judged.values())
     largest = sorted(((ns, name) for name, ns in judged.items()), reverse=True)[:3]
     found = ", ".join(f"{name} {100 * ns / whole:.0f} %" for ns, name in largest if 100 * ns >= whole)
-    return Verdict(
-        subject, f"{cause} (at least {100 * least:.0f} %)", found or "no such time", mine >= least * whole > 0
-    )
+    return Verdict(subject, expected, found or "no such time", judged.get(cause, 0) >= least * whole > 0)
 
 
-def _hidden(between: tuple[float, float], found: float | None) -> Verdict:
+def _hidden(between: tuple[float, float], device: Judged | None) -> Verdict:
     least, most = between
-    return Verdict(
-        "hidden copy",
-        f"{least:g} to {most:g} %",
-        "no copies" if found is None else f"{found:.1f} %",
-        found is not None and least <= found <= most,
-    )
+    expected = f"{least:g} to {most:g} %"
+    if device is None:
+        return Verdict("hidden copy", expected, "", None)
+    hidden_pct = device.overlap.hidden_copy_pct
+    if hidden_pct is None:
+        return Verdict("hidden copy", expected, "no copies", False)
+    return Verdict("hidden copy", expected, f"{hidden_pct:.1f} %", least <= hidden_pct <= most)

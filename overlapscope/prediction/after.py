@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
@@ -28,7 +29,7 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     clock = _Clock(graph, replayed)
     calls, place = _sorted(clock.host(trace.runtime_calls))
     ops = predicted_ops(graph, replayed)
-    ops = replace(ops, launch=np.where(ops.launch >= 0, np.append(place, 0)[ops.launch], -1))
+    ops = replace(ops, launch=pick(place, ops.launch))
     names, ops = _renamed(trace.names, ops, graph)
     moved = replace(
         trace,
@@ -38,8 +39,8 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
         annotations=_sorted(clock.host(trace.annotations))[0],
         python_frames=_sorted(clock.host(trace.python_frames))[0],
         overheads=_sorted(clock.host(trace.overheads))[0],
-        syncs=trace.syncs.take(np.zeros(len(trace.syncs), np.bool_)),
-        device_annotations=trace.device_annotations.take(np.zeros(len(trace.device_annotations), np.bool_)),
+        syncs=trace.syncs.take(np.empty(0, np.intp)),
+        device_annotations=trace.device_annotations.take(np.empty(0, np.intp)),
         collectives=_collectives(graph, replayed),
         start_ns=clock.instant(trace.start_ns),
         end_ns=clock.instant(trace.end_ns),
@@ -54,12 +55,12 @@ def plain_trace(base: Base) -> Trace:
     stay, at their calls. Python frames, which are nothing but a place in the code, are left out."""
     assert base.replayed is not None
     trace = base.graph.trace
-    lean = replace(trace, python_frames=HostEvents.empty(trace.names))
+    lean = replace(trace, python_frames=HostEvents.empty(names=trace.names))
     graph = replace(base.graph, trace=lean)
     clock = _Clock(graph, base.replayed)
     syncs = trace.syncs
     at, threads = _rows_of(trace, syncs.correlation), trace.runtime_calls.thread
-    thread = np.where(at >= 0, np.append(threads, -1)[at], -1)
+    thread = pick(threads, at)
     moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, thread, place=syncs.place))
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
     return replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
@@ -69,8 +70,8 @@ def _rows_of(trace: Trace, correlation: I64) -> I64:
     """The runtime call of each correlation; -1 for none."""
     known = trace.runtime_calls.correlation
     order = np.argsort(known, kind="stable")
-    found = np.append(order, -1)[np.searchsorted(known[order], correlation)]
-    return np.where((correlation >= 0) & (np.append(known, -2)[found] == correlation), found, -1)
+    found = pick(order, np.searchsorted(known[order], correlation))
+    return np.where((correlation >= 0) & (pick(known, found, -2) == correlation), found, -1)
 
 
 def _is_table(trace: Trace, name: str) -> bool:
@@ -118,7 +119,7 @@ def _gpu_ops(graph: Graph, replayed: Replay) -> GpuOps:
     source = np.where(pinned & (ops.kind == Kind.H2D), Memory.PINNED, ops.source_kind)
     target = np.where(pinned & (ops.kind == Kind.D2H), Memory.PINNED, ops.target_kind)
     call = items.call[item]
-    rows = np.append(graph.calls.row, 0)[call]
+    rows = pick(graph.calls.row, call, 0)
     launch = np.where(call >= 0, rows, -1)
     moved = replace(
         ops,
@@ -139,7 +140,7 @@ def _correlations(graph: Graph) -> I64:
     """Of each op: that of the call that launches it now."""
     calls, ops = graph.trace.runtime_calls, graph.trace.gpu_ops
     call = graph.items.call[graph.item_of_op]
-    of_call = np.append(calls.correlation, 0)[np.append(graph.calls.row, 0)[call]]
+    of_call = pick(calls.correlation, pick(graph.calls.row, call, 0), 0)
     return np.where(call >= 0, of_call, ops.correlation)
 
 
@@ -150,7 +151,7 @@ def _collectives(graph: Graph, replayed: Replay) -> Collectives:
         return notes
     # A collective stands where its kernel does in the source's list of events.
     order = np.argsort(ops.place, kind="stable")
-    row = np.append(order, 0)[np.searchsorted(ops.place[order], notes.place)]
+    row = pick(order, np.searchsorted(ops.place[order], notes.place), 0)
     item = graph.item_of_op[row]
     shift = replayed.start_ns[item] - graph.items.start_ns[item]
     return _sorted(

@@ -16,12 +16,13 @@ import numpy as np
 from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import build as build_timeline
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Why
 from overlapscope.prediction.host import find_calls, find_waits
 from overlapscope.prediction.shapes import look_up
-from overlapscope.trace.model import I64, Kind, Memory, Trace
+from overlapscope.trace.model import I64, Kind, Memory, Trace, of_stream_key, stream_keys
 
 AFTER_CALL_NS = 50_000
 """An item begins at most this long after its launch call has returned, if nothing else holds it. Seen on an H200: up to
@@ -57,7 +58,7 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
         shapes=cache(partial(look_up, trace)) if with_shapes else lambda: None,
         threads=threads,
         item_of_op=item_of_op,
-        streams=tuple((lane >> 32, ((lane & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000) for lane in lanes.tolist()),
+        streams=tuple(map(of_stream_key, lanes.tolist())),
         constants=constants,
         unexplained_ns=unexplained,
         keeping=keeping,
@@ -67,7 +68,7 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
 def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
     """The items, without lags, and each op's."""
     ops = trace.gpu_ops
-    call = np.where(ops.launch >= 0, np.append(call_of_row, -1)[ops.launch], -1)
+    call = pick(call_of_row, ops.launch)
     # Ops of one launch on one device are one item; an op without a launch is one by itself.
     devices = distinct(ops.device)
     mine = call * len(devices) + np.searchsorted(devices, ops.device)
@@ -89,8 +90,7 @@ def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
     nothing = np.zeros(len(first), np.int64)
     items = Items(
         device=ops.device[first].astype(np.int64),
-        # Streams of several devices share numbers.
-        lane=ops.device[first].astype(np.int64) << 32 | (ops.stream[first].astype(np.int64) & 0xFFFFFFFF),
+        lane=stream_keys(ops.device[first], ops.stream[first]),
         kind=kind,
         host_memory=ops.host_memory[first],
         bytes=size,
@@ -111,7 +111,7 @@ def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
 
 def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> Orders:
     """The event waits, without lags. Of those in doubt, the ones that explain when the held item began."""
-    made_ns = np.where(items.call >= 0, np.append(calls.start_ns, 0)[items.call], _UNKNOWN)
+    made_ns = pick(calls.start_ns, items.call, _UNKNOWN)
     found: list[tuple[int, int, int]] = []
     for device in trace.devices:
         edges = find_edges(trace, build_timeline(trace, device))
@@ -179,8 +179,8 @@ def _with_lags(
     Orders are added where an item began right when one on another lane ended, and nothing else explains its start.
     """
     start, launched = items.start_ns, items.call >= 0
-    call_start = np.where(launched, np.append(calls.start_ns, 0)[items.call], 0)
-    call_end = np.where(launched, np.append(calls.end_ns, 0)[items.call], 0)
+    call_start = pick(calls.start_ns, items.call, 0)
+    call_end = pick(calls.end_ns, items.call, 0)
     after_call = launched & (start >= call_end)
     called = np.where(launched, np.where(after_call, call_end, call_start), items.release_ns)
     queued = _ends_before(items, items.lane, running=False)
@@ -194,7 +194,7 @@ def _with_lags(
     # How long each could at most have taken to begin, from each of what it waits for.
     at_most = np.where(launched, call_end + AFTER_CALL_NS, start)
     explained = np.maximum.reduce([at_most, queued + QUEUE_NS, engine + QUEUE_NS, held + HANDOVER_NS])
-    orders = orders.joined(_seen_orders(items, np.flatnonzero(start > explained)))
+    orders = Orders.joined([orders, _seen_orders(items, np.flatnonzero(start > explained))])
     held = _held_until(orders, items)
     explained = np.maximum(explained, held + HANDOVER_NS)
     unexplained = np.maximum(start - explained, 0)

@@ -20,35 +20,19 @@ blocking calls and the intervals are this package's own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self
 
 import numpy as np
 
+from overlapscope.base.columns import Columns
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.shapes import Shapes
-from overlapscope.trace.model import F64, I8, I64, Bool, Index, Kind, Memory, Trace
+from overlapscope.trace.model import F64, I8, I64, Bool, Kind, Memory, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """Columns of equal length. All times in integer ns; rows refer to rows by index, -1 for none."""
-
-    def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))
-
-    def take(self, rows: Index | Bool) -> Self:
-        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    def joined(self, other: Self) -> Self:
-        """These rows, and the other's behind them."""
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
-        return type(self)(*(np.concatenate(pair) for pair in pairs))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Items(Rows):
+class Items(Columns):
     """By measured start."""
 
     device: I64
@@ -95,7 +79,7 @@ class Items(Rows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calls(Rows):
+class Calls(Columns):
     """By measured start."""
 
     row: I64
@@ -131,7 +115,7 @@ class Why(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Orders(Rows):
+class Orders(Columns):
     """Items that wait for items of other lanes."""
 
     first: I64
@@ -149,7 +133,7 @@ class Orders(Rows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waits(Rows):
+class Waits(Columns):
     """Calls that return only after an item has ended."""
 
     call: I64

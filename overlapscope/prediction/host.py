@@ -11,10 +11,11 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
+from overlapscope.base.columns import pick
 from overlapscope.prediction.constants import Constants
 from overlapscope.prediction.graph import Calls, Items, Waits
 from overlapscope.prediction.turns import Relation, relations
-from overlapscope.trace.model import I64, Bool, Memory, Sync, Trace
+from overlapscope.trace.model import I64, Bool, Memory, Sync, Trace, stream_keys
 
 _EARLIEST = -(2**61)
 _FREES = call_kinds.whole_name(
@@ -79,7 +80,7 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     for mine in members:
         previous[mine[1:]] = mine[:-1]
     first = previous < 0
-    ended = np.where(first, _EARLIEST, np.append(calls.end_ns, 0)[previous])
+    ended = pick(calls.end_ns, previous, _EARLIEST)
     before = np.where(first, 0, calls.start_ns - ended)
     release = np.where(first, calls.start_ns, _EARLIEST)
     handed, maybe = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
@@ -106,7 +107,7 @@ def _last_ended(calls: Calls, mine: I64, ended: I64, others: list[I64]) -> I64:
     found, until = np.full(len(mine), -1, np.int64), ended[mine]
     ends = np.append(calls.end_ns, _EARLIEST)
     for rows in others:
-        latest = np.append(rows, -1)[np.searchsorted(calls.end_ns[rows], calls.start_ns[mine], side="right") - 1]
+        latest = pick(rows, np.searchsorted(calls.end_ns[rows], calls.start_ns[mine], side="right") - 1)
         found = np.where(ends[latest] > until, latest, found)
         until = np.maximum(until, ends[latest])
     return found
@@ -235,11 +236,11 @@ def _stated_streams(trace: Trace, calls: Calls) -> I64:
     stated = stated[np.argsort(syncs.correlation[stated], kind="stable")]
     correlation = trace.runtime_calls.correlation[calls.row]
     found = np.searchsorted(syncs.correlation[stated], correlation)
-    match = np.append(stated, -1)[found]
+    match = pick(stated, found)
     joined = (match >= 0) & (correlation > 0)
     joined &= np.where(joined, syncs.correlation[match] == correlation, False) if len(syncs) else False
     rows = match[joined]
-    target[joined] = syncs.device[rows].astype(np.int64) << 32 | (syncs.stream[rows].astype(np.int64) & 0xFFFFFFFF)
+    target[joined] = stream_keys(syncs.device[rows], syncs.stream[rows])
     return target
 
 

@@ -12,7 +12,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.predict import Choice, Prediction, apply, conclude, in_order, outcome, plain_of
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
@@ -78,7 +78,7 @@ def _candidates(base: Base) -> list[Choice]:
     rows = base.graph.calls.row[base.graph.waits.call]
     names = sorted({runtime.name(row) for row in rows[blocking[rows]].tolist()} - _reading(base, blocking))
     choices = []
-    for intervention in all_interventions():
+    for intervention in INTERVENTIONS.values():
         if intervention.argument_required:
             choices += [Choice(intervention, name) for name in names]
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.periods import step_of_items
@@ -83,7 +84,7 @@ def _by_elements(graph: Graph, copies: I64, shapes: Shapes) -> dict[tuple[int, t
     """The copies by what `Shapes.moved` says of them, for each direction; without those of which it says nothing."""
     items = graph.items
     groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    call = np.append(graph.calls.row, -1)[items.call[copies]]
+    call = pick(graph.calls.row, items.call[copies])
     columns = call.tolist(), items.bytes[copies].tolist(), items.kind[copies].tolist()
     for number, (row, size, kind) in enumerate(zip(*columns, strict=True)):
         elements = shapes.moved(row, size) if row >= 0 else ()
@@ -99,12 +100,12 @@ class _Lane:
         self._line, self._shapes = line, shapes
         self._kernel = ~graph.items.is_copy[line]
         call = graph.items.call[line]
-        self._row = np.append(graph.calls.row, -1)[call]
-        self._called_ns = np.append(graph.calls.start_ns, 0)[call]
+        self._row = pick(graph.calls.row, call)
+        self._called_ns = pick(graph.calls.start_ns, call, 0)
         # Of items that were launched out of order, those behind count as launched no earlier than those before.
         self._since_ns = np.maximum.accumulate(self._called_ns)
         self._step = np.maximum.accumulate(step_of_items(graph)[line])
-        self._unknown = self._kernel & ~np.append(shapes.known, False)[self._row]
+        self._unknown = self._kernel & ~pick(shapes.known, self._row, False)
 
     def readers(self, elements: tuple[int, ...], alike: I64, copies: I64) -> tuple[I64, I64, Bool]:
         """Of copies of so many elements: the first kernel behind each that may read such a tensor, and the last before.
@@ -115,7 +116,7 @@ class _Lane:
         """
         reads = np.zeros(len(self._line), np.bool_)
         for one in elements:
-            reads |= np.append(self._shapes.reading(one), False)[self._row]
+            reads |= pick(self._shapes.reading(one), self._row, False)
         certain = np.flatnonzero(self._kernel & reads)
         possible = np.flatnonzero(self._unknown | (self._kernel & reads))
         parts = np.sort(np.concatenate([self._shapes.parts_ns(one) for one in elements]))
@@ -127,7 +128,7 @@ class _Lane:
         first = np.where(first < ends, first, -1)
 
         begins = np.searchsorted(self._step, self._step[at] - 1)
-        last = np.append(-1, possible)[np.searchsorted(possible, at)]
+        last = pick(possible, np.searchsorted(possible, at) - 1)
         taken = np.searchsorted(parts, self._called_ns[at]) > np.searchsorted(parts, self._since_ns[begins])
         last = np.where((last >= begins) & ~taken & (first >= 0), last, -1)
         rows = np.append(self._line, -1)
@@ -136,15 +137,15 @@ class _Lane:
     def _behind_parts(self, parts: I64, at: I64) -> I64:
         """The first kernel launched after the first part of such a tensor was taken behind each copy."""
         never = np.iinfo(np.int64).max
-        taken = np.append(parts, never)[np.searchsorted(parts, self._called_ns[at], side="right")]
+        taken = pick(parts, np.searchsorted(parts, self._called_ns[at], side="right"), never)
         behind = np.maximum(np.searchsorted(self._since_ns, taken), at + 1)
         kernels = np.flatnonzero(self._kernel)
-        return np.append(kernels, len(self._line))[np.searchsorted(kernels, behind)]
+        return pick(kernels, np.searchsorted(kernels, behind), len(self._line))
 
 
 def _next(places: I64, at: I64, none: int) -> I64:
     """The first of the places, in order, behind each given one."""
-    return np.append(places, none)[np.searchsorted(places, at, side="right")]
+    return pick(places, np.searchsorted(places, at, side="right"), none)
 
 
 def _noted(graph: Graph, line: I64, copies: I64, tied: Bool) -> Bool:
@@ -166,4 +167,4 @@ def _neighbours(graph: Graph, line: I64, copies: I64) -> tuple[I64, I64]:
     kernels = np.flatnonzero(~graph.items.is_copy[line])
     behind = np.searchsorted(kernels, np.searchsorted(line, copies))
     rows = line[kernels]
-    return np.append(-1, rows)[behind], np.append(rows, -1)[behind]
+    return pick(rows, behind - 1), pick(rows, behind)

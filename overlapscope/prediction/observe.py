@@ -17,9 +17,10 @@ from overlapscope.analysis.edges import HIGH, find_edges
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import find_blocking, pinning
 from overlapscope.analysis.timeline import Timeline, build
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.constants import Constants, SizedTime
-from overlapscope.trace.model import F64, Kind, Memory, Sync, Trace
+from overlapscope.trace.model import F64, Kind, Memory, Sync, Trace, stream_keys
 
 LONG_BEFORE_NS = 20_000
 """An op whose launch call returned this long before was in the queue, and did not come late."""
@@ -108,7 +109,7 @@ class _Seen:
         self.start: I64 = ops.start_ns[self.row]
         self.end: I64 = ops.end_ns[self.row]
         self.device: I64 = ops.device[self.row].astype(np.int64)
-        self.lane: I64 = self.device << 32 | (ops.stream[self.row].astype(np.int64) & 0xFFFFFFFF)
+        self.lane: I64 = stream_keys(self.device, ops.stream[self.row])
         """Device and stream."""
         self.kind = ops.kind[self.row]
         self.compute: Bool = self.kind == Kind.COMPUTE
@@ -181,7 +182,7 @@ class _Seen:
             rows, beside = _pinned_copies(timeline, direction)
             size, took = timeline.ops.bytes[rows], (timeline.ops.end_ns - timeline.ops.start_ns)[rows]
             place = np.searchsorted(known, size)
-            by_itself = np.where(np.append(known, -1)[place] == size, np.append(alone_ns, 0)[place], 0)
+            by_itself = np.where(pick(known, place) == size, pick(alone_ns, place, 0), 0)
             tells = (by_itself >= _TWO_WAY_NS) & (beside > 0) & (beside >= _TWO_WAY_SHARE * took)
             factors.append(1 - (took - by_itself)[tells] / beside[tells])
         every = np.sort(np.concatenate(factors))
@@ -246,7 +247,7 @@ class _Seen:
         rows = find_blocking(trace).row
         rows = rows[call_kinds.synchronises(calls)[rows]]
         at = calls.start_ns[rows]
-        everything = np.append(np.iinfo(np.int64).min, self.reach)[np.searchsorted(self.called, at)]
+        everything = pick(self.reach, np.searchsorted(self.called, at) - 1, np.iinfo(np.int64).min)
         whole = calls.named(lambda name: "Device" in name or "Ctx" in name)[rows]
         lanes = distinct(self.lane)
         known = (whole & (len(trace.devices) == 1)) | (len(lanes) == 1)
@@ -255,10 +256,7 @@ class _Seen:
         lane_of = dict(
             zip(
                 trace.syncs.correlation[records].tolist(),
-                (
-                    trace.syncs.device[records].astype(np.int64) << 32
-                    | (trace.syncs.stream[records].astype(np.int64) & 0xFFFFFFFF)
-                ).tolist(),
+                stream_keys(trace.syncs.device[records], trace.syncs.stream[records]).tolist(),
                 strict=True,
             )
         )

@@ -8,6 +8,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step, judged_steps
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph
 from overlapscope.trace.model import Bool, Kind, Trace
@@ -47,9 +48,9 @@ def step_of_items(graph: Graph) -> I64:
     rows = np.flatnonzero(is_step(trace.annotations))
     starts, ends = trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
     call = graph.items.call
-    at = np.where(call >= 0, np.append(graph.calls.start_ns, 0)[call], -1)
+    at = pick(graph.calls.start_ns, call)
     found = np.searchsorted(starts, at, side="right") - 1
-    inside = (found >= 0) & (at < np.append(ends, 0)[found])
+    inside = (found >= 0) & (at < pick(ends, found, 0))
     return np.where(inside, found, -1)
 
 

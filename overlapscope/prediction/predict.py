@@ -18,7 +18,7 @@ from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.figures import Figures, compared_buckets, compared_percentage, figures
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.interventions._words import number_of
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Request
 from overlapscope.prediction.needs import BY_SHAPES
@@ -82,15 +82,15 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
 
     Raises UsageError for one that does not exist, or lacks what it has to be told.
     """
-    known = {one.id: one for one in all_interventions()}
     choices = []
     for text in interventions:
         name, _, argument = text.strip().partition(" ")
-        if name not in known:
+        if name not in INTERVENTIONS:
             raise UsageError(
-                f"there is no intervention {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}."
+                f"there is no intervention {name!r}{did_you_mean(name, INTERVENTIONS)}; "
+                f"there are {', '.join(INTERVENTIONS)}."
             )
-        found = known[name]
+        found = INTERVENTIONS[name]
         argument = argument.strip()
         if found.argument_required and not argument:
             raise UsageError(f"{name} has to be told its {found.argument}, as in '{name} cudaStreamSynchronize'.")
@@ -102,7 +102,7 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
 
 def in_order(choices: Iterable[Choice]) -> tuple[Choice, ...]:
     """The choices as they are applied, each once, in whatever order they were asked for."""
-    order = [one.id for one in all_interventions()]
+    order = list(INTERVENTIONS)
     return tuple(sorted({*choices}, key=lambda choice: (order.index(choice.intervention.id), choice.argument or "")))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index
 from overlapscope.reading.shapes import ITEM_BYTES, Inputs, Signature, read_inputs
 from overlapscope.trace.model import HostEvents, Trace
@@ -54,7 +55,7 @@ class Shapes:
         self._signatures = inputs.signatures
         self._op = around(self._ops, self._calls.thread, self._calls.start_ns)
         """Of each call: the innermost op around it."""
-        self.known = np.append(self._all_known(), False)[self._op]
+        self.known = pick(self._all_known(), self._op, False)
         """Of each call: whether all tensors that its op can read are known."""
         self._having = defaultdict(list)
         for number, one in enumerate(self._signatures):

@@ -16,10 +16,11 @@ from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Intervals
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.result import Unreadable
-from overlapscope.rules import find_all
+from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.model import GpuOps, Kind, Trace
 
@@ -201,7 +202,7 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
     kinds: dict[CommKind, int] = {}
     number = np.empty(len(ops), np.int64)
     columns = (said.name_id, said.group, said.ranks, said.group_size)
-    combinations = np.stack([np.append(column, -1)[row] for column in columns], axis=1).astype(np.int64)
+    combinations = np.stack([pick(column, row) for column in columns], axis=1).astype(np.int64)
     combinations = np.column_stack([combinations, np.where(row < 0, ops.name_id, -1)])
     for values, which in _distinct(combinations):
         name, group, ranks, size, kernel = values
@@ -217,8 +218,8 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
         end_ns=ops.end_ns.astype(np.int64),
         kind=number,
         step=_launched_in(trace, ops),
-        elements=np.append(said.elements_in, -1)[row].astype(np.int64),
-        sequence=np.append(said.sequence, -1)[row].astype(np.int64),
+        elements=pick(said.elements_in, row),
+        sequence=pick(said.sequence, row),
     )
 
 
@@ -276,7 +277,7 @@ def _launched_in(trace: Trace, ops: GpuOps) -> I64:
     numbers = np.array([int(step.group(1)) if step else -1 for step in found], np.int64)
     starts, ends = notes.start_ns[rows], notes.end_ns[rows]
     launched = ops.launch >= 0
-    at = np.append(trace.runtime_calls.start_ns, 0)[np.where(launched, ops.launch, -1)]
+    at = pick(trace.runtime_calls.start_ns, np.where(launched, ops.launch, -1), 0)
     step = np.searchsorted(starts, at, side="right") - 1
-    inside = launched & (step >= 0) & (at < np.append(ends, 0)[step])
-    return np.where(inside, np.append(numbers, -1)[step], -1)
+    inside = launched & (step >= 0) & (at < pick(ends, step, 0))
+    return np.where(inside, pick(numbers, step), -1)

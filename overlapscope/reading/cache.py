@@ -16,7 +16,6 @@ import time
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -25,6 +24,7 @@ from overlapscope.base.disk import read_regular
 from overlapscope.base.saved import decode
 from overlapscope.reading import cache_file, cache_folder, kineto
 from overlapscope.reading._crew import Crew
+from overlapscope.reading._processes import usable_cores
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading.cache_file import Stored
 from overlapscope.reading.cache_folder import Folder, remove
@@ -36,8 +36,9 @@ LEAST_BYTES = 16 << 20
 SETTLED_NS = 2_000_000_000
 """How long ago a file must have changed for its state to tell its content. File systems count in ticks, some of them
 whole seconds, so a change within the tick of the one before leaves no mark."""
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 4 << 20
 _BESIDES = (
+    "base/columns.py",
     "base/intervals.py",
     "base/marks.py",
     "trace/lost.py",
@@ -122,15 +123,11 @@ class Cache:
 
 
 def of_user() -> Cache | None:
-    """The cache of this user; None without xxhash, or where there is no place for it.
+    """The cache of this user; None where there is no place for it.
 
     Raises UsageError where a variable that sets it up makes no sense.
     """
     path = cache_folder.default_folder()
-    try:
-        import_module("xxhash")
-    except ImportError:
-        return None
     return None if path is None else Cache(Folder(path), cache_folder.limit_bytes())
 
 
@@ -185,9 +182,6 @@ class Opening:
             self._note()
             self._remove_outdated(self._digest)
             self._folder.sweep(self._cache.limit_bytes)
-        except ImportError:
-            # Without pyarrow nothing is written.
-            return
         except Exception as error:
             # The trace has been read; whatever ails the cache must not take it away.
             _log.debug("%s: not kept in the cache: %s: %s", self._path, type(error).__name__, error)
@@ -196,7 +190,7 @@ class Opening:
 
     @property
     def _note_name(self) -> str:
-        return f"{_hex(os.fsencode(os.path.realpath(self._path)))}.note"
+        return f"{self._state.device:x}-{self._state.inode:x}.note"
 
     def _noted(self) -> str | None:
         path = self._folder.path / self._note_name
@@ -220,7 +214,7 @@ class Opening:
     def _entry_name(self, digest: str) -> str:
         rank = kineto.rank_in_name(str(self._path))
         # What is in a Trace depends on the content, on the rank in the file's name, and on the reader.
-        return f"{self._state.size}-{digest}-{'x' if rank is None else rank}-{READER_DIGEST}.arrow"
+        return f"{self._state.size}-{digest}-{'x' if rank is None else rank}-{READER_DIGEST}.columns"
 
     def _entry(self) -> Stored | None:
         if self._digest is None:
@@ -253,23 +247,23 @@ class Opening:
                 remove(file.path)
 
     def _digest_now(self, progress: Progress) -> str:
-        from xxhash import xxh3_128
+        """Of the content as it is now: what the digests of its blocks come to, which are made on all cores."""
+        # Imported here because a file whose content a note tells is opened sooner than that takes.
+        import hashlib
+        from concurrent.futures import ThreadPoolExecutor
 
-        digest = xxh3_128()
-        done = 0
-        bar = ReadingBar(str(self._path), self._state.size, progress)
-        with bar, open(self._path, "rb", buffering=0) as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-                done += len(block)
-                bar.at(done)
-        return digest.hexdigest()
+        size = self._state.size
+        whole = hashlib.sha256()
+        with ReadingBar(str(self._path), size, progress) as bar, open(self._path, "rb", buffering=0) as file:
 
+            def digest(place: int) -> bytes:
+                return hashlib.sha256(os.pread(file.fileno(), _BLOCK_BYTES, place)).digest()
 
-def _hex(data: bytes) -> str:
-    from xxhash import xxh3_128_hexdigest
-
-    return xxh3_128_hexdigest(data)
+            with ThreadPoolExecutor(usable_cores()) as pool:
+                for number, block in enumerate(pool.map(digest, range(0, size, _BLOCK_BYTES)), 1):
+                    whole.update(block)
+                    bar.at(min(number * _BLOCK_BYTES, size))
+        return whole.hexdigest()[:32]
 
 
 def _touch(path: Path) -> None:

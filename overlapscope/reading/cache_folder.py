@@ -1,4 +1,4 @@
-"""The cache's folder: where it is, what is in it, and how large it may become.
+"""The cache's folder: where it is, what is in it, how large it may become, and whether it works.
 
 Nothing here locks. A file appears under its name whole or not at all, and its name says what is in it, so it does not
 matter which of several processes wrote it, nor whether one removes it while another reads it.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from overlapscope.base import disk, sizes
 from overlapscope.errors import UsageError
@@ -23,11 +27,12 @@ FOLDER_VARIABLE = "OVERLAPSCOPE_CACHE_DIR"
 LIMIT_VARIABLE = "OVERLAPSCOPE_CACHE_SIZE"
 LIMIT_BYTES = 5 << 30
 
-_ENTRY = re.compile(r"\d+-[0-9a-f]{32}-(?:x|\d+)-[0-9a-f]{8}\.arrow")
-_NOTE = re.compile(r"[0-9a-f]{32}\.note")
+_ENTRY = re.compile(r"\d+-[0-9a-f]{32}-(?:x|\d+)-[0-9a-f]{8}\.columns")
+_NOTE = re.compile(r"[0-9a-f]+-[0-9a-f]+\.note")
 _TEMPORARY = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<process>\d+)-\w+\.part")
 _DAY_S = 86_400
 _NOTE_DAYS = 30
+_PROBE_BYTES = 1 << 20
 _TAG = "CACHEDIR.TAG"
 _TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55
 # This file says that the folder is a cache, of overlapscope, and need not be backed up (https://bford.info/cachedir).
@@ -168,3 +173,64 @@ def _abandoned(temporary: str) -> bool:
 
 def _host() -> str:
     return f"{zlib.crc32(os.fsencode(os.uname().nodename)):08x}"
+
+
+# -- what there is to know of it ------------------------------------------------------------------
+
+
+class CacheInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes are bytes on disk."""
+
+    folder: str | None
+    entries: int | None
+    """Traces kept; None where the folder cannot be read."""
+    bytes: int | None
+    """Of all files of the cache."""
+    limit_bytes: int
+    free_bytes: int | None
+    """On the disk of the folder; None where there is no telling."""
+    problem: str | None
+    """Why nothing is kept, or nothing new; None where all is well."""
+
+
+def describe() -> CacheInfo:
+    """The state of the cache; what writing to it would come to is tried with a small file.
+
+    Raises UsageError where a variable that sets it up makes no sense.
+    """
+    path = default_folder()
+    limit = limit_bytes()
+    entries = total = free = problem = None
+    if path is None:
+        problem = f"Nothing is kept: this user has no home folder; name one in {FOLDER_VARIABLE}."
+    else:
+        existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
+        try:
+            held = Folder(path).held()
+            entries = sum(file.is_entry for file in held)
+            total = sum(file.bytes for file in held)
+        except OSError as error:
+            problem = f"Nothing is kept: the folder cannot be read ({error.strerror or error})."
+        if problem is None:
+            problem = _no_writing(existing) if limit else "Nothing is kept: the limit is 0."
+        with suppress(OSError):
+            free = shutil.disk_usage(existing).free
+    return CacheInfo(
+        folder=None if path is None else os.fsencode(path).decode("utf-8", "backslashreplace"),
+        entries=entries,
+        bytes=total,
+        limit_bytes=limit,
+        free_bytes=free,
+        problem=problem,
+    )
+
+
+def _no_writing(folder: Path) -> str | None:
+    try:
+        # Without a name, so nobody sees it and nothing is left of it.
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        return f"Nothing new is kept: {folder} cannot be written to ({error.strerror or error})."
+    return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from overlapscope.errors import UnreadableTrace
 
-_HERE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 
 
 def sample_traces() -> Path:
@@ -14,7 +14,7 @@ def sample_traces() -> Path:
 
     Raises UnreadableTrace where there are none, as in a checkout without its `traces/`.
     """
-    for directory in (_HERE / "traces", _HERE.parent / "traces"):
+    for directory in (_PACKAGE / "traces", _PACKAGE.parent / "traces"):
         if any(directory.glob("*.json*")):
             return directory
     raise UnreadableTrace("this copy of overlapscope has no sample traces; install it anew, or check out `traces/`.")

@@ -1,16 +1,162 @@
-"""Has the main thread do something between two of its instructions, as a signal would."""
+"""What comes between two instructions of the main thread: signals, and what the recorder asks of it.
+
+What ends or interrupts a program waits while the recorder is in the middle of something, and last words come first.
+
+A signal's handler is called between any two instructions of the main thread, and may raise there: KeyboardInterrupt,
+a timeout, a DataLoader that lost a worker. SIGTERM and SIGHUP, where the program has no handler, end it at once.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
-from overlapscope.recorder.termination import give_back, held, undisturbed
-
-_add_pending = ctypes.pythonapi.Py_AddPendingCall
+_add_pending, _interrupt = ctypes.pythonapi.Py_AddPendingCall, ctypes.pythonapi.PyErr_SetInterruptEx
 _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class _Hold:
+    """On the main thread, between the outermost `held` and its end."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.handlers: dict[int, Any] = {}
+        """The program's, where ours stand in for them."""
+        self.came: list[int] = []
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """In the place of a handler."""
+        if number not in self.came:
+            self.came.append(number)
+
+    def end(self) -> None:
+        for number, handler in self.handlers.items():
+            if signal.getsignal(number) == self.take:
+                signal.signal(number, handler)
+        came, self.came = self.came, []
+        self.handlers.clear()
+        for number in came:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                os.kill(os.getpid(), number)
+        # The handlers are called at the main thread's next instruction, though not within a pending call of the
+        # interpreter's: what is raised there is lost. So this is done by one, and no function may be entered any more
+        # (see `Interruption`).
+        for number in came:
+            _add_pending(_interrupt, ctypes.c_void_p(number))
+
+
+_hold = _Hold()
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Nothing that comes inside, on the main thread, has last words cut in on what they are about.
+
+    This costs next to nothing. With `undisturbed` called inside, no handler at all is called before its end.
+    """
+    if not _on_main_thread():
+        yield
+        return
+    _hold.depth += 1
+    try:
+        yield
+    finally:
+        _hold.depth -= 1
+        if not _hold.depth and (_hold.handlers or _hold.came):
+            _hold.end()
+
+
+def undisturbed() -> None:
+    """From here to the end of `held`, put off what the program's handlers of signals do. Takes under 1 ms."""
+    if _hold.depth and not _hold.handlers and _on_main_thread():
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            # Neither the system's default nor ignored. SIGURG wakes the thread (`Wake`).
+            if callable(handler) and number != signal.SIGURG:
+                _hold.handlers[number] = handler
+                signal.signal(number, _hold.take)
+
+
+class Termination:
+    """Has `last_words()` called on the main thread before SIGTERM or SIGHUP do what they do.
+
+    Only where the program has no handler of its own. Like every handler in Python it waits for the C function
+    that the main thread is in; a second signal waits for nothing.
+    """
+
+    def __init__(self, last_words: Callable[[], None]) -> None:
+        self._last_words = last_words
+
+    def watch(self) -> None:
+        """Take the signals, in this process and not in those forked from it."""
+        if _on_main_thread():
+            taken = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+            for number in taken:
+                signal.signal(number, self._on_signal)
+            if taken:
+                _at_forks()
+                _watching.append(self)
+
+    def unwatch(self) -> None:
+        """Give the signals back, unless the program has taken them meanwhile."""
+        if self in _watching and _on_main_thread():
+            _watching.remove(self)
+            for number in _ENDING:
+                give_back(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if _hold.depth:
+            _hold.take(number, frame)
+            return
+        self.unwatch()
+        try:
+            self._last_words()
+        finally:
+            os.kill(os.getpid(), number)
+
+
+def give_back(number: int, handler: Callable[..., Any]) -> None:
+    """Let the system handle a signal again where this is its handler, on the main thread."""
+    if signal.getsignal(number) == handler:
+        signal.signal(number, signal.SIG_DFL)
+    elif _hold.handlers.get(number) == handler:
+        _hold.handlers[number] = signal.SIG_DFL
+
+
+_watching: list[Termination] = []
+_forking = threading.local()
+
+
+@functools.cache
+def _at_forks() -> None:
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_forked)
+
+
+def _block() -> None:
+    # In a child the signals must not come before they have been given back there: they would be lost.
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _forked() -> None:
+    for one in tuple(_watching):
+        one.unwatch()
+    _unblock()
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 class Interruption:
@@ -54,7 +200,7 @@ class Wake:
 
     def start(self) -> None:
         """Take the signal. On another thread than the main one it does nothing."""
-        main = threading.current_thread() is threading.main_thread()
+        main = _on_main_thread()
         if main and hasattr(signal, "SIGURG") and signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
             signal.signal(signal.SIGURG, _nothing)
 
@@ -65,7 +211,7 @@ class Wake:
 
     def stop(self) -> None:
         """Give the signal back, unless the program has taken it meanwhile."""
-        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGURG"):
+        if _on_main_thread() and hasattr(signal, "SIGURG"):
             give_back(signal.SIGURG, _nothing)
 
 

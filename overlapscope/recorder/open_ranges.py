@@ -11,16 +11,33 @@ import weakref
 from typing import Any
 
 
-def open_ranges() -> list[weakref.ref[Any]]:
-    """Every `record_function` that was entered and still exists, so with the open ones some that were left.
+class OpenRanges:
+    """Those that were open when they were last looked for, as long as they exist."""
 
-    torch keeps no list of them, and to wrap its methods would be in TorchScript's way. Takes 50 ms for 300,000
-    objects.
-    """
-    from torch.autograd.profiler import record_function
+    def __init__(self) -> None:
+        self._ranges: list[weakref.ref[Any]] = []
 
-    return [
-        weakref.ref(found)
-        for found in gc.get_objects()
-        if issubclass(type(found), record_function) and found.record is not None
-    ]
+    def look(self) -> None:
+        """Look for every `record_function` that was entered and still exists, so with the open ones some that were left.
+
+        torch keeps no list of them, and to wrap its methods would be in TorchScript's way. Takes 50 ms for 300,000
+        objects.
+        """
+        from torch.autograd.profiler import record_function
+
+        self._ranges = [
+            weakref.ref(range)
+            for range in gc.get_objects()
+            if issubclass(type(range), record_function) and range.record is not None
+        ]
+
+    @property
+    def are_left(self) -> bool:
+        """Whether none of them is open any more."""
+        return all(range() is None for range in self._ranges)
+
+    def look_whether_new(self) -> bool:
+        """`look`; whether none that is open now was so before."""
+        before = {range() for range in self._ranges}
+        self.look()
+        return all(range() not in before for range in self._ranges)

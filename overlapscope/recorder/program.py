@@ -13,13 +13,12 @@ from typing import Any
 
 from overlapscope.errors import OverlapscopeError
 from overlapscope.recorder import devices, trace_file
-from overlapscope.recorder._torch_import import when_torch_is_imported
-from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.own_profiler import unpack
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.session import Session
-from overlapscope.recorder.termination import held
+from overlapscope.recorder.torch_import import when_torch_is_imported
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
 

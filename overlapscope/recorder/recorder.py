@@ -6,23 +6,20 @@ calls in here, and nothing twice at once.
 
 from __future__ import annotations
 
-import time
-import weakref
+import enum
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from overlapscope.errors import RecordingFailed
-from overlapscope.recorder.memory_guard import MemoryGuard
-from overlapscope.recorder.open_ranges import open_ranges
+from overlapscope.recorder.open_ranges import OpenRanges
 from overlapscope.recorder.plain_steps import StepTimer
 from overlapscope.recorder.schedule import Schedule, Window
-from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
-from overlapscope.recorder.slow_steps import SlowSteps
-from overlapscope.recorder.step_times import StepTimes
-from overlapscope.recorder.takes import Stage, StepAnnotation, Take
+from overlapscope.recorder.session import Options, Session, profiler_running
+from overlapscope.recorder.step_times import SlowSteps, StepTimes
+from overlapscope.recorder.takes import Take
 from overlapscope.recorder.trace_files import TraceFiles
 
 if TYPE_CHECKING:
@@ -31,6 +28,19 @@ if TYPE_CHECKING:
 _NO_STACKS = (
     "There are no stacks, which are not recorded while steps are waited for; --wait 0 records them from the start."
 )
+
+
+class Stage(enum.Enum):
+    """Where a recorder is in its schedule. They follow in this order, though some may be left out."""
+
+    PUT_OFF = "put off"
+    REHEARSAL = "rehearsal"
+    BETWEEN = "between"
+    """Nothing is recorded: the program settles, steps are timed, and a window will open."""
+    RECORDING = "recording"
+    BEHIND = "behind"
+    """The trace is written, and steps are timed."""
+    DONE = "done"
 
 
 class Recorder:
@@ -75,10 +85,7 @@ class Recorder:
         self._rehearsal: Take | None = None
         """None once the recording counts."""
         self._recording: Take | None = None
-        self._guard: MemoryGuard | None = None
-        """The running session's."""
-        self._ranges: list[weakref.ref[Any]] = []
-        """Ranges that were open when they were last looked for."""
+        self._ranges = OpenRanges()
         self._timer = StepTimer(schedule.plain_steps)
         """Of steps before the recording, and then of those behind it."""
         self._before: TimedSteps | None = None
@@ -90,9 +97,6 @@ class Recorder:
         """What is in the files of earlier windows."""
         self._steps = 0
         """Finished steps."""
-        self._annotation = StepAnnotation()
-        self._mark_ns = 0
-        """When the last step ended."""
         self._notes: list[str] = []
         self._failures: list[str] = []
         self.why_worthless: Callable[[Session], str | None] | None = None
@@ -156,13 +160,13 @@ class Recorder:
             self._stage = Stage.PUT_OFF
         else:
             self._start_first()
-            self._open_annotation()
+            self._begin_step()
 
     def start_now(self) -> None:
         """Start what was put off."""
         if self.put_off:
             self._or_fail(self._start_first)
-            self._open_annotation()
+            self._begin_step()
 
     def open(self) -> bool:
         """Open a window here, in the middle of a step. False where that cannot be now."""
@@ -178,21 +182,19 @@ class Recorder:
 
     def step(self) -> None:
         """Mark the end of a step, and do what is due then."""
-        self._annotation.close()
-        now = time.perf_counter_ns()
         self._steps += 1
+        if self._running is not None:
+            self._running.end_step(self._steps)
         match self._stage:
             case Stage.PUT_OFF:
                 self._or_fail(self._start_first)
             case Stage.REHEARSAL:
-                self._step_of(self._rehearsal, now)
                 self._step_in_rehearsal()
             case Stage.BETWEEN:
                 self._timer.step(self._steps)
                 if self._recording_is_due():
                     self._or_fail(self._open_recording)
             case Stage.RECORDING:
-                self._step_of(self._recording, now)
                 self._step_in_recording()
             case Stage.BEHIND:
                 if profiler_running():
@@ -204,8 +206,7 @@ class Recorder:
                         self._stage = Stage.DONE
             case Stage.DONE:
                 pass
-        self._mark_ns = time.perf_counter_ns()
-        self._open_annotation()
+        self._begin_step()
 
     def finish(self) -> None:
         """Stop, write what is not written, and add to the trace what was timed behind it."""
@@ -240,8 +241,8 @@ class Recorder:
             self._forget()
 
     def _forget(self) -> None:
-        if self._guard is not None:
-            self._guard.stop()
+        if self._running is not None:
+            self._running.forget()
         self._rehearsal = self._recording = None
         self._timer.restart()
         self._stage = Stage.DONE
@@ -249,19 +250,11 @@ class Recorder:
     def make_room(self) -> None:
         """End what is being recorded where its events take too much memory."""
         take = self._running
-        exceeded_bytes = None if take is None or self._guard is None else self._guard.exceeded_bytes
-        if take is None or exceeded_bytes is None:
+        if take is None or not take.takes_too_much(self._steps):
             return
-        where = f", in step {self._steps}" if self._steps else ""
-        stacks = take.session is not None and take.session.stacks
-        least = " With stacks an eighth of that is the limit." if stacks else ""
-        take.notes.append(
-            f"Recording ended early{where}: its events had taken up to {exceeded_bytes / 1e9:.2f} GB of memory "
-            f"(--max-size).{least}"
-        )
         if self._stage is Stage.REHEARSAL:
             with self._timer.pausing(self._steps):
-                self._ranges = open_ranges()
+                self._ranges.look()
                 self._stop()
                 self._write(take)
             self._stage = Stage.BETWEEN
@@ -289,9 +282,9 @@ class Recorder:
         assert take is not None
         if not take.window.over(self._steps):
             if take.window.over(self._steps + 1):
-                self._ranges = open_ranges()
+                self._ranges.look()
             self.make_room()
-        elif self._ranges_close_with_the_step():
+        elif self._ranges.look_whether_new() and (self._steps > 1 or self._ranges.are_left):
             with self._timer.pausing(self._steps):
                 self._stop()
             self._stage = Stage.BETWEEN
@@ -313,7 +306,7 @@ class Recorder:
 
     def _undisturbed(self) -> bool:
         """Whether the profiler can start: no range of the last session is open, and no other profiler runs."""
-        return all(one() is None for one in self._ranges) and not profiler_running()
+        return self._ranges.are_left and not profiler_running()
 
     def _open_recording(self) -> None:
         # The session waits for the devices as well, but only when the profiler looks on.
@@ -330,21 +323,13 @@ class Recorder:
         if self._counting is take:
             self._rehearsal = None
         if self._slow is not None and self._steps > take.window.judged:
-            self._judge(self._slow, take)
+            slow = self._slow.judge(self._steps - 1, take.judged_ns[-1])
+            if slow is not None:
+                take.keep(self._steps - 1, slow)
         if take.window.over(self._steps):
             self._end_recording()
         else:
             self.make_room()
-
-    def _judge(self, slow: SlowSteps, take: Take) -> None:
-        """Keep a window whose last step was slow; that step is all there is to judge."""
-        step = self._steps - 1
-        sentence = slow.judge(step, take.judged_ns[-1])
-        if sentence is not None:
-            take.wanted = True
-            take.window = Window(take.window.first, step, self._steps)
-            take.notes.append(sentence)
-            del take.judged_ns[:-1]
 
     def _end_recording(self) -> None:
         take = self._recording
@@ -352,7 +337,7 @@ class Recorder:
         again = not take.wanted or len(self._done) + 1 < self._schedule.repeat
         with self._timer.pausing(self._steps):
             if again:
-                self._ranges = open_ranges()
+                self._ranges.look()
             self._end()
         if self._failures:
             self._stage = Stage.DONE
@@ -416,18 +401,6 @@ class Recorder:
                 dropped.session = None
         self._rehearsal = self._recording = None
 
-    # -- steps ----------------------------------------------------------------------------------------
-
-    def _step_of(self, take: Take | None, now: int) -> None:
-        if take is not None and self._steps > take.window.judged:
-            take.judged_ns.append(now - self._mark_ns)
-
-    def _ranges_close_with_the_step(self) -> bool:
-        """Whether none that is open was so a step ago; after one step, whether none is open."""
-        before = {one() for one in self._ranges}
-        self._ranges = open_ranges()
-        return all(self._steps > 1 and one() not in before for one in self._ranges)
-
     # -- the session ----------------------------------------------------------------------------------
 
     @property
@@ -440,15 +413,17 @@ class Recorder:
     def _start_session(self, window: Window, stage: Stage) -> Take:
         waits = stage is Stage.REHEARSAL and self._schedule.wait > 0
         options = replace(self._options, stacks=self._options.stacks and not waits)
-        try:
-            session = Session(options)
-        except Exception as error:
-            raise RecordingFailed(f"torch.profiler does not start: {_first_line(error)}") from error
-        self._guard = MemoryGuard(self._max_size_bytes, self._on_too_much, stacks=options.stacks)
+        take = Take(
+            window,
+            options,
+            max_size_bytes=self._max_size_bytes,
+            on_too_much=self._on_too_much,
+            wanted=self._slow is None,
+        )
+        if options != self._options:
+            take.notes.append(_NO_STACKS)
         self._stage = stage
-        self._mark_ns = time.perf_counter_ns()
-        notes = [] if options == self._options else [_NO_STACKS]
-        return Take(window, session, notes=notes, wanted=self._slow is None)
+        return take
 
     def _or_fail(self, start: Callable[[], None]) -> None:
         """`start`, in the middle of the program. Where that fails, what there is already is written."""
@@ -467,21 +442,15 @@ class Recorder:
     def _stop(self) -> None:
         """Stop the session, if one runs. A step under way stays open in its trace."""
         take = self._running
-        if take is None or take.session is None or self._guard is None:
+        if take is None:
             return
-        from overlapscope.trace.model import PlainSteps, TimedSteps
+        from overlapscope.trace.model import TimedSteps
 
-        self._guard.stop()
         before = self._before if take is self._recording and self._before is not None else TimedSteps()
-        metadata = Metadata(take.window.warm_up_steps(self._steps), PlainSteps(before=before))
         try:
-            take.session.stop(metadata, unfinished=self._annotation.name)
-            take.notes += filter(None, [take.session.what_others_did])
-        except Exception as error:
-            take.session = None
-            self._fail(f"the profiler cannot be stopped, and there is no trace: {_first_line(error)}")
-        finally:
-            self._annotation.close()
+            take.stop(self._steps, before)
+        except RecordingFailed as failure:
+            self._fail(str(failure))
 
     def _write(self, take: Take) -> None:
         session, take.session = take.session, None
@@ -495,10 +464,6 @@ class Recorder:
     def _fail(self, sentence: str) -> None:
         self._failures.append(sentence)
 
-    def _open_annotation(self) -> None:
+    def _begin_step(self) -> None:
         if self._running is not None:
-            self._annotation.open(self._steps)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+            self._running.begin_step(self._steps)

@@ -20,9 +20,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.recorder import cupti, current, devices
-from overlapscope.recorder._torch import require_torch
-from overlapscope.recorder.capture_range import CaptureRange
-from overlapscope.recorder.clock import Clock
 from overlapscope.recorder.destination import (
     Destination,
     Rank,
@@ -32,14 +29,15 @@ from overlapscope.recorder.destination import (
     window_path,
 )
 from overlapscope.recorder.ignored_profilers import IgnoredProfilers
-from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.main_thread import Interruption, Termination, held
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.own_profiler import OwnProfiler
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
 from overlapscope.recorder.step_times import StepTimes
-from overlapscope.recorder.termination import Termination, held
+from overlapscope.recorder.torch_import import require_torch
+from overlapscope.recorder.triggers import CaptureRange, Clock
 
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker

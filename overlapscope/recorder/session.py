@@ -17,7 +17,7 @@ from overlapscope.base.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.errors import UsageError
 from overlapscope.recorder import all_threads, devices, trace_file
 from overlapscope.recorder.cupti import detached
-from overlapscope.recorder.termination import undisturbed
+from overlapscope.recorder.main_thread import undisturbed
 from overlapscope.recorder.trace_file import Written
 from overlapscope.version import __version__
 

@@ -1,63 +1,123 @@
-"""What a recorder is about: the stages of its schedule, the runs of the profiler, and the marks of steps in them."""
+"""One run of the profiler, and the marks of steps in it."""
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from overlapscope.errors import RecordingFailed
+from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.schedule import Window
-from overlapscope.recorder.session import Session
+from overlapscope.recorder.session import Metadata, Options, Session
+
+if TYPE_CHECKING:
+    from overlapscope.trace.model import TimedSteps
 
 _STEP = "ProfilerStep#"
 """How torch.profiler names a step, and what every reader looks for."""
 
 
-class Stage(enum.Enum):
-    """Where a recorder is in its schedule. They follow in this order, though some may be left out."""
-
-    PUT_OFF = "put off"
-    REHEARSAL = "rehearsal"
-    BETWEEN = "between"
-    """Nothing is recorded: the program settles, steps are timed, and a window will open."""
-    RECORDING = "recording"
-    BEHIND = "behind"
-    """The trace is written, and steps are timed."""
-    DONE = "done"
-
-
-@dataclass(slots=True)
 class Take:
-    """One run of the profiler, the rehearsal or the recording."""
+    """A rehearsal or a recording, running from the constructor to `stop`."""
 
-    window: Window
-    session: Session | None
-    """None once it is written, or where it could not be stopped."""
-    judged_ns: list[int] = field(default_factory=list)
-    """The lengths of its judged steps, by the host's clock."""
-    notes: list[str] = field(default_factory=list)
-    wanted: bool = True
-    """Whether it is to be kept."""
+    def __init__(
+        self,
+        window: Window,
+        options: Options,
+        *,
+        max_size_bytes: int,
+        on_too_much: Callable[[], None],
+        wanted: bool = True,
+    ) -> None:
+        """`on_too_much` is as of `MemoryGuard`. Raises RecordingFailed where the profiler does not start."""
+        self.window = window
+        self.wanted = wanted
+        """Whether it is to be kept."""
+        self.judged_ns: list[int] = []
+        """The lengths of its judged steps, by the host's clock."""
+        self.notes: list[str] = []
+        self.session: Session | None
+        """None once it is written, or where it could not be stopped."""
+        try:
+            self.session = Session(options)
+        except Exception as error:
+            raise RecordingFailed(f"torch.profiler does not start: {_first_line(error)}") from error
+        self._guard = MemoryGuard(max_size_bytes, on_too_much, stacks=options.stacks)
+        self._begun_ns = time.perf_counter_ns()
+        """When the present step began."""
+        self._annotation: Any = None
+        """The open `record_function` of the present step."""
 
+    def takes_too_much(self, finished: int) -> bool:
+        """Whether its events take too much memory, which is noted then."""
+        exceeded_bytes = self._guard.exceeded_bytes
+        if exceeded_bytes is None:
+            return False
+        where = f", in step {finished}" if finished else ""
+        least = (
+            " With stacks an eighth of that is the limit." if self.session is not None and self.session.stacks else ""
+        )
+        self.notes.append(
+            f"Recording ended early{where}: its events had taken up to {exceeded_bytes / 1e9:.2f} GB of memory "
+            f"(--max-size).{least}"
+        )
+        return True
 
-class StepAnnotation:
-    """The open `record_function` of the present step, if there is one."""
+    def keep(self, step: int, because: str) -> None:
+        """It is wanted for its last step, which is all there is to judge."""
+        self.wanted = True
+        self.window = Window(self.window.first, step, step + 1)
+        self.notes.append(because)
+        del self.judged_ns[:-1]
 
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self._range: Any = None
-
-    def open(self, step: int) -> None:
-        """Enter it, unless one is open."""
-        if self._range is None:
+    def begin_step(self, step: int) -> None:
+        """The program goes on, in that step."""
+        self._begun_ns = time.perf_counter_ns()
+        if self._annotation is None:
             from torch.profiler import record_function
 
-            self.name = f"{_STEP}{step}"
-            self._range = record_function(self.name)
-            self._range.__enter__()
+            self._annotation = record_function(f"{_STEP}{step}")
+            self._annotation.__enter__()
 
-    def close(self) -> None:
-        """Leave it."""
-        left, self._range, self.name = self._range, None, None
+    def end_step(self, finished: int) -> None:
+        """A step ended; so many are finished."""
+        self._close_annotation()
+        if finished > self.window.judged:
+            self.judged_ns.append(time.perf_counter_ns() - self._begun_ns)
+
+    def forget(self) -> None:
+        """It is of no more use, and its session runs on."""
+        self._guard.stop()
+
+    def stop(self, finished: int, before: TimedSteps) -> None:
+        """Stop it, once. A step under way stays open in its trace; `before` are the plain steps before it.
+
+        Raises RecordingFailed where that cannot be, and there is nothing to write then.
+        """
+        if self.session is None:
+            return
+        from overlapscope.trace.model import PlainSteps
+
+        self._guard.stop()
+        unfinished = None if self._annotation is None else self._annotation.name
+        try:
+            metadata = Metadata(self.window.warm_up_steps(finished), PlainSteps(before=before))
+            self.session.stop(metadata, unfinished=unfinished)
+            self.notes += filter(None, [self.session.what_others_did])
+        except Exception as error:
+            self.session = None
+            raise RecordingFailed(
+                f"the profiler cannot be stopped, and there is no trace: {_first_line(error)}"
+            ) from error
+        finally:
+            self._close_annotation()
+
+    def _close_annotation(self) -> None:
+        left, self._annotation = self._annotation, None
         if left is not None:
             left.__exit__(None, None, None)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -16,7 +16,7 @@ from typing import IO, Self
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import claims
-from overlapscope.recorder.termination import undisturbed
+from overlapscope.recorder.main_thread import undisturbed
 
 _GZIP_LEVEL = 6
 _COPIED_AT_ONCE = 1 << 20

@@ -11,10 +11,11 @@ from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.difference import Diff
 from overlapscope.prediction.result import WhatIf
 from overlapscope.ranks.result import RanksReport
+from overlapscope.render import terminal
+from overlapscope.report.document import document
 from overlapscope.report.model import Report
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
-from overlapscope.views import terminal
 from overlapscope.views.check import text as check_text
 from overlapscope.views.diff import text as diff_text
 from overlapscope.views.ranks import text as ranks_text
@@ -56,7 +57,7 @@ def _(result: Report) -> tuple[str, str]:
     sections = list(page.sections())
     several = f"{plural(len(result.traces), 'trace')}, {plural(len(result.findings), 'finding')}"
     verdict = judge(sections[0]).text if len(sections) == 1 else several
-    return verdict, terminal.render(page, width=WIDTH)
+    return verdict, terminal.render(document(page), width=WIDTH)
 
 
 @_said.register

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from overlapscope.analysis.results import Device, copies_matter, efficiency_shown, hidden_copy_shown, missing_ns
 from overlapscope.base.words import NOTHING, bare_shares, percent, share
+from overlapscope.documents.model import Card
 from overlapscope.report.page import Section
 from overlapscope.report.verdict import WORTH_SAYING
 from overlapscope.views.charts.causes import Subject, by_cause
@@ -14,17 +15,6 @@ _MISSING = "The host waited for GPU ops that were not recorded: nobody can say w
 
 MOST_CAUSES = 4
 """Of a bucket, in one line; its page has all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """One figure."""
-
-    name: str
-    value: str
-    beside: str
-    """What share it is, or of what; empty for a figure that stands alone."""
-    meaning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +41,7 @@ def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
     return tuple(found)
 
 
-def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
+def headlines(section: Section, device: Device) -> tuple[Card, ...]:
     """The figures of a device, the most telling first."""
     unit, buckets = section.unit, device.buckets
     idle_ns, missing = buckets.idle_ns - missing_ns(device), missing_ns(device)
@@ -61,45 +51,45 @@ def headlines(section: Section, device: Device) -> tuple[Headline, ...]:
         return f"{share(ns, device.span_ns)} of the span"
 
     return (
-        Headline(
+        Card(
             "efficiency",
             percent(efficiency_shown(device)),
             _overlapped(section, device),
             "How much of the overlap that was possible happened. 0: kernels and copies ran one at a time; 100: no "
             "order of the same work would hide more.",
         ),
-        Headline(
+        Card(
             "hidden copy",
             percent(hidden_copy_shown(device)),
             _copied(section, device),
             "How much of the time in which data moved between host and device a kernel ran beside it.",
         ),
-        Headline(
+        Card(
             "exposed copy",
             unit.text(buckets.exposed_copy_ns),
             of_span(buckets.exposed_copy_ns),
             "A copy ran, and no kernel beside it: the GPU only moved data.",
         ),
-        Headline(
+        Card(
             "exposed comm",
             unit.text(buckets.exposed_comm_ns),
             of_span(buckets.exposed_comm_ns) if device.engines.comm_ns else "no communication",
             "A collective (NCCL and the like) ran, and no other kernel beside it.",
         ),
-        Headline(
+        Card(
             "idle",
             unit.text(idle_ns),
             of_span(idle_ns),
             "Nothing ran on the GPU at all.",
         ),
-        *([Headline("missing ops", unit.text(missing), of_span(missing), _MISSING)] if missing else []),
-        Headline(
+        *([Card("missing ops", unit.text(missing), of_span(missing), _MISSING)] if missing else []),
+        Card(
             "stall cost",
             unit.text(stall_ns),
             f"{share(stall_ns, idle_ns)} of idle" if stall_ns else "no call cost idle time",
             "Idle time because the host sat in a blocking call and could launch nothing. It is a part of idle.",
         ),
-        Headline(
+        Card(
             "span",
             unit.text(device.span_ns),
             f"compute {share(buckets.compute_ns, device.span_ns)}" if device.span_ns else NOTHING,

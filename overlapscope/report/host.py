@@ -6,8 +6,9 @@ from statistics import median_low
 
 from overlapscope.analysis.results import HostUse
 from overlapscope.base.words import clean, plural, share, unit_for
+from overlapscope.documents.table import Column, Table, rows, words
 from overlapscope.report.page import Section
-from overlapscope.report.tables import NAME_LIMIT, Column, Table, text
+from overlapscope.report.tables import NAME_LIMIT
 
 FEW = 8
 _LOADER = {
@@ -40,7 +41,7 @@ def host_tables(section: Section) -> list[Table]:
     unit = unit_for(max(step.span_ns for step in host.steps))
     total = sum(step.span_ns for step in host.steps)
     steps = host.steps if verbose else host.steps[:FEW]
-    rows = tuple(
+    spans = rows(
         (clean(step.name, NAME_LIMIT), *map(unit.number, (step.span_ns, step.loading_ns, step.ops_ns, step.rest_ns)))
         for step in steps
     )
@@ -49,20 +50,23 @@ def host_tables(section: Section) -> list[Table]:
     threads = host.threads if verbose else host.threads[:FEW]
     return [
         Table(
-            "Steps on the host", (text("step", flexible=True), *map(Column, columns)), rows, _left(host.steps, steps)
+            "Steps on the host",
+            (words("step", flexible=True, heads=True), *map(Column, columns)),
+            spans,
+            _left(host.steps, steps),
         ),
         Table(
             "Ops on the host",
-            (text("outermost op", flexible=True), Column("count"), Column(unit.name), Column("share")),
-            tuple(
+            (words("outermost op", flexible=True, heads=True), Column("count"), Column(unit.name), Column("share")),
+            rows(
                 (clean(o.op, NAME_LIMIT), f"{o.count:,}", unit.number(o.time_ns), share(o.time_ns, total)) for o in ops
             ),
             _left(host.ops, ops),
         ),
         Table(
             "Threads",
-            (text("thread"), Column(f"in ops {unit.name}"), Column("share")),
-            tuple(
+            (words("thread", heads=True), Column(f"in ops {unit.name}"), Column("share")),
+            rows(
                 (
                     f"{t.thread}{', which marks the steps' if t.steps and host.by_steps else ''}",
                     unit.number(t.busy_ns),

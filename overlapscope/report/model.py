@@ -18,7 +18,7 @@ from overlapscope.base.saved import decode
 from overlapscope.base.shown import Shown
 from overlapscope.errors import UsageError
 from overlapscope.prediction.program import Program, find_program, summary
-from overlapscope.rules import find_all
+from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 from overlapscope.version import __version__
 

@@ -6,58 +6,13 @@ and in upper or lower case for all else. Colour only repeats what the characters
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from overlapscope.analysis.strip import Lane, Strip
 from overlapscope.base.words import Unit, clean, plural
+from overlapscope.documents.strip import LABEL_WIDTH, UNICODE, Drawing, Glyphs, Line
 from overlapscope.trace.model import Kind
 
-LABEL_WIDTH = 14
-"""Columns to the left of the drawing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """The characters of a drawing."""
-
-    compute: str
-    """From little to full."""
-    level: str
-    """From little to full, for the two lines of totals."""
-    empty: str
-    rule: str
-
-
-UNICODE = Glyphs(compute="░▒▓█", level="▁▂▃▄▅▆▇█", empty="·", rule="─")
-ASCII = Glyphs(compute="-+=#", level=".:-=+*#", empty=".", rule="-")
 LETTERS = {Kind.COMM: "n", Kind.H2D: "h", Kind.D2H: "d", Kind.OTHER: "o"}
 LEGEND = {Kind.COMM: "comm", Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.OTHER: "other"}
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A label and its characters, each with the kind it stands for (None for none)."""
-
-    label: str
-    text: str
-    kinds: tuple[Kind | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A strip as text."""
-
-    title: str
-    lanes: tuple[Line, ...]
-    totals: tuple[Line, ...]
-    """Where exposed copies and idle time are, all streams together."""
-    scale: str
-    legend: str
-
-    def plain(self) -> list[str]:
-        """All lines without colour, the title left out."""
-        lines = [f"{line.label:<{LABEL_WIDTH}}{line.text}" for line in (*self.lanes, *self.totals)]
-        return [*lines, self.scale, f"{'':<{LABEL_WIDTH}}{self.legend}"]
 
 
 def draw(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE) -> Drawing:

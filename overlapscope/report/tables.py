@@ -1,10 +1,9 @@
-"""The tables of a report as text cells, for any view to lay out."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -32,6 +31,7 @@ from overlapscope.base.words import (
     size,
     unit_for,
 )
+from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
 from overlapscope.report.page import Page, Section
 from overlapscope.report.plain import unit as plain_unit
 from overlapscope.rules.finding import Finding
@@ -46,43 +46,8 @@ NAME_LIMIT = 200
 N = TypeVar("N", int, float)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column's title and how it is set."""
-
-    title: str
-    number: bool = True
-    flexible: bool = False
-    """Free text that gives way where there is not enough room."""
-    prose: bool = False
-    """Sentences, which are wrapped; any other text is cut in its middle."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text."""
-
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-    total: bool = False
-    """The last row is what the others add up to."""
-
-
+_STATUS: dict[str, Tone] = {"ok": "good", "warn": "fair", "fail": "poor"}
 _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
-
-
-def text(title: str, *, flexible: bool = False) -> Column:
-    """A column of words."""
-    return Column(title, number=False, flexible=flexible)
-
-
-def without(table: Table, title: str) -> Table:
-    """The table without the column of that title, where it has one."""
-    left = [number for number, column in enumerate(table.columns) if column.title != title]
-    columns = tuple(table.columns[number] for number in left)
-    return replace(table, columns=columns, rows=tuple(tuple(row[number] for number in left) for row in table.rows))
 
 
 def summary(page: Page) -> Table:
@@ -91,7 +56,7 @@ def summary(page: Page) -> Table:
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
     ranked = any(section.trace.rank is not None for section in sections)
     by_device = any(len(trace.devices) > 1 or trace.rank is None for trace in page.report.traces)
-    rows = []
+    lines = []
     for section in sections:
         device, trace = section.device, section.trace
         # All are traces: the ending says nothing, and without it the names fit.
@@ -104,12 +69,12 @@ def summary(page: Page) -> Table:
             b = device.buckets
             row += [unit.number(device.span_ns), bare_percent(efficiency_shown(device))]
             row += [unit.number(ns) for ns in (b.exposed_copy_ns, b.exposed_comm_ns, b.idle_ns - missing_ns(device))]
-        rows.append((*row, trace.trust.verdict))
-    columns = [text("trace", flexible=True)]
+        lines.append((*row, trace.trust.verdict))
+    columns = [words("trace", flexible=True, heads=True)]
     columns += [Column("rank")] if ranked else []
     columns += [Column("device")] if by_device else []
     columns += map(Column, (f"span {unit.name}", "eff. %", "exp. copy", "exp. comm", "idle"))
-    return Table("Traces", (*columns, text("trust")), tuple(rows))
+    return Table("Traces", (*columns, words("trust")), rows(lines))
 
 
 def source_name(page: Page, trace: TraceResult) -> str:
@@ -123,9 +88,9 @@ def buckets(section: Section, device: Device) -> Table:
     """The partition of the window."""
     unit, parts = section.unit, partition(device)
     shares = bare_shares(list(parts.values()), device.span_ns)
-    rows = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True)]
-    rows.append(("span", unit.number(device.span_ns), "100"))
-    return Table("Where the time goes", (text(""), Column(unit.name), Column("%")), tuple(rows))
+    lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True)]
+    lines.append(("span", unit.number(device.span_ns), "100"))
+    return Table("Where the time goes", (words("", heads=True), Column(unit.name), Column("%")), rows(lines))
 
 
 def plain_step(section: Section, device: Device) -> Table:
@@ -133,17 +98,18 @@ def plain_step(section: Section, device: Device) -> Table:
     estimated one only with `verbose`."""
     plain = device.plain
     if plain is None or plain.buckets is None or not (plain.program or section.page.verbose):
-        return Table("A plain step", (), ())
+        return Table("A plain step", ())
     of = plain_unit(plain)
     parts = plain.buckets.named()
     causes = {"exposed copy": plain.exposed_copy_by_cause, "idle": plain.idle_by_cause}
-    rows = []
+    lines = []
     for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), plain.step_ns), strict=True):
-        rows.append((name, of.number(ns), part))
+        lines.append((name, of.number(ns), part))
         most = sorted(causes.get(name, {}).items(), key=lambda one: -one[1])
-        rows += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
-    rows.append(("step", of.number(plain.step_ns), "100"))
-    return Table("A plain step", (text("a plain step"), Column(of.name), Column("%")), tuple(rows), total=True)
+        lines += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
+    lines.append(("step", of.number(plain.step_ns), "100"))
+    columns = (words("a plain step", heads=True), Column(of.name), Column("%"))
+    return Table("A plain step", columns, rows(lines), total=True)
 
 
 def figures(section: Section, device: Device) -> Table:
@@ -151,7 +117,7 @@ def figures(section: Section, device: Device) -> Table:
     unit, overlap, engines = section.unit, device.overlap, device.engines
     lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
     both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
-    rows = (
+    lines = (
         ("efficiency", percent(efficiency_shown(device))),
         ("hidden copy", percent(hidden_copy_shown(device))),
         ("comm under compute", percent(overlap.comm_compute_pct)),
@@ -160,13 +126,13 @@ def figures(section: Section, device: Device) -> Table:
         # The lead-in lies before any step or range.
         *([("lead-in", lead_in)] if section.page.scope == "window" else []),
     )
-    return Table("Overlap", (text(""), Column("")), rows)
+    return Table("Overlap", (words("", heads=True), Column("")), rows(lines))
 
 
 def copies(section: Section, device: Device) -> Table:
     """Copies, grouped."""
     unit = section.unit
-    rows = tuple(
+    lines = (
         (
             group.direction,
             f"{group.source_kind} to {group.target_kind}",
@@ -179,8 +145,8 @@ def copies(section: Section, device: Device) -> Table:
         )
         for group in device.copies
     )
-    columns = (text("copies"), text("memory"), *map(Column, ("stream", "count", "size", "GB/s")))
-    return Table("Copies", (*columns, Column(f"time {unit.name}"), Column(f"exposed {unit.name}")), rows)
+    columns = (words("copies", heads=True), words("memory"), *map(Column, ("stream", "count", "size", "GB/s")))
+    return Table("Copies", (*columns, Column(f"time {unit.name}"), Column(f"exposed {unit.name}")), rows(lines))
 
 
 def causes(section: Section, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
@@ -188,8 +154,8 @@ def causes(section: Section, title: str, by_cause: dict[str, int], whole_ns: int
     unit = section.unit
     shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
     found = sorted(((ns, cause) for cause, ns in by_cause.items() if ns), key=lambda item: (-item[0], item[1]))
-    rows = tuple((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in found)
-    return Table(title, (text(title.lower()), Column(unit.name), Column("%")), rows)
+    lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in found)
+    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines))
 
 
 def stalls(section: Section, device: Device) -> Table:
@@ -199,13 +165,12 @@ def stalls(section: Section, device: Device) -> Table:
     kept = shown if verbose else shown[:FEW]
     hidden = len(device.host_stalls) - len(kept)
     place = any(stall.where for stall in kept)
-    columns = [text("host stall", flexible=True), text("in", flexible=True), *map(Column, ("count",))]
+    columns = [words("host stall", flexible=True, heads=True), words("in", flexible=True), Column("count")]
     columns += [Column(f"waits {unit.name}"), Column(f"idle {unit.name}")]
     if place:
-        columns.append(text("where", flexible=True))
-    rows = tuple(_stall(stall, unit, place) for stall in kept)
-    note = f"{plural(hidden, 'more group')} of calls that cost less: see --verbose." if hidden and rows else ""
-    return Table("Host stalls", tuple(columns), rows, note)
+        columns.append(words("where", flexible=True))
+    note = f"{plural(hidden, 'more group')} of calls that cost less: see --verbose." if hidden and kept else ""
+    return Table("Host stalls", tuple(columns), rows(_stall(stall, unit, place) for stall in kept), note)
 
 
 def _stall(stall: HostStall, unit: Unit, place: bool) -> tuple[str, ...]:
@@ -223,7 +188,7 @@ def steps(section: Section, device: Device) -> Table:
     """All steps in one row."""
     unit, periods = section.unit, device.steps
     if not periods:
-        return Table("Steps", (), ())
+        return Table("Steps", ())
     spans = [period.span_ns for period in periods]
     known = [pct for period in periods if (pct := efficiency_shown(period)) is not None]
     row = (
@@ -232,7 +197,8 @@ def steps(section: Section, device: Device) -> Table:
         *(bare_percent(pct) for pct in (_spread(known) if known else (None, None, None))),
     )
     titles = ("steps", f"span {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
-    return Table("Steps", tuple(map(Column, titles)), (row,))
+    columns = (Column(titles[0], heads=True), *map(Column, titles[1:]))
+    return Table("Steps", columns, rows([row]))
 
 
 def _spread(values: Sequence[N]) -> tuple[N, N, N]:
@@ -244,9 +210,9 @@ def _spread(values: Sequence[N]) -> tuple[N, N, N]:
 def each_step(section: Section, device: Device) -> Table:
     """One row for each step."""
     unit = section.unit
-    rows = tuple(_period(period, unit) for period in device.steps)
     titles = (f"span {unit.name}", "compute", "exp. comm", "exp. copy", "idle", "efficiency %")
-    return Table("Each step", (text("step", flexible=True), *map(Column, titles)), rows)
+    columns = (words("step", flexible=True, heads=True), *map(Column, titles))
+    return Table("Each step", columns, rows(_period(period, unit) for period in device.steps))
 
 
 def _period(period: Period, unit: Unit) -> tuple[str, ...]:
@@ -264,49 +230,41 @@ def ranges(section: Section, device: Device) -> Table:
         by_name.setdefault(period.name, []).append(period)
     order = sorted(by_name.items(), key=lambda item: (-sum(p.span_ns for p in item[1]), item[0]))
     kept = order if section.page.verbose else order[:FEW]
-    rows = []
+    lines = []
     for name, periods in kept:
         sums = (
             sum(p.span_ns for p in periods),
             sum(p.buckets.exposed_copy_ns for p in periods),
             sum(p.buckets.idle_ns - missing_ns(p) for p in periods),
         )
-        rows.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, sums)))
-    columns = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
+        lines.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, sums)))
+    times = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
     left = len(order) - len(kept)
     note = f"{plural(left, 'more name')}: see --verbose." if left else ""
-    return Table("Ranges", (text("range", flexible=True), Column("count"), *map(Column, columns)), tuple(rows), note)
+    columns = (words("range", flexible=True, heads=True), Column("count"), *map(Column, times))
+    return Table("Ranges", columns, rows(lines), note)
 
 
 def checks(section: Section) -> Table:
     """What was asked of the trace; what passed only with `verbose`."""
-    rows = tuple(
-        (check.status, check.id, clean(check.detail, 1000))
+    lines = (
+        (Cell(check.status, tone=_STATUS[check.status]), check.id, clean(check.detail, 1000))
         for check in section.trace.trust.checks
         if section.page.verbose or check.status != "ok"
     )
-    return Table("Trust", (text("status"), text("check"), Column("detail", False, flexible=True, prose=True)), rows)
+    columns = (words("status", heads=True), words("check"), Column("detail", False, flexible=True, prose=True))
+    return Table("Trust", columns, rows(lines))
 
 
-def device_tables(section: Section, device: Device) -> list[Table]:
-    """The tables between the verdict and the strip, in order; the empty ones left out."""
-    exposed, idle = device.buckets.exposed_copy_ns, device.buckets.idle_ns - missing_ns(device)
-    why_idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
-    tables = [
-        plain_step(section, device),
-        buckets(section, device),
-        figures(section, device),
-        copies(section, device),
-        causes(section, "Exposed copy by cause", device.exposed_copy_by_cause, exposed),
-        causes(section, "Idle by cause", why_idle, idle),
-        stalls(section, device),
-    ]
-    if section.page.scope == "window":
-        tables.append(steps(section, device))
-        if section.page.verbose:
-            tables.append(each_step(section, device))
-        tables.append(ranges(section, device))
-    return [table for table in tables if table.rows]
+def cause_tables(section: Section, device: Device) -> tuple[Table, Table]:
+    """Why copies are exposed, and why the GPU is idle; ops that are missing are no idle time."""
+    idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
+    idle_ns = device.buckets.idle_ns - missing_ns(device)
+    exposed, exposed_ns = device.exposed_copy_by_cause, device.buckets.exposed_copy_ns
+    return (
+        causes(section, "Exposed copy by cause", exposed, exposed_ns),
+        causes(section, "Idle by cause", idle, idle_ns),
+    )
 
 
 def cost(section: Section | None, finding: Finding) -> str:
@@ -340,11 +298,6 @@ def costs_note(findings: Iterable[Finding]) -> str:
     if len(costly) < 2 or all(finding.cost_from == "bound" for finding in costly):
         return ""
     return "Costs by replay may save the same time, and do not add up."
-
-
-def prose(text: str) -> list[str]:
-    """The lines of a text, each made harmless; its line breaks are its own."""
-    return [clean(line, 2000) for line in text.split("\n")]
 
 
 def places(finding: Finding) -> list[str]:

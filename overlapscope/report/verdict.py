@@ -11,7 +11,8 @@ from overlapscope.base.words import percent, plural, share
 from overlapscope.report import host, plain
 from overlapscope.report.page import Section
 from overlapscope.report.tables import HARDLY
-from overlapscope.rules import all_rules, costliest_first
+from overlapscope.rules import RULES
+from overlapscope.rules.finding import costliest_first
 from overlapscope.trace.lost import CAUSES, Part, listed
 
 Level = Literal["good", "fair", "poor", "unusable"]
@@ -171,9 +172,8 @@ def _fix(section: Section, device: Device) -> list[str]:
 def _untold(gone: frozenset[Part]) -> str:
     """What the other sentences do not say, since it cannot be known."""
     what = "Parts of the recording" if gone == CAUSES else f"Some {listed(gone)}"
-    rules = all_rules()
-    untold = sum(bool(rule.rests_on & gone) for rule in rules)
-    which = "no rule can" if untold == len(rules) else f"{untold} of {len(rules)} rules cannot"
+    untold = sum(bool(rule.rests_on & gone) for rule in RULES.values())
+    which = "no rule can" if untold == len(RULES) else f"{untold} of {len(RULES)} rules cannot"
     return f"{what} are lost or wrong, so {which} tell whether there is more to find."
 
 

@@ -22,7 +22,7 @@ Idle time:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, inside_named, lines_around, ops_around, pinning
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, clip, covered, cut, join, union
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace.model import Kind, Memory, Trace
@@ -78,7 +79,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class Pieces(Columns):
     """Pieces of exposed copy and idle time."""
 
     start_ns: I64
@@ -95,9 +96,6 @@ class Pieces:
     """Host instant at which to look for op and line..."""
     thread: I64
     """...and the thread; -1 if unknown."""
-
-    def take(self, rows: I64 | Bool) -> Pieces:
-        return Pieces(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     @property
     def length_ns(self) -> I64:
@@ -161,8 +159,10 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """All pieces of one device inside the judged windows."""
+    """All pieces of one device inside the judged windows: what rules are given."""
 
+    analysis: TraceAnalysis
+    device: DeviceAnalysis
     pieces: Pieces
     windows: Intervals
     """What is judged: the analysed windows without the lead-in."""
@@ -174,6 +174,10 @@ class Claims:
     """Rows of `Timeline.ops` of tiny copies that run in the windows; empty where they are not many."""
     blocking: I64
     """Rows of `Timeline.ops` of copies of pinned memory for which the host waited at once."""
+
+    @property
+    def trace(self) -> Trace:
+        return self.analysis.trace
 
     def matters(self, cost_ns: int) -> bool:
         """Whether a cost is high enough to be worth a warning."""
@@ -189,7 +193,7 @@ class Claims:
         return mine.take(mine.rule == _NONE)
 
 
-def claims(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
+def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     """Share out a device's exposed copies and idle time among the rules."""
     trace, timeline = analysis.trace, device.timeline
     windows = judged_windows(device)
@@ -203,7 +207,7 @@ def claims(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     else:
         ns = dict.fromkeys(lengths(timeline, np.zeros(1, np.int64), np.zeros(1, np.int64)), 0)
     judged = int((windows.ends - windows.starts).sum())
-    return Claims(pieces, windows, judged, *measured(ns), tiny, np.flatnonzero(waits.copy))
+    return Claims(analysis, device, pieces, windows, judged, *measured(ns), tiny, np.flatnonzero(waits.copy))
 
 
 def judged_windows(device: DeviceAnalysis) -> Intervals:
@@ -253,7 +257,7 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
         known = op_of_copy >= 0
         last[op_of_copy[known]] = rows[order][known]
         op_of_sync = around(trace.cpu_ops, calls.thread[syncs], calls.start_ns[syncs])
-        mine = (op_of_sync >= 0) & np.append(is_copying, False)[op_of_sync]
+        mine = (op_of_sync >= 0) & pick(is_copying, op_of_sync, False)
         owner[syncs[mine]] = last[op_of_sync[mine]]
 
     owned = owner >= 0
@@ -297,11 +301,11 @@ def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, wait
         # The place to look at is the wait, not the copy.
         syncs = np.flatnonzero(call_kinds.synchronises(calls))
         last = np.searchsorted(calls.start_ns[syncs], stop, side="left") - 1
-        call[blocked] = np.where(last >= 0, np.append(syncs, -1)[last], call[blocked])
+        call[blocked] = np.where(last >= 0, pick(syncs, last), call[blocked])
 
     judged = cause != COPY_CAUSES.index(CopyCause.LEAD_IN)
     rule[judged & np.isin(copy, tiny)] = _NUMBER["tiny-copies"]
-    at, thread = np.append(calls.start_ns, 0)[call], np.append(calls.thread, -1)[call]
+    at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
     return Pieces(start, end, rule, cause, copy, call, at, thread)
 
 
@@ -314,9 +318,9 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
 
     at_call = np.isin(cause, [IDLE_CAUSES.index(c) for c in _AT_THE_CALL]) & (call >= 0)
     sync = (cause == IDLE_CAUSES.index(IdleCause.HOST_SYNC)) & (call >= 0)
-    rule[sync & np.append(waits.pinned, False)[call]] = _NUMBER["blocking-copy"]
-    rule[sync & np.append(waits.pageable, False)[call]] = _NUMBER["pageable-copy"]
-    rule[at_call & np.append(call_kinds.pins(calls), False)[call]] = _NUMBER["pin-in-loop"]
+    rule[sync & pick(waits.pinned, call, False)] = _NUMBER["blocking-copy"]
+    rule[sync & pick(waits.pageable, call, False)] = _NUMBER["pageable-copy"]
+    rule[at_call & pick(call_kinds.pins(calls), call, False)] = _NUMBER["pin-in-loop"]
     launching = [IDLE_CAUSES.index(c) for c in (IdleCause.LAUNCH_BOUND, IdleCause.LAUNCH_LATENCY)]
     tiny_launch = np.zeros(len(calls) + 1, np.bool_)
     tiny_launch[ops.launch[tiny]] = True
@@ -325,15 +329,14 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
 
     pins = around(pinning(trace), thread, host) >= 0
     rule[pins & (cause == IDLE_CAUSES.index(IdleCause.HOST_STAGING))] = _NUMBER["pin-in-loop"]
-    at = np.where(at_call, np.append(calls.start_ns, 0)[call], host)
-    where = np.where(at_call, np.append(calls.thread, -1)[call], thread)
+    at = np.where(at_call, pick(calls.start_ns, call, 0), host)
+    where = np.where(at_call, pick(calls.thread, call), thread)
     return Pieces(start, end, rule, cause, np.full(len(start), -1, np.int64), call, at, where)
 
 
 def _joined(*parts: Pieces) -> Pieces:
-    columns = [np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Pieces)]
-    order = np.argsort(columns[0], kind="stable")
-    return Pieces(*(column[order] for column in columns))
+    pieces = Pieces.joined(parts)
+    return pieces.take(np.argsort(pieces.start_ns, kind="stable"))
 
 
 def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:

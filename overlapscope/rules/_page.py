@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from overlapscope.rules import all_rules
+from overlapscope.rules import RULES
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.lost import CAUSES, FIGURES
 
@@ -37,7 +37,7 @@ _RESTS_ON = {FIGURES: "figures", CAUSES: "causes"}
 
 def page() -> str:
     """All rules as Markdown."""
-    rules = all_rules()
+    rules = tuple(RULES.values())
     table = ["| rule | severity | what it finds | rests on |", "|---|---|---|---|"]
     table += [
         f"| [`{rule.id}`](#{rule.id}) | {rule.severity} | {rule.summary} | {_RESTS_ON[rule.rests_on]} |"

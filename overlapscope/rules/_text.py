@@ -83,8 +83,3 @@ def spread(places: Iterable[Place], most: int = 3) -> str:
         + "; ".join(f"{duration(p.time_ns)} ({counted(p.count, 'time')}) {text}" for text, p in known)
         + "."
     )
-
-
-def first(places: Sequence[Place]) -> Where | None:
-    """The costliest place."""
-    return places[0].where if places else None

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
-from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import duration, first, listed, name, share, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import duration, listed, name
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("allocator-stall")
-    if not found.matters(mine.time_ns):
-        return
-    calls = analysis.trace.runtime_calls
-    behind = Counter(calls.name(int(row)) for row in distinct(mine.call[mine.call >= 0]))
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    calls = claims.trace.runtime_calls
+    behind = Counter(calls.name(int(row)) for row in distinct(pieces.call[pieces.call >= 0]))
     counts = listed([f"{count} x {name(call)}" for call, count in behind.most_common(4)])
-    places = mine.places(analysis.trace)
-    yield Draft(
-        title=f"The GPU is idle for {duration(mine.time_ns)} while the driver allocates or frees memory "
-        f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail="The host was inside a memory call of the driver and could not launch: "
-        f"{counts or 'calls unknown'}.{spread(places)}",
+    return Draft(
+        title=f"The GPU is idle for {duration(pieces.time_ns)} while the driver allocates or frees memory",
+        detail=f"The host was inside a memory call of the driver and could not launch: {counts or 'calls unknown'}.",
         advice="Let the caching allocator keep its memory: do not call torch.cuda.empty_cache() in the "
         "loop, avoid sizes that change every step (pad them, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), and stay clear of the memory limit, where the "
         "allocator frees and asks again. The first steps of a run always allocate: record after warm-up.",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -63,5 +50,5 @@ for _ in range(10):
     weight @ weight
     del block
 """,
-    check=_check,
+    check=on_claimed("allocator-stall", _draft),
 )

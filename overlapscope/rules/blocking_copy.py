@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import duration, first, share, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import duration
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("blocking-copy")
-    if not found.matters(mine.time_ns):
-        return
-    places = mine.places(analysis.trace)
-    yield Draft(
-        title=f"Copies that block the host account for {duration(mine.time_ns)} "
-        f"({share(mine.time_ns, found.judged_ns)} of the span)",
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    return Draft(
+        title=f"Copies that block the host account for {duration(pieces.time_ns)}",
         detail="The host waited inside the copy for the copy's own end, although its memory does not require that, and "
-        f"launched further work only then. Because of that copies were exposed for {duration(mine.exposed_ns)} and the "
-        f"GPU was idle for {duration(mine.idle_ns)}.{spread(places)}",
+        f"launched further work only then. Because of that copies were exposed for {duration(pieces.exposed_ns)} and "
+        f"the GPU was idle for {duration(pieces.idle_ns)}.",
         advice="Pass non_blocking=True to copy_() and to(). After an upload nothing else is needed: ops of "
         "the same stream, and of streams that wait for it, see the data. After a download synchronize an "
         "event or the stream before the host reads the buffer, as late as possible. If the memory is not "
         "pinned yet, pin it once.",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -62,6 +49,6 @@ for _ in range(10):
     target.mul_(2.0)
 torch.cuda.synchronize()
 """,
-    check=_check,
+    check=on_claimed("blocking-copy", _draft),
     fixes=(("non-blocking",),),
 )

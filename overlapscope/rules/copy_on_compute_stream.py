@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
-from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread, streams
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import counted, duration, streams
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("copy-on-compute-stream")
-    if not found.matters(mine.time_ns):
-        return
-    stream = device.timeline.ops.stream
-    used = distinct(stream[mine.copies])
-    rest = found.unhideable()
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    stream = claims.device.timeline.ops.stream
+    used = distinct(stream[pieces.copies])
+    rest = claims.unhideable()
     rest = rest.take(np.isin(stream[rest.copy], used))
-    places = mine.places(analysis.trace)
     more = ""
-    blocking = int(np.isin(mine.copies, found.blocking).sum())
+    blocking = int(np.isin(pieces.copies, claims.blocking).sum())
     if blocking:
         more = f" For {blocking} of them the host waited as well (no non_blocking=True), which must change too."
     if rest.time_ns:
@@ -33,19 +24,15 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             f" Another {duration(rest.time_ns)} of exposed copy there cannot be hidden in any order, "
             "because copies outlast compute, and is not counted."
         )
-    yield Draft(
-        title=f"Copies on the compute stream are exposed for {duration(mine.time_ns)} "
-        f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"{counted(len(mine.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
-        f"compute of the same stream, so neither could run beside the other.{more}{spread(places)}",
+    return Draft(
+        title=f"Copies on the compute stream are exposed for {duration(pieces.time_ns)}",
+        detail=f"{counted(len(pieces.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
+        f"compute of the same stream, so neither could run beside the other.{more}",
         advice="Issue the copies on a stream of their own (with torch.cuda.stream(copy_stream): "
         "target.copy_(source, non_blocking=True), from pinned memory), one step ahead of their use. Let the "
         "compute stream wait for the copy (current_stream().wait_stream(copy_stream), or an event), and let "
         "the copy stream wait before it overwrites a buffer that is still in use (two buffers that take "
         "turns).",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -89,7 +76,7 @@ for number in range(len(batches)):
         following = prefetch(batches[number + 1])
     weight @ weight + data.sum()
 """,
-    check=_check,
+    check=on_claimed("copy-on-compute-stream", _draft),
     fixes=(
         ("side-stream",),
         ("side-stream", "prefetch"),

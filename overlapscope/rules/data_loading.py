@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import counted, duration
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("data-loading")
-    if not found.matters(mine.time_ns):
-        return
-    names = {n for n in analysis.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    names = {n for n in claims.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
-    places = mine.places(analysis.trace)
     seen = " The loader has no workers: samples are made in the launching thread." if alone else ""
-    yield Draft(
-        title=f"The GPU is idle for {duration(mine.time_ns)} waiting for the DataLoader "
-        f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"In {counted(len(mine.start_ns), 'gap')} the launching thread was inside "
-        f"the DataLoader's next while the GPU had nothing left to do.{seen}{spread(places)}",
+    return Draft(
+        title=f"The GPU is idle for {duration(pieces.time_ns)} waiting for the DataLoader",
+        detail=f"In {counted(len(pieces.start_ns), 'gap')} the launching thread was inside "
+        f"the DataLoader's next while the GPU had nothing left to do.{seen}",
         advice=(
             "Let worker processes make the batches: DataLoader(num_workers=4 or more, "
             "persistent_workers=True, pin_memory=True)."
@@ -33,9 +23,6 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             "between epochs (persistent_workers=True), and make samples cheaper: decode once, transform on the GPU."
         )
         + " Fetch the next batch before the host waits for this step's result.",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -65,6 +52,6 @@ if __name__ == "__main__":
     for (batch,) in loader:
         batch.cuda(non_blocking=True) @ weight
 """,
-    check=_check,
+    check=on_claimed("data-loading", _draft),
     fixes=(("faster-loader",),),
 )

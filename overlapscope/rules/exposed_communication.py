@@ -7,35 +7,32 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import covered, cut
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, name, share
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.model import Kind
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    cost = found.buckets.exposed_comm_ns
-    if not found.matters(cost):
+def _check(claims: Claims) -> Iterator[Draft]:
+    cost = claims.buckets.exposed_comm_ns
+    if not claims.matters(cost):
         return
-    timeline, ops = device.timeline, device.timeline.ops
+    timeline, ops = claims.device.timeline, claims.device.timeline.ops
     rows = np.flatnonzero(ops.kind == Kind.COMM)
-    row, start, end = cut(ops.start_ns[rows], ops.end_ns[rows], found.windows)
+    row, start, end = cut(ops.start_ns[rows], ops.end_ns[rows], claims.windows)
     each = covered(timeline.exposed_comm, start, end)
     by_name: Counter[str] = Counter()
     for op, time_ns in zip(rows[row].tolist(), each.tolist(), strict=True):
         by_name[ops.name(op)] += time_ns
     kernels = "; ".join(f"{duration(time_ns)} {name(kernel)}" for kernel, time_ns in by_name.most_common(3))
     worst = int(np.argmax(each))
-    hidden = found.overlap.comm_compute_pct
+    hidden = claims.overlap.comm_compute_pct
     yield Draft(
-        title=f"Communication is exposed for {duration(cost)} ({share(cost, found.judged_ns)} of the span)",
-        detail=f"Collectives ran for {duration(found.engines.comm_ns)}, {hidden or 0:.1f} % of it beside "
+        title=f"Communication is exposed for {duration(cost)} ({share(cost, claims.judged_ns)} of the span)",
+        detail=f"Collectives ran for {duration(claims.engines.comm_ns)}, {hidden or 0:.1f} % of it beside "
         f"compute. Exposed: {kernels}. A collective's kernel also waits for the slowest rank, so part of "
         "this may be a rank that comes late and not the transfer: compare the ranks' traces.",
         advice="Let collectives begin earlier and in parts: DDP overlaps a bucket's all-reduce with the "

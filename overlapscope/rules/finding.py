@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -11,9 +10,6 @@ from overlapscope.analysis.results import Window
 
 Severity = Literal["error", "warning", "info"]
 CostFrom = Literal["replay", "bound"]
-
-Fixes = tuple[tuple[str, ...], ...]
-"""What following the advice amounts to: sets of interventions (`overlapscope whatif`), of which the best is taken."""
 
 FLOOR = 0.01
 """A rule fires where what it finds costs at least this share of the judged span."""
@@ -70,17 +66,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return self.bound_ns if self.plain_bound_ns is None else self.plain_bound_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What a rule says; the registry adds rule, severity and place."""
-
-    title: str
-    detail: str
-    advice: str
-    bound_ns: int
-    where: Where | None = None
-    example: Window | None = None
-    severity: Severity | None = None
-    """Where it differs from the rule's own."""
-    fixes: Fixes | None = None
-    """Where they differ from the rule's own."""
+def costliest_first(finding: Finding) -> tuple[bool, int, int, str, str, int]:
+    """By which findings are sorted: what the fix saves, good news last."""
+    return (
+        finding.severity == "info",
+        -finding.cost_ns,
+        -finding.bound_ns,
+        finding.rule,
+        finding.source,
+        finding.device,
+    )

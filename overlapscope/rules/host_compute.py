@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import counted, duration
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("host-compute")
-    if not found.matters(mine.time_ns):
-        return
-    places = mine.places(analysis.trace)
-    yield Draft(
-        title=f"The GPU is idle for {duration(mine.time_ns)} while the host does other work "
-        f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"In {counted(len(mine.start_ns), 'gap')} the launching thread ran CPU ops "
-        f"or Python between two launches and neither launched nor waited.{spread(places)}",
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    return Draft(
+        title=f"The GPU is idle for {duration(pieces.time_ns)} while the host does other work",
+        detail=f"In {counted(len(pieces.start_ns), 'gap')} the launching thread ran CPU ops "
+        f"or Python between two launches and neither launched nor waited.",
         advice="Move the work out of the launching thread (a DataLoader worker, a thread for logging or "
         "checkpoints), do it less often, do it on the GPU, or do it right after launching a long stretch of "
         "GPU work, so that it runs beside that.",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -61,5 +48,5 @@ for _ in range(10):
         samples.square().sum()
 torch.cuda.synchronize()
 """,
-    check=_check,
+    check=on_claimed("host-compute", _draft),
 )

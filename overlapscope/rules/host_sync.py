@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import duration, first, share, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import duration
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("host-sync")
-    if not found.matters(mine.time_ns):
-        return
-    places = mine.places(analysis.trace)
-    exposed = f" and left {duration(mine.exposed_ns)} of copies exposed" if mine.exposed_ns else ""
-    yield Draft(
-        title=f"Host synchronisation accounts for {duration(mine.time_ns)} "
-        f"({share(mine.time_ns, found.judged_ns)} of the span)",
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    exposed = f" and left {duration(pieces.exposed_ns)} of copies exposed" if pieces.exposed_ns else ""
+    return Draft(
+        title=f"Host synchronisation accounts for {duration(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after it had returned. "
-        f"That kept the GPU idle for {duration(mine.idle_ns)}{exposed}.{spread(places)}"
-        + (
-            "" if len(analysis.trace.python_frames) else " Record with stacks (with_stack=True) to see the Python line."
-        ),
+        f"That kept the GPU idle for {duration(pieces.idle_ns)}{exposed}.",
+        afterword=" Record with stacks (with_stack=True) to see the Python line."
+        * (not len(claims.trace.python_frames)),
         advice="Do not read values back in the loop: keep losses and metrics on the GPU and call .item(), "
         ".cpu(), tolist() or print every so many steps; avoid nonzero(), masked indexing and Python "
         "branches on GPU values. Where order between streams is what is meant, use event.wait() or "
         "wait_stream() instead of synchronize(): those make the stream wait, not the host. Where a value "
         "must be read, copy it to pinned memory with non_blocking=True and read it one step later.",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -68,6 +54,6 @@ for _ in range(100):
     losses.append(loss.detach())
 losses = torch.stack(losses).tolist()
 """,
-    check=_check,
+    check=on_claimed("host-sync", _draft),
     fixes=(("no-sync {call}",),),
 )

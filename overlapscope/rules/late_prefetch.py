@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.causes import CopyCause
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._text import counted, duration
+from overlapscope.rules.rule import Draft, Rule, claimed
 
 
 class _Reason(NamedTuple):
@@ -51,31 +48,27 @@ _REASONS = (
 )
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    late = found.of("late-prefetch")
+def _check(claims: Claims) -> Iterator[Draft]:
+    late = claims.of("late-prefetch")
     for reason in _REASONS:
-        mine = late.with_copy_cause(reason.cause)
-        if not found.matters(mine.time_ns):
+        pieces = late.with_copy_cause(reason.cause)
+        if not claims.matters(pieces.time_ns):
             continue
-        places = mine.places(analysis.trace)
         rebuilt = any(
             e.subject == "exposed-copy" and e.cause == reason.cause and e.confidence == "rebuilt"
-            for e in device.result.evidence
+            for e in claims.device.result.evidence
         )
-        doubt = (
-            " The recording does not state which event was waited for; it was rebuilt from the timeline."
-            if rebuilt
-            else ""
-        )
-        yield Draft(
-            title=f"{reason.title} {duration(mine.time_ns)} ({share(mine.time_ns, found.judged_ns)} of the span)",
-            detail=f"{counted(len(mine.copies), 'copy')} {reason.seen} (cause {reason.cause}).{doubt}{spread(places)}",
-            advice=reason.advice,
-            bound_ns=mine.time_ns,
-            where=first(places),
-            example=mine.example,
-            # No intervention loosens an event wait or changes the order in a queue.
-            fixes=None if reason.cause == CopyCause.LATE_ISSUE else (),
+        doubt = " The recording does not state which event was waited for; it was rebuilt from the timeline." * rebuilt
+        yield claimed(
+            claims,
+            pieces,
+            Draft(
+                title=f"{reason.title} {duration(pieces.time_ns)}",
+                detail=f"{counted(len(pieces.copies), 'copy')} {reason.seen} (cause {reason.cause}).{doubt}",
+                advice=reason.advice,
+                # No intervention loosens an event wait or changes the order in a queue.
+                fixes=None if reason.cause == CopyCause.LATE_ISSUE else (),
+            ),
         )
 
 

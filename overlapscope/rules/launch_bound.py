@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import cut
-from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import counted, duration
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 from overlapscope.trace.model import Kind
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("launch-bound")
-    if not found.matters(mine.time_ns):
-        return
-    ops = device.timeline.ops
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    ops = claims.device.timeline.ops
     compute = np.flatnonzero(ops.kind == Kind.COMPUTE)
-    row, _, _ = cut(ops.start_ns[compute], ops.end_ns[compute], found.windows)
+    row, _, _ = cut(ops.start_ns[compute], ops.end_ns[compute], claims.windows)
     kernels = compute[distinct(row)]
     lengths = ops.end_ns[kernels] - ops.start_ns[kernels]
     typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""
-    places = mine.places(analysis.trace)
     inflated = ""
-    if len(analysis.trace.python_frames):
+    if len(claims.trace.python_frames):
         inflated = " Recording with stacks slows the host, so without the profiler the idle time is shorter."
-    yield Draft(
-        title=f"The GPU is idle for {duration(mine.time_ns)} because launches cannot keep up "
-        f"({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"In {counted(len(mine.start_ns), 'gap')} the next op began as soon as it was launched, and "
+    return Draft(
+        title=f"The GPU is idle for {duration(pieces.time_ns)} because launches cannot keep up",
+        detail=f"In {counted(len(pieces.start_ns), 'gap')} the next op began as soon as it was launched, and "
         f"the host was launching without a pause. {counted(len(kernels), 'compute kernel')} "
-        f"ran{typical}.{inflated}{spread(places)}",
+        f"ran{typical}.{inflated}",
         advice="Launch less often: torch.compile(model) fuses small kernels, "
         "torch.compile(mode='reduce-overhead') or torch.cuda.graph replays a whole step with one launch; "
         "fused or foreach optimizers (fused=True), larger batches and channels-last or lower precision only "
         "help where kernels become fewer or the host runs less Python.",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -73,6 +60,6 @@ with torch.cuda.graph(graph):
         value.add_(1.0)
 graph.replay()
 """,
-    check=_check,
+    check=on_claimed("launch-bound", _draft),
     fixes=(("graph",),),
 )

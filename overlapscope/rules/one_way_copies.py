@@ -6,14 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
 from overlapscope.rules._claims import Claims, copies_in, streams_of
-from overlapscope.rules._text import counted, duration, first, listed, share, streams
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._text import counted, duration, listed, share, streams
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind
 
 AT_ONCE = 0.1
@@ -23,33 +20,34 @@ TURNS = 4
 """Directions that change less often (load, compute, store) leave nothing to pipeline."""
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    rest = found.unhideable()
-    upload, download = found.engines.h2d_ns, found.engines.d2h_ns
-    both = found.overlap.h2d_d2h_ns
-    if not found.matters(rest.time_ns) or both >= AT_ONCE * min(upload, download):
+def _check(claims: Claims) -> Iterator[Draft]:
+    rest = claims.unhideable()
+    upload, download = claims.engines.h2d_ns, claims.engines.d2h_ns
+    both = claims.overlap.h2d_d2h_ns
+    if not claims.matters(rest.time_ns) or both >= AT_ONCE * min(upload, download):
         return
-    timeline = device.timeline
-    rows = copies_in(timeline, found.windows)
+    timeline = claims.device.timeline
+    rows = copies_in(timeline, claims.windows)
     kinds = timeline.ops.kind[rows]
     turns = int((kinds[1:] != kinds[:-1]).sum())
-    starts, ends = _periods(found.windows, device.steps.start_ns)
+    starts, ends = _periods(claims.windows, claims.device.steps.start_ns)
     shorter = np.minimum(covered(timeline.h2d, starts, ends), covered(timeline.d2h, starts, ends))
     shorter -= covered(intersect(timeline.h2d, timeline.d2h), starts, ends)
     unhideable = np.zeros(len(starts), np.int64)
     np.add.at(unhideable, np.searchsorted(starts, rest.start_ns, side="right") - 1, rest.length_ns)
     cost = int(np.minimum(shorter, unhideable).sum())
-    if turns < TURNS or not found.matters(cost):
+    if turns < TURNS or not claims.matters(cost):
         return
-    up = list(streams_of(timeline, Kind.H2D, found.windows))
-    down = list(streams_of(timeline, Kind.D2H, found.windows))
+    up = list(streams_of(timeline, Kind.H2D, claims.windows))
+    down = list(streams_of(timeline, Kind.D2H, claims.windows))
     shared = sorted(set(up) & set(down))
     if shared:
         reason = f"Both use {streams(shared)}, so they run in the order in which they were issued."
     else:
         reason = f"They use different streams ({listed(up)} and {listed(down)}), so events or the host keep them apart."
+    places = rest.places(claims.trace)
     yield Draft(
-        title=f"Uploads and downloads take turns: {duration(cost)} ({share(cost, found.judged_ns)} of the span) could "
+        title=f"Uploads and downloads take turns: {duration(cost)} ({share(cost, claims.judged_ns)} of the span) could "
         "run both ways at once",
         detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, both at once "
         f"for {duration(both)}, and the direction changed {counted(turns, 'time')}. {reason} The link "
@@ -58,7 +56,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         advice="Use one stream for uploads and another for downloads, joined with compute by events: while "
         "layer n is computed, layer n + 1 is uploaded and layer n - 1 is downloaded.",
         bound_ns=cost,
-        where=first(rest.places(analysis.trace)),
+        where=places[0].where if places else None,
         example=rest.example,
     )
 

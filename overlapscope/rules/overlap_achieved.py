@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import duration, share
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import FIGURES
 
 GOOD_PCT = 90.0
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    overlap, engines = found.overlap, found.engines
+def _check(claims: Claims) -> Iterator[Draft]:
+    overlap, engines = claims.overlap, claims.engines
     efficiency = overlap.efficiency_pct
-    if efficiency is None or efficiency < GOOD_PCT or not found.matters(overlap.copy_ns):
+    if efficiency is None or efficiency < GOOD_PCT or not claims.matters(overlap.copy_ns):
         return
-    if analysis.result.trust.lost & FIGURES:
+    if claims.analysis.result.trust.lost & FIGURES:
         return
     longest = max(
         ("compute", engines.sm_ns),
@@ -34,14 +31,14 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             f"Copies run beside compute: {duration(overlap.hidden_copy_ns)} of {duration(overlap.copy_ns)} "
             f"are hidden, overlap efficiency {efficiency:.1f} %"
         )
-        left = found.matters(found.buckets.exposed_copy_ns)
+        left = claims.matters(claims.buckets.exposed_copy_ns)
         advice = (
             "Little is left to gain from moving copies; the other findings say where."
             if left
             else "Nothing to change about copies; the rest of the time is compute and idle gaps."
         )
     else:
-        exposed = found.buckets.exposed_copy_ns
+        exposed = claims.buckets.exposed_copy_ns
         title = (
             f"The {longest[0][:3]} link sets the pace: copies overlap as far as they can (efficiency "
             f"{efficiency:.1f} %), {duration(exposed)} remain exposed"
@@ -54,10 +51,9 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         title=title,
         detail=f"The engines worked {duration(overlap.busy_ns)} in all; the longest alone, {longest[0]}, "
         f"{duration(longest[1])}, which is the ideal. That leaves {duration(beyond)} "
-        f"({share(beyond, found.judged_ns)} of the span) to gain; one thing at a time would have taken "
+        f"({share(beyond, claims.judged_ns)} of the span) to gain; one thing at a time would have taken "
         f"{duration(overlap.serial_ns)}.",
         advice=advice,
-        bound_ns=0,
     )
 
 

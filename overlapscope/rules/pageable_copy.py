@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.copies import LARGE_BYTES
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.base.intervals import I64
-from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, size, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import counted, duration, size
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("pageable-copy")
-    if not found.matters(mine.time_ns):
-        return
-    ops = device.timeline.ops
-    copies = mine.copies
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    ops = claims.device.timeline.ops
+    copies = pieces.copies
     moved = int(ops.bytes[copies].clip(min=0).sum())
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
-    places = mine.places(analysis.trace)
-    yield Draft(
-        title=f"Copies of pageable memory account for {duration(mine.time_ns)} "
-        f"({share(mine.time_ns, found.judged_ns)} of the span)",
+    return Draft(
+        title=f"Copies of pageable memory account for {duration(pieces.time_ns)}",
         detail=f"{counted(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{_speeds(ops, copies)}, "
-        f"were exposed for {duration(mine.exposed_ns)}, and the GPU was idle for {duration(mine.idle_ns)} "
+        f"were exposed for {duration(pieces.exposed_ns)}, and the GPU was idle for {duration(pieces.idle_ns)} "
         "because of them. The driver stages such a copy through a buffer of its own: the call blocks even "
         "with non_blocking=True, and the copy is slower. The cost is the exposed time plus the idle time "
         "behind the blocked call; pinning shortens the copy itself as well, so time that is hidden now may "
-        f"shrink too.{spread(places)}",
+        f"shrink too.",
         advice="Keep the host side in pinned memory: DataLoader(pin_memory=True) for batches, or one buffer "
         "made once with torch.empty(..., pin_memory=True) and filled in place, then copy with "
         "non_blocking=True."
@@ -44,9 +34,6 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             else ""
         )
         + " Do not call pin_memory() right before each copy: that costs more than it saves.",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -92,6 +79,6 @@ for _ in range(10):
     images = batch.to("cuda", non_blocking=True)
     images.square().sum()
 """,
-    check=_check,
+    check=on_claimed("pageable-copy", _draft),
     fixes=(("pin",), ("pin", "non-blocking")),
 )

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
-from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration, first, share, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import counted, duration
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("pin-in-loop")
-    if not found.matters(mine.time_ns):
-        return
-    calls = analysis.trace.runtime_calls
-    behind = distinct(mine.call[mine.call >= 0])
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    calls = claims.trace.runtime_calls
+    behind = distinct(pieces.call[pieces.call >= 0])
     locking = behind[call_kinds.pins(calls)[behind]]
     took = int((calls.end_ns[locking] - calls.start_ns[locking]).sum())
-    places = mine.places(analysis.trace)
     locked = f" {counted(len(locking), 'call')} that page-lock memory took {duration(took)}." if len(locking) else ""
-    yield Draft(
-        title=f"The GPU is idle for {duration(mine.time_ns)} while the host pins memory "
-        f"({share(mine.time_ns, found.judged_ns)} of the span)",
+    return Draft(
+        title=f"The GPU is idle for {duration(pieces.time_ns)} while the host pins memory",
         detail="Pinning copies the data once more on the host and, unless the allocator has a block of that "
         "size to spare, asks the driver to page-lock new memory, which takes about as long as many "
-        f"copies.{locked}{spread(places)}",
+        f"copies.{locked}",
         advice="Pin once, outside the loop: allocate the buffer with torch.empty(..., pin_memory=True), "
         "fill it in place (buffer.copy_(source)) and copy from it; or let DataLoader(pin_memory=True) pin "
         "in a thread of its own. Where the memory is used only once, the plain pageable copy is faster than "
         "pinning it first.",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -68,6 +55,6 @@ for _ in range(10):
     buffer.to("cuda", non_blocking=True)
     done.record()
 """,
-    check=_check,
+    check=on_claimed("pin-in-loop", _draft),
     fixes=(("pin",),),
 )

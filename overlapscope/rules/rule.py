@@ -1,18 +1,40 @@
-"""What a rule is."""
+"""What a rule is, and what it says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import Claims
-from overlapscope.rules.finding import Draft, Fixes, Severity
+from overlapscope.analysis.results import Window
+from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._text import share, spread
+from overlapscope.rules.finding import Severity, Where
 from overlapscope.trace.lost import CAUSES, Part
 
-Check = Callable[[TraceAnalysis, DeviceAnalysis, Claims], Iterable[Draft]]
-"""What a rule makes of one device, given what time it answers for."""
+Fixes = tuple[tuple[str, ...], ...]
+"""What following the advice amounts to: sets of interventions (`overlapscope whatif`), of which the best is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a rule says of one device; rule, place and cost are added in the report."""
+
+    title: str
+    detail: str
+    advice: str
+    bound_ns: int = 0
+    where: Where | None = None
+    example: Window | None = None
+    afterword: str = ""
+    """What comes behind the detail and the places."""
+    severity: Severity | None = None
+    """Where it differs from the rule's own."""
+    fixes: Fixes | None = None
+    """Where they differ from the rule's own."""
+
+
+Check = Callable[[Claims], Iterable[Draft]]
+"""What a rule makes of one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +72,28 @@ class Rule:
         said = sets[0] if len(sets) == 1 else f"the best of {', '.join(sets[:-1])} and {sets[-1]}"
         how = f"The recording is replayed with {said} (`overlapscope whatif`)"
         return f"{how}; where that cannot be done, the cost is the bound."
+
+
+def on_claimed(rule: str, draft: Callable[[Claims, Pieces], Draft]) -> Check:
+    """The check of a rule that time is shared out to: what it says of that time, once there is enough of it."""
+
+    def check(claims: Claims) -> Iterator[Draft]:
+        pieces = claims.of(rule)
+        if claims.matters(pieces.time_ns):
+            yield claimed(claims, pieces, draft(claims, pieces))
+
+    return check
+
+
+def claimed(claims: Claims, pieces: Pieces, draft: Draft) -> Draft:
+    """The draft with what is to be said of any pieces of time: their share of the span, where in the program they are
+    lost, and the longest of them."""
+    places = pieces.places(claims.trace)
+    return replace(
+        draft,
+        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)} of the span)",
+        detail=f"{draft.detail}{spread(places)}{draft.afterword}",
+        bound_ns=pieces.time_ns,
+        where=places[0].where if places else None,
+        example=pieces.example,
+    )

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.copies import LARGE_BYTES
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Bool, covered, cut
 from overlapscope.rules._claims import Claims, copies_in
 from overlapscope.rules._text import counted, duration, share, size
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.model import Kind, Memory
 
@@ -40,17 +37,17 @@ class _Slow:
     direction: str
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    timeline = device.timeline
+def _check(claims: Claims) -> Iterator[Draft]:
+    timeline = claims.device.timeline
     ops = timeline.ops
-    for slow in _slow_classes(timeline, copies_in(timeline, found.windows)):
-        row, start, end = cut(ops.start_ns[slow.rows], ops.end_ns[slow.rows], found.windows)
+    for slow in _slow_classes(timeline, copies_in(timeline, claims.windows)):
+        row, start, end = cut(ops.start_ns[slow.rows], ops.end_ns[slow.rows], claims.windows)
         exposed = np.zeros(len(slow.rows), np.int64)
         np.add.at(exposed, row, covered(timeline.exposed_copy, start, end))
         each = np.minimum(slow.excess_ns, exposed)
         # Two copies that run together for a moment share its exposed time.
-        cost = min(int(each.sum()), found.judged_ns)
-        if not found.matters(cost):
+        cost = min(int(each.sum()), claims.judged_ns)
+        if not claims.matters(cost):
             continue
         moved = int(ops.bytes[slow.rows].sum())
         took = int((ops.end_ns - ops.start_ns)[slow.rows].sum())
@@ -64,7 +61,7 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
         worst = slow.rows[int(np.argmax(each))]
         yield Draft(
             title=f"Slow {slow.direction} copies lose up to {duration(cost)} "
-            f"({share(cost, found.judged_ns)} of the span)",
+            f"({share(cost, claims.judged_ns)} of the span)",
             detail=f"{counted(len(slow.rows), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} "
             f"GB/s, where others of about the same size, direction and memory kind reached {slow.best:.1f} "
             f"GB/s; no other copy ran beside them. {guess}Other findings may count the same exposed time "

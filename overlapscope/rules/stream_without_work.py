@@ -6,13 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.base.intervals import covered
 from overlapscope.rules._claims import Claims
 from overlapscope.rules._text import counted, duration
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Sync
 
 NOTHING = 0.001
@@ -22,20 +19,20 @@ WAITS = 2
 """A stream that waits only once may just have been set up."""
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    ops, syncs, edges = device.timeline.ops, analysis.trace.syncs, device.edges
-    start, end = device.result.window.start_ns, device.result.window.end_ns
+def _check(claims: Claims) -> Iterator[Draft]:
+    ops, syncs, edges = claims.device.timeline.ops, claims.trace.syncs, claims.device.edges
+    start, end = claims.device.result.window.start_ns, claims.device.result.window.end_ns
     waits = (syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.stream >= 0)
-    waits &= (syncs.device < 0) | (syncs.device == device.result.device)
-    for stream in np.setdiff1d(syncs.stream[waits], [device.result.main_stream]).tolist():
+    waits &= (syncs.device < 0) | (syncs.device == claims.device.result.device)
+    for stream in np.setdiff1d(syncs.stream[waits], [claims.device.result.main_stream]).tolist():
         mine = ops.stream == stream
-        work = int(covered(found.windows, ops.start_ns[mine], ops.end_ns[mine]).sum())
+        work = int(covered(claims.windows, ops.start_ns[mine], ops.end_ns[mine]).sum())
         times = int((waits & (syncs.stream == stream)).sum())
-        if times < WAITS or work >= NOTHING * found.judged_ns:
+        if times < WAITS or work >= NOTHING * claims.judged_ns:
             continue
         waited_for = int((ops.stream[edges.source] == stream).sum())
         ran = int((mine & (ops.end_ns > start) & (ops.start_ns < end)).sum())
-        backward = any("autograd::engine::evaluate_function" in op for op in analysis.trace.names)
+        backward = any("autograd::engine::evaluate_function" in op for op in claims.trace.names)
         hint = (
             " The recording has a backward pass: autograd runs each backward op on the stream its forward op "
             "ran on, so backward() under another stream moves nothing there but the first gradient."
@@ -53,7 +50,6 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             "current when they are launched, and backward ops to the stream of their forward op, so put the "
             "forward pass under torch.cuda.stream() as well. Otherwise drop the stream; its waits only "
             "order work that was in order anyway.",
-            bound_ns=0,
         )
 
 

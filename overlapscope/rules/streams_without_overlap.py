@@ -6,16 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.results import Window
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, cut, total
 from overlapscope.rules._claims import Claims, streams_of
 from overlapscope.rules._text import counted, duration, listed, share
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind
 
 SUBSTANTIAL = 0.1
@@ -30,29 +28,44 @@ STRETCHED = 2.0
 _EVENT, _QUEUED, _LATE = range(3)
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    use = streams_of(device.timeline, Kind.COMPUTE, found.windows)
+_FULL = (
+    "each kernel fills the GPU",
+    "Kernels of both were queued at the same time and still ran one after the other, beside each other only as one "
+    "began while the other ended: each fills the GPU, so a second stream has nothing to run on.",
+    "Nothing is lost, and nothing to be gained from more streams for this work; one stream is simpler. Streams help "
+    "small kernels, and copies beside compute.",
+)
+_LAUNCHED_LATE = (
+    "the host launches them one after the other",
+    "Each stream's work was launched only when the other's had ended, so nothing could run side by side.",
+    "For small kernels the launches are the limit: capture both streams in one CUDA graph, or batch the work into "
+    "larger kernels.",
+)
+"""Title, what was seen and advice where no event orders the streams: nothing can be gained from them then."""
+
+
+def _check(claims: Claims) -> Iterator[Draft]:
+    use = streams_of(claims.device.timeline, Kind.COMPUTE, claims.windows)
     lengths = {stream: total(ran) for stream, ran in use.items()}
-    busy = {s: n for s, n in lengths.items() if n >= SUBSTANTIAL * found.buckets.compute_ns and found.matters(n)}
+    busy = {s: n for s, n in lengths.items() if n >= SUBSTANTIAL * claims.buckets.compute_ns and claims.matters(n)}
     if len(busy) < 2:
         return
-    rows = _kernels(device, found, list(busy))
-    possible = found.buckets.compute_ns - max(busy.values())
-    if _gain(device, found, rows) >= CONCURRENT * possible or not found.matters(possible):
+    rows = _kernels(claims, list(busy))
+    possible = claims.buckets.compute_ns - max(busy.values())
+    if _gain(claims, rows) >= CONCURRENT * possible or not claims.matters(possible):
         return
-    weights, example = _reasons(analysis, device, rows)
+    weights, example = _reasons(claims, rows)
     if not weights.any():
         return
-    reason = int(np.argmax(weights))
-    streams = listed(sorted(busy))
+    reason, streams = int(np.argmax(weights)), counted(len(busy), "compute stream")
     seen = (
-        f"Streams {streams} computed for {listed([duration(busy[s]) for s in sorted(busy)])}, together "
-        f"{duration(found.buckets.compute_ns)} of the span: as long as one after the other. "
+        f"Streams {listed(sorted(busy))} computed for {listed([duration(busy[s]) for s in sorted(busy)])}, together "
+        f"{duration(claims.buckets.compute_ns)} of the span: as long as one after the other. "
     )
     if reason == _EVENT:
         yield Draft(
-            title=f"Event waits make {counted(len(busy), 'compute stream')} take turns: up to "
-            f"{duration(possible)} ({share(possible, found.judged_ns)} of the span)",
+            title=f"Event waits make {streams} take turns: up to {duration(possible)} "
+            f"({share(possible, claims.judged_ns)} of the span)",
             detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
             "cost is what would be saved if all ran beside the longest stream: it needs work that does not "
             "depend on the other stream's results, and kernels that leave room on the GPU.",
@@ -62,46 +75,32 @@ def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> It
             bound_ns=possible,
             example=example,
         )
-    else:
-        full = reason == _QUEUED
-        why = (
-            "Kernels of both were queued at the same time and still ran one after the other, beside each "
-            "other only as one began while the other ended: each fills the GPU, so a second stream has "
-            "nothing to run on."
-            if full
-            else "Each stream's work was launched only when the other's had ended, so nothing could run side by side."
-        )
-        yield Draft(
-            severity="info",
-            title=f"{counted(len(busy), 'compute stream')} run one after the other: "
-            + ("each kernel fills the GPU" if full else "the host launches them one after the other"),
-            detail=seen + why,
-            advice=(
-                "Nothing is lost, and nothing to be gained from more streams for this work; one stream is "
-                "simpler. Streams help small kernels, and copies beside compute."
-                if full
-                else "For small kernels the launches are the limit: capture both streams in one CUDA graph, or "
-                "batch the work into larger kernels."
-            ),
-            bound_ns=0,
-            example=example,
-        )
+        return
+    title, why, advice = _FULL if reason == _QUEUED else _LAUNCHED_LATE
+    yield Draft(
+        severity="info",
+        title=f"{streams} run one after the other: {title}",
+        detail=seen + why,
+        advice=advice,
+        example=example,
+    )
 
 
-def _kernels(device: DeviceAnalysis, found: Claims, streams: list[int]) -> I64:
-    ops = device.timeline.ops
+def _kernels(claims: Claims, streams: list[int]) -> I64:
+    """Rows of the streams' kernels in the windows."""
+    ops = claims.device.timeline.ops
     rows = np.flatnonzero((ops.kind == Kind.COMPUTE) & np.isin(ops.stream, streams))
-    row, _, _ = cut(ops.start_ns[rows], ops.end_ns[rows], found.windows)
+    row, _, _ = cut(ops.start_ns[rows], ops.end_ns[rows], claims.windows)
     return rows[distinct(row)]
 
 
-def _gain(device: DeviceAnalysis, found: Claims, rows: I64) -> int:
+def _gain(claims: Claims, rows: I64) -> int:
     """Time saved by running side by side: what the kernels would have taken one by one, less what they took.
 
     A kernel that shares the GPU takes longer. Where a kernel's durations differ by no more than that can
     explain, its shortest one is taken for what it needs alone.
     """
-    ops = device.timeline.ops
+    ops = claims.device.timeline.ops
     length = ops.end_ns[rows] - ops.start_ns[rows]
     _, group = np.unique(ops.name_id[rows], return_inverse=True)
     shortest = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
@@ -109,16 +108,16 @@ def _gain(device: DeviceAnalysis, found: Claims, rows: I64) -> int:
     np.minimum.at(shortest, group, length)
     np.maximum.at(longest, group, length)
     alike = (longest <= STRETCHED * shortest)[group]
-    row, start, end = cut(ops.start_ns[rows], ops.end_ns[rows], found.windows)
+    row, start, end = cut(ops.start_ns[rows], ops.end_ns[rows], claims.windows)
     alone = np.where(alike[row], np.minimum(shortest[group][row], end - start), end - start)
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
     covered_ns = int(np.maximum(end - np.maximum(start, reach), 0).sum())
     return int(alone.sum()) - covered_ns
 
 
-def _reasons(analysis: TraceAnalysis, device: DeviceAnalysis, rows: I64) -> tuple[I64, Window | None]:
+def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
     """How much work began on another stream than the op before it, by what made it wait; the longest case."""
-    ops, calls, edges = device.timeline.ops, analysis.trace.runtime_calls, device.edges
+    ops, calls, edges = claims.device.timeline.ops, claims.trace.runtime_calls, claims.device.edges
     before, after = rows[:-1], rows[1:]
     changes = ops.stream[before] != ops.stream[after]
     before, after = before[changes], after[changes]
@@ -128,7 +127,7 @@ def _reasons(analysis: TraceAnalysis, device: DeviceAnalysis, rows: I64) -> tupl
     direct &= ops.start_ns[edges.held] - ops.end_ns[edges.source] <= HANDOVER_NS
     held = np.isin(after, edges.held[direct])
     launch = ops.launch[after]
-    queued = (launch >= 0) & (np.append(calls.end_ns, 0)[launch] <= ops.end_ns[before])
+    queued = (launch >= 0) & (pick(calls.end_ns, launch, 0) <= ops.end_ns[before])
     reason = np.where(held, _EVENT, np.where(queued, _QUEUED, _LATE))
     length = ops.end_ns[after] - ops.start_ns[after]
     weights = np.zeros(3, np.int64)

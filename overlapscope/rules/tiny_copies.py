@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.copies import TINY_BYTES
-from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.rules._claims import MANY, Claims
-from overlapscope.rules._text import duration, first, share, size, spread
-from overlapscope.rules.finding import Draft
-from overlapscope.rules.rule import Rule
+from overlapscope.rules._claims import MANY, Claims, Pieces
+from overlapscope.rules._text import duration, size
+from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _check(analysis: TraceAnalysis, device: DeviceAnalysis, found: Claims) -> Iterator[Draft]:
-    mine = found.of("tiny-copies")
-    if not found.matters(mine.time_ns):
-        return
-    ops = device.timeline.ops
-    moved = ops.bytes[found.tiny]
-    typical = int(np.median(ops.end_ns[found.tiny] - ops.start_ns[found.tiny]))
-    places = mine.places(analysis.trace)
-    yield Draft(
-        title=f"{len(found.tiny)} copies of {size(int(np.median(moved)))} account for "
-        f"{duration(mine.time_ns)} ({share(mine.time_ns, found.judged_ns)} of the span)",
-        detail=f"{len(found.tiny)} copies below {size(TINY_BYTES)} moved {size(int(moved.sum()))} in all; "
+def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    ops = claims.device.timeline.ops
+    moved = ops.bytes[claims.tiny]
+    typical = int(np.median(ops.end_ns[claims.tiny] - ops.start_ns[claims.tiny]))
+    return Draft(
+        title=f"{len(claims.tiny)} copies of {size(int(np.median(moved)))} account for {duration(pieces.time_ns)}",
+        detail=f"{len(claims.tiny)} copies below {size(TINY_BYTES)} moved {size(int(moved.sum()))} in all; "
         f"each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "
-        f"launch on the host. They were exposed for {duration(mine.exposed_ns)}, and the GPU was idle for "
-        f"{duration(mine.idle_ns)} waiting for the next of them.{spread(places)}",
+        f"launch on the host. They were exposed for {duration(pieces.exposed_ns)}, and the GPU was idle for "
+        f"{duration(pieces.idle_ns)} waiting for the next of them.",
         advice="Join them: put the small tensors into one pinned buffer on the host (torch.cat or views of "
         "it), copy that once with non_blocking=True, and take views on the device with split() or narrow(). "
         "Values that do not change can stay on the device; values that can be computed there (torch.arange, "
         "masks) need no copy.",
-        bound_ns=mine.time_ns,
-        where=first(places),
-        example=mine.example,
     )
 
 
@@ -61,6 +48,6 @@ on_gpu = [sample.to("cuda", non_blocking=True) for sample in samples]
 samples = torch.randn(200, 1000, pin_memory=True)
 on_gpu = samples.to("cuda", non_blocking=True).unbind()
 """,
-    check=_check,
+    check=on_claimed("tiny-copies", _draft),
     fixes=(("batch-copies",),),
 )

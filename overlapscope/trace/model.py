@@ -13,24 +13,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from overlapscope.base import columns
+from overlapscope.base.columns import Columns, Integers
 
 if TYPE_CHECKING:
     import pandas as pd
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-F64 = NDArray[np.float64]
-I8 = NDArray[np.int8]
-Bool = NDArray[np.bool_]
-Index = NDArray[np.intp]
-
-
-_DTYPES: dict[Any, type] = {"I64": np.int64, "I32": np.int32, "I8": np.int8, "F64": np.float64}
-"""Types of columns, by how the tables below spell them."""
+I64 = columns.I64
+I32 = columns.I32
+F64 = columns.F64
+I8 = columns.I8
+Bool = columns.Bool
+Index = columns.Index
 
 
 class Kind(IntEnum):
@@ -64,8 +62,8 @@ class Sync(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
-class Table:
-    """Columns every table has. `len(table)` is the number of rows."""
+class Table(Columns):
+    """Columns every table has."""
 
     names: tuple[str, ...]
     """The trace's string table; shared, not a column."""
@@ -77,14 +75,6 @@ class Table:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} rows)"
-
-    @classmethod
-    def empty(cls, names: tuple[str, ...]) -> Self:
-        """A table of no rows."""
-        return cls(names, **{f.name: np.empty(0, _DTYPES[f.type]) for f in fields(cls) if f.name != "names"})
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     def name(self, row: int) -> str:
         name: str = self.names[int(self.name_id[row])]
@@ -99,28 +89,34 @@ class Table:
         rows: Bool = passes[self.name_id]
         return rows
 
-    def take(self, rows: Index | Bool) -> Self:
-        """The table of the given rows (an index array or a boolean mask)."""
-        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "names"}
-        return replace(self, **columns)
-
     def to_pandas(self) -> pd.DataFrame:
         """A data frame with one row per row, names and enumerations spelled out, -1 kept as it is."""
         import pandas as pd
 
-        columns: dict[str, Any] = {}
+        frame: dict[str, Any] = {}
         for f in fields(self):
             if f.name == "names":
                 continue
             values = getattr(self, f.name)
             if f.name == "name_id":
-                columns["name"] = pd.Categorical.from_codes(values, categories=pd.Index(self.names))
+                frame["name"] = pd.Categorical.from_codes(values, categories=pd.Index(self.names))
             elif (labels := f.metadata.get("labels")) is not None:
                 words = pd.Index([member.name.lower() for member in labels])
-                columns[f.name] = pd.Categorical.from_codes(values, categories=words)
+                frame[f.name] = pd.Categorical.from_codes(values, categories=words)
             else:
-                columns[f.name] = values
-        return pd.DataFrame(columns)
+                frame[f.name] = values
+        return pd.DataFrame(frame)
+
+
+def stream_keys(device: Integers, stream: Integers) -> I64:
+    """One number for each stream of each device: those of several devices share numbers."""
+    keys: I64 = device.astype(np.int64) << 32 | (stream.astype(np.int64) & 0xFFFFFFFF)
+    return keys
+
+
+def of_stream_key(key: int) -> tuple[int, int]:
+    """Device and stream of one of `stream_keys`."""
+    return key >> 32, ((key & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -15,9 +15,9 @@ from overlapscope.base.words import NOTHING, clean, plural
 from overlapscope.hta.catalog import ANALYSES, Analysis
 from overlapscope.hta.run import HtaResult, HtaTable, Value
 from overlapscope.report.grids import Cell, Field, Grid, Row
-from overlapscope.report.tables import NAME_LIMIT, Column, Table
-from overlapscope.report.tables import text as words
 from overlapscope.views.markdown import escape, table_lines
+from overlapscope.views.old_tables import NAME_LIMIT, Column, Table
+from overlapscope.views.old_tables import text as words
 from overlapscope.views.terminal import GAP, fitted, lay_out, table_grid
 
 MOST_ROWS = 40

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.browser import chromium
-from tests.dashboard_process import Served, serve
+from tests.support.dashboard_process import Served, serve
 
 TRACES = Path(__file__).parents[2] / "traces"
 SCREENSHOTS = Path(__file__).parent / "screenshots"

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from playwright.sync_api import Page, expect
 
-from tests.dashboard_process import Served
+from tests.support.dashboard_process import Served
 
 PAGES = ("overview", "timeline", "copies", "idle", "steps", "whatif", "compare", "ranks", "hta", "laboratory")
 

@@ -21,7 +21,7 @@ from overlapscope.report.model import to_json
 from tests.browser.conftest import TRACES, Serve, Watch
 from tests.browser.helpers import PAGES, arrive, choose, drop, go, settle, visit
 from tests.browser.proxy import Proxy
-from tests.dashboard_process import Served, ask, stop
+from tests.support.dashboard_process import Served, ask, stop
 
 SAMPLE = TRACES / "known_causes" / "host_sync_stacks.json.gz"
 

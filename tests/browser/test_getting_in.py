@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from overlapscope.dashboard import launch, notebook
+from overlapscope.dashboard import launch
 from tests.browser.conftest import TRACES, Serve, Watch
 from tests.browser.helpers import settle, visit
 
@@ -68,7 +68,7 @@ def test_a_link_from_another_site_finds_one_logged_in(page: Page, serve_traces: 
 def test_a_notebook_of_another_name_shows_its_frame(page: Page, watch: Watch, tmp_path: Path) -> None:
     """Though the browser keeps nothing for it, cookies least of all."""
     watch.expect("localStorage")
-    frame = notebook.frame([SAMPLE], height=700)
+    frame = launch.frame([SAMPLE], height=700)
     with other_site(tmp_path, f'<link rel="icon" href="data:,">{frame._repr_html_()}') as address:
         page.goto(address)
         inside = page.frame_locator("iframe")

@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests import kineto_files
 from tests.browser.conftest import Serve
 from tests.browser.helpers import PAGES, drop, visit
-from tests.dashboard_process import ask
+from tests.support import kineto_files
+from tests.support.dashboard_process import ask
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 TRACE, OTHER = (f"{HOSTILE}/{HOSTILE} rank{rank}" for rank in range(2))

@@ -8,7 +8,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from tests.browser.helpers import visit
-from tests.dashboard_process import Served
+from tests.support.dashboard_process import Served
 
 
 def choose(page: Page, name: str) -> None:

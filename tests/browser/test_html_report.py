@@ -13,9 +13,9 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
 from overlapscope.reading import load
-from tests import kineto_files
 from tests.browser.conftest import TRACES
 from tests.browser.test_hostile_names import HOSTILE, check_harmless
+from tests.support import kineto_files
 
 Write = Callable[..., Path]
 BREAKOUT = "</script><img src=x onerror=window.hacked=1>"

@@ -11,8 +11,8 @@ from playwright.sync_api import Page, expect
 from overlapscope.ranks.result import to_json
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import arrive, settle, url, visit
-from tests.dashboard_process import Served
-from tests.ranks_samples import job
+from tests.support.dashboard_process import Served
+from tests.support.ranks_samples import job
 
 BEFORE, AFTER = "pipeline_1stream", "pipeline_3stream"
 

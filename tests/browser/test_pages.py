@@ -21,11 +21,11 @@ from overlapscope.report.model import build
 from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.page import Section
 from overlapscope.report.verdict import judge
-from overlapscope.rules import all_rules
-from tests import kineto_files
+from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import go, settle, visit
-from tests.dashboard_process import Served
+from tests.support import kineto_files
+from tests.support.dashboard_process import Served
 
 PAGES = ("overview", "copies", "idle", "steps")
 OFFLOAD = "laboratory/offload_pipeline/one_stream"
@@ -92,7 +92,7 @@ def test_the_answer_needs_no_scrolling(page: Page, dashboard: Served, trace: str
 def test_a_finding_has_evidence_advice_and_code_and_leads_to_its_place(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, trace=SYNCS)
     finding = section_of(SYNCS).findings[0]
-    rule = next(rule for rule in all_rules() if rule.id == finding.rule)
+    rule = RULES[finding.rule]
     card = page.locator("#overview-findings .mantine-Accordion-item").first
     for text in (finding.title, finding.detail, finding.advice, "known_causes.py:272"):
         expect(card).to_contain_text(text)

@@ -10,8 +10,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import arrive, go, settle, visit
-from tests.dashboard_process import Served
-from tests.helpers import with_plain_steps
+from tests.support.dashboard_process import Served
+from tests.support.helpers import with_plain_steps
 
 REPLAYED = "an estimate of the program without the profiler"
 PLAIN_STEP = "35.7"

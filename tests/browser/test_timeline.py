@@ -19,10 +19,10 @@ from overlapscope.base.words import percent, unit_for
 from overlapscope.documents.colors import palette
 from overlapscope.reading import load
 from overlapscope.timeline import Lane, Lanes, places
-from tests import kineto_files
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import go, settle, visit
-from tests.dashboard_process import Served
+from tests.support import kineto_files
+from tests.support.dashboard_process import Served
 
 PIPELINE, TRAINING, PAGEABLE = "pipeline_3stream", "gpt2_train", "known_causes/pageable_memory"
 EVENT_WAIT = "known_causes/event_wait"

@@ -11,7 +11,7 @@ from overlapscope.reading import load
 from overlapscope.views.whatif.words import headline
 from tests.browser.conftest import TRACES
 from tests.browser.helpers import settle, visit
-from tests.dashboard_process import Served
+from tests.support.dashboard_process import Served
 
 TRACE = "laboratory/offload_pipeline/one_stream"
 SYNCS = "known_causes/item_every_step_stacks"

@@ -22,8 +22,8 @@ from overlapscope.prediction import predict
 from overlapscope.reading import kineto
 from overlapscope.report.model import Report, build, to_json
 from overlapscope.trace.model import Trace
-from tests.helpers import MS, TRACES, recordings
-from tests.made_up_programs import Do, record, repeated
+from tests.support.helpers import MS, TRACES, recordings
+from tests.support.made_up_programs import Do, record, repeated
 
 Event = dict[str, Any]
 

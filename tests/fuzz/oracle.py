@@ -38,10 +38,11 @@ from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
 from overlapscope.reading import kineto
+from overlapscope.render import markdown, terminal
+from overlapscope.report.document import document
 from overlapscope.report.model import Report, build, from_json, to_json
 from overlapscope.report.page import Page
 from overlapscope.trace.model import Trace
-from overlapscope.views import markdown, terminal
 from overlapscope.views.check import json as check_json
 from overlapscope.views.check import text as check_text
 from overlapscope.views.diff import text as diff_text
@@ -236,7 +237,7 @@ def _narrowed(rng: random.Random, trace: Trace, analysis: TraceAnalysis) -> None
         _as_swept(device.result, {key: sum(one[key] for one in swept) for key in swept[0]})
     report = build([part], scope=name)
     _report(report)
-    _shown(terminal.render(Page(report, scope=name), width=WIDTH))
+    _shown(terminal.render(document(Page(report, scope=name)), width=WIDTH))
 
 
 def _device(device: Device) -> None:
@@ -391,7 +392,7 @@ def _against(path: Path) -> None:
 def _of_saved(report: Report) -> Iterator[tuple[str, Callable[[], Any]]]:
     """A report that anybody may have changed: nothing but what is not ours goes wrong with it."""
     yield "report again", lambda: json.loads(to_json(report), parse_constant=_no_constant)
-    yield "page of a report", lambda: _shown(terminal.render(Page(report, verbose=True), width=WIDTH))
+    yield "page of a report", lambda: _shown(terminal.render(document(Page(report, verbose=True)), width=WIDTH))
     yield "check of a report", lambda: [check(report, replace(one, allow_predicted=True)) for one in _settings()]
     yield "diff of a report", lambda: _shown(diff_text.render(diff(report, report_of(origins()[0])), width=WIDTH))
 
@@ -415,14 +416,15 @@ def _drawn(rng: random.Random, analysis: TraceAnalysis) -> None:
     report = build([analysis], plain_step_ns=told_ns)
     _report(report)
     page = Page(report, verbose=True)
-    _shown(terminal.render(page, width=WIDTH))
-    markdown.render(page).encode("utf-8", "strict")
+    _shown(terminal.render(document(page), width=WIDTH))
+    markdown.render(document(page)).encode("utf-8", "strict")
 
 
 def _html(analysis: TraceAnalysis) -> None:
-    from overlapscope.views.html import report as html_report
+    from overlapscope.render import html
+    from overlapscope.timeline.file import document as file_document
 
-    drawn = html_report.render(Page(build([analysis])), [lanes.build(analysis)])
+    drawn = html.render(file_document(Page(build([analysis])), [lanes.build(analysis)]))
     _must("<script>alert" not in drawn and "<img src=x" not in drawn, "a name that is taken for HTML")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import dash
 import dash_mantine_components as dmc
 import msgspec
-from dash import ClientsideFunction, Input, Output, State, dcc, html
+from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
@@ -18,30 +18,29 @@ from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FindingChange
 from overlapscope.compare.steps import averaged
 from overlapscope.dashboard import parts
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import RECORDED, parse
-from overlapscope.dashboard.plain_table import plain_table
-from overlapscope.dashboard.shown import Shown, settled
-from overlapscope.documents.colors import palette
+from overlapscope.dashboard.callbacks import Callbacks
+from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard.render import plain_table
+from overlapscope.dashboard.url import RECORDED
 from overlapscope.report.model import Report
-from overlapscope.report.tables import Table
 from overlapscope.rules.finding import Finding
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.words import NOISE, finding_standing, standing, unit_of
+from overlapscope.views.old_tables import Table
 
 _MARGIN = 0.02
 """Of the span shown, on either side."""
 _SIGNS = {"faster": "✓", "slower": "✕", "within noise": "~", "unchanged": "="}
 
 
-def layout(shown: Shown) -> Component:
+def layout(context: PageContext) -> Component:
     """The page."""
     lead = "What changed from one trace to another, and whether it is more than noise."
-    choice = _choice(shown)
-    if shown.other is None:
-        return parts.page("Compare", choice, _nothing_chosen(shown), lead=lead)
-    before, after = (_of(one, RECORDED) for one in (shown, _other(shown)))
+    choice = _choice(context)
+    if context.other is None:
+        return parts.page("Compare", choice, _nothing_chosen(context), lead=lead)
+    before, after = (_of(one, RECORDED) for one in (context, _other(context)))
     found = diff(_report(before), _report(after))
     before, after = (_of(one, found.of) for one in (before, after))
     verdicts = dmc.SimpleGrid([parts.verdict(before), parts.verdict(after)], cols={"base": 1, "lg": 2}, spacing="md")
@@ -53,34 +52,34 @@ def layout(shown: Shown) -> Component:
     return parts.page(
         "Compare",
         choice,
-        _verdict(shown, found),
+        _verdict(context, found),
         *doubts,
         verdicts,
-        _buckets(shown, device),
-        *_causes(shown, device),
+        _buckets(context, device),
+        *_causes(context, device),
         _findings(before, after, device),
         _timelines(before, after, device),
-        *(_panel(shown, table) for table in _details(device)),
+        *(_panel(context, table) for table in _details(device)),
         lead=lead,
     )
 
 
-def _other(shown: Shown) -> Shown:
+def _other(context: PageContext) -> PageContext:
     """The second trace, as if it were the one that is shown."""
-    place = replace(shown.place, trace=shown.place.other, other=shown.place.trace, device=None)
-    return replace(shown, place=place, trace=shown.other, other=shown.trace)
+    url = replace(context.url, trace=context.url.other, other=context.url.trace, device=None)
+    return replace(context, url=url, trace=context.other, other=context.trace)
 
 
-def _of(shown: Shown, program: str) -> Shown:
+def _of(context: PageContext, program: str) -> PageContext:
     """The same, of the recording or the plain program, where there are both: the diff decides, not the address."""
-    if shown.loaded.plain is None:
-        return shown
-    return replace(shown, place=replace(shown.place, of=program if program == RECORDED else None))
+    if context.loaded.plain is None:
+        return context
+    return replace(context, url=replace(context.url, of=program if program == RECORDED else None))
 
 
-def _report(shown: Shown) -> Report:
+def _report(context: PageContext) -> Report:
     """The one device that is shown, as a report."""
-    section = shown.section
+    section = context.section
     devices = () if section.device is None else (section.device,)
     return Report(traces=(msgspec.structs.replace(section.trace, devices=devices),), findings=section.findings)
 
@@ -88,17 +87,17 @@ def _report(shown: Shown) -> Report:
 # -- the choice -----------------------------------------------------------------------------------
 
 
-def _choice(shown: Shown) -> Component:
-    known = [{"value": entry.id, "label": clean(entry.id, 120)} for entry in shown.library.entries()]
-    place = shown.place
-    swapped = place.href(trace=place.other, other=place.trace) if place.other else None
+def _choice(context: PageContext) -> Component:
+    known = [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()]
+    url = context.url
+    swapped = url.href(trace=url.other, other=url.trace) if url.other else None
 
-    def select(label: str, id: str, value: str | None) -> Component:
+    def select(label: str, id: str, chosen: str | None) -> Component:
         return dmc.Select(
             id=id,
             label=label,
             data=known,
-            value=value,
+            value=chosen,
             searchable=True,
             placeholder="choose a trace",
             nothingFoundMessage="no such trace",
@@ -108,8 +107,8 @@ def _choice(shown: Shown) -> Component:
 
     return dmc.Group(
         [
-            select("before", "compare-before", place.trace),
-            select("after", "compare-after", place.other),
+            select("before", "compare-before", url.trace),
+            select("after", "compare-after", url.other),
             *([dcc.Link("swap", href=swapped, className="timeline-link", id="compare-swap")] if swapped else []),
         ],
         align="end",
@@ -117,10 +116,9 @@ def _choice(shown: Shown) -> Component:
     )
 
 
-def _nothing_chosen(shown: Shown) -> Component:
-    place = shown.place
-    near = [id for id in shown.library.siblings(shown.opened.id) if id != shown.opened.id][:8]
-    if len(shown.library.entries()) < 2:
+def _nothing_chosen(context: PageContext) -> Component:
+    near = [id for id in context.library.siblings(context.opened.id) if id != context.opened.id][:8]
+    if len(context.library.entries()) < 2:
         return parts.panel(
             "One trace is open",
             parts.empty(
@@ -128,7 +126,7 @@ def _nothing_chosen(shown: Shown) -> Component:
                 dmc.Code("overlapscope dashboard before.json.gz after.json.gz"),
             ),
         )
-    links = [dmc.ListItem(dcc.Link(clean(id, 120), href=place.href(other=id))) for id in near]
+    links = [dmc.ListItem(dcc.Link(clean(id, 120), href=context.url.href(other=id))) for id in near]
     return parts.panel(
         "Choose what to compare it with",
         parts.empty("Choose a second trace above."),
@@ -139,9 +137,9 @@ def _nothing_chosen(shown: Shown) -> Component:
 # -- the answer -----------------------------------------------------------------------------------
 
 
-def _verdict(shown: Shown, found: Diff) -> Component:
+def _verdict(context: PageContext, found: Diff) -> Component:
     stands = standing(found)
-    color = palette(shown.dark)[stands.level]
+    color = context.colors[stands.level]
     word = dmc.Group(
         [html.Span(_SIGNS.get(stands.word, "?"), **parts.UNREAD), html.Span(stands.word, id="compare-standing")],
         gap=8,
@@ -156,14 +154,14 @@ def _doubts(found: Diff) -> Component:
     return dmc.Alert(dmc.List(said, size="sm"), title="Compare with care", color="yellow", id="compare-doubts")
 
 
-def _buckets(shown: Shown, device: DeviceDiff) -> Component:
+def _buckets(context: PageContext, device: DeviceDiff) -> Component:
     table = tables.buckets(device)
-    chart = parts.graph(before_after(device.figures, shown.dark), "compare-buckets", name="before-and-after")
-    return parts.panel(table.title, chart, _table(shown, table, id="compare-table"), note=table.note)
+    chart = parts.graph(before_after(device.figures, context.dark), "compare-buckets", name="before-and-after")
+    return parts.panel(table.title, chart, _table(context, table, id="compare-table"), note=table.note)
 
 
-def _causes(shown: Shown, device: DeviceDiff) -> list[Component]:
-    return [_panel(shown, table) for table in tables.causes(device, verbose=False) if table.rows]
+def _causes(context: PageContext, device: DeviceDiff) -> list[Component]:
+    return [_panel(context, table) for table in tables.causes(device, verbose=False) if table.rows]
 
 
 def _details(device: DeviceDiff) -> list[Table]:
@@ -171,18 +169,18 @@ def _details(device: DeviceDiff) -> list[Table]:
     return [one for one in tables.details(device, verbose=False) if one.rows and one.title != tables.FINDINGS]
 
 
-def _panel(shown: Shown, table: Table) -> Component:
-    return parts.panel(table.title, _table(shown, table), note=table.note)
+def _panel(context: PageContext, table: Table) -> Component:
+    return parts.panel(table.title, _table(context, table), note=table.note)
 
 
-def _table(shown: Shown, table: Table, id: str = "") -> Component:
-    return plain_table(shown, tables.untitled(table), {**tables.tones(table), NOISE: "muted"}, id)
+def _table(context: PageContext, table: Table, id: str = "") -> Component:
+    return plain_table(context, tables.untitled(table), {**tables.tones(table), NOISE: "muted"}, id)
 
 
 # -- findings -------------------------------------------------------------------------------------
 
 
-def _findings(before: Shown, after: Shown, device: DeviceDiff) -> Component:
+def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
     if not device.findings:
         return parts.panel(tables.FINDINGS, parts.empty("Neither trace has any."))
     heads = ("", "rule", "before", "cost", "after", "cost")
@@ -200,9 +198,9 @@ def _findings(before: Shown, after: Shown, device: DeviceDiff) -> Component:
     )
 
 
-def _finding(before: Shown, after: Shown, device: DeviceDiff, change: FindingChange) -> Component:
+def _finding(before: PageContext, after: PageContext, device: DeviceDiff, change: FindingChange) -> Component:
     word = finding_standing(change)
-    color = palette(before.dark)[tables.FINDING_TONES.get(word, "muted")]
+    color = before.colors[tables.FINDING_TONES.get(word, "muted")]
     return dmc.TableTr(
         [
             dmc.TableTd(word, style={"color": color, "fontWeight": 700, "whiteSpace": "nowrap"}),
@@ -214,11 +212,11 @@ def _finding(before: Shown, after: Shown, device: DeviceDiff, change: FindingCha
     )
 
 
-def _side(shown: Shown, device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -> list[Component]:
+def _side(context: PageContext, device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -> list[Component]:
     if finding is None:
         return [dmc.TableTd("–", c="dimmed"), dmc.TableTd("")]
     cost = unit_of([device.figures.span]).text(round(cost_ns)) if cost_ns else ""
-    link = parts.timeline_link(shown, finding.example)
+    link = parts.timeline_link(context, finding.example)
     return [
         dmc.TableTd([dmc.Text(clean(finding.title, 400), size="sm"), *link]),
         dmc.TableTd(cost, style={"whiteSpace": "nowrap", "fontVariantNumeric": "tabular-nums"}),
@@ -228,7 +226,7 @@ def _side(shown: Shown, device: DeviceDiff, finding: Finding | None, cost_ns: fl
 # -- timelines ------------------------------------------------------------------------------------
 
 
-def _timelines(before: Shown, after: Shown, device: DeviceDiff) -> Component:
+def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
     both = {"before": before, "after": after}
     windows = [_stands_for(one.section.device, device.basis) for one in both.values() if one.section.device]
     shown_ns = max(window.end_ns - window.start_ns for window in windows)
@@ -238,13 +236,13 @@ def _timelines(before: Shown, after: Shown, device: DeviceDiff) -> Component:
             {
                 "element": _mount(name),
                 "trace": one.opened.id,
-                "of": {} if one.place.of is None else {"of": one.place.of},
+                "of": {} if one.url.of is None else {"of": one.url.of},
                 "offset": window.start_ns - one.opened.lanes.origin_ns,
             }
             for (name, one), window in zip(both.items(), windows, strict=True)
         ],
         "view": {"start": -margin, "end": shown_ns + margin},
-        "palette": palette(before.dark),
+        "palette": before.colors,
     }
     aligned = "a step of median length" if device.basis == "step" else "their windows"
     return parts.panel(
@@ -280,26 +278,20 @@ def _mount(name: str) -> str:
 # -- callbacks ------------------------------------------------------------------------------------
 
 
-def register(app: dash.Dash, library: Library) -> None:
-    """The choice of the two traces, and their timelines."""
-    base = app.config.requests_pathname_prefix
+callbacks = Callbacks()
+callbacks.in_browser(
+    ("overlapscope_linked", "mount"), Output("compare-mounted", "children"), Input("compare-timelines", "data")
+)
 
-    @app.callback(
-        Output("url", "href", allow_duplicate=True),
-        Input("compare-before", "value"),
-        Input("compare-after", "value"),
-        State("url", "pathname"),
-        State("url", "search"),
-        prevent_initial_call=True,
-    )
-    def choose(before: str | None, after: str | None, pathname: str | None, search: str | None) -> Any:
-        place = settled(library, parse(base, pathname, search))
-        if before is None or (before, after) == (place.trace, place.other):
-            return dash.no_update
-        return place.href("compare", trace=before, other=after)
 
-    app.clientside_callback(
-        ClientsideFunction("overlapscope_linked", "mount"),
-        Output("compare-mounted", "children"),
-        Input("compare-timelines", "data"),
-    )
+@callbacks.add(
+    Output("url", "href", allow_duplicate=True),
+    Input("compare-before", "value"),
+    Input("compare-after", "value"),
+    prevent_initial_call=True,
+)
+def choose(context: PageContext, before: str | None, after: str | None) -> Any:
+    """To the two traces that were chosen."""
+    if before is None or (before, after) == (context.url.trace, context.url.other):
+        return dash.no_update
+    return context.url.href("compare", trace=before, other=after)

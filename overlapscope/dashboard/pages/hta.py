@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import dash
 import dash_mantine_components as dmc
@@ -13,10 +12,9 @@ from dash.development.base_component import Component
 
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import Place, parse
+from overlapscope.dashboard.callbacks import Callbacks
+from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.rank_reports import job_of
-from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.errors import MissingPackage, OverlapscopeError
 from overlapscope.hta.catalog import ANALYSES, Options
 from overlapscope.hta.package import require
@@ -27,28 +25,24 @@ MOST_RANKS = 16
 """Whose traces are held at once."""
 MOST_ROWS = 2_000
 """Of a table in the page; the CSV has all."""
-_KEPT = 8
-"""Results that are kept, to be shown again or saved."""
+_WEIGHT = 4
+"""Of a result among those that are kept, to be shown again or saved."""
 _LEAD = (
     "What HolisticTraceAnalysis computes from this trace, with its own definitions and its rounding to whole "
     "microseconds. The other pages do not depend on it."
 )
 
-Asked = tuple[tuple[str, ...], str, bool, str]
-"""Traces, analysis, whether nanoseconds are kept, and what the host op's name holds."""
-
-_results: WeakKeyDictionary[Library, dict[Asked, HtaResult]] = WeakKeyDictionary()
 _one_at_a_time = threading.Lock()
 """HTA is kept quiet for one thread at a time."""
 
 
-def layout(shown: Shown) -> Component:
+def layout(context: PageContext) -> Component:
     """What to choose from; the callback shows the tables."""
     try:
         require()
     except MissingPackage as error:
         return parts.page("HTA", parts.panel("HTA is not here", parts.empty(clean(str(error)))), lead=_LEAD)
-    ranks = job_of(shown.library, shown.opened.id, everything=False).ids
+    ranks = job_of(context.library, context.opened.id, everything=False).ids
     several = 1 < len(ranks) <= MOST_RANKS
     choice = dmc.Group(
         [
@@ -84,101 +78,68 @@ def layout(shown: Shown) -> Component:
     )
 
 
-def register(app: dash.Dash, library: Library) -> None:
-    """Runs what is chosen, and saves it."""
-    base = app.config.requests_pathname_prefix
-    chosen = (
-        State("hta-name", "value"),
-        State("hta-operator", "value"),
-        State("hta-ranks", "checked"),
-        State("hta-nanoseconds", "checked"),
-        State("url", "pathname"),
-        State("url", "search"),
-    )
-
-    @app.callback(
-        Output("hta-operator", "style"),
-        Input("hta-name", "value"),
-    )
-    def ask_for_operator(name: str) -> dict[str, str]:
-        return {} if name == "sequences" else {"display": "none"}
-
-    def result_of(place: Place, name: str, operator: str | None, ranks: bool, nanoseconds: bool) -> HtaResult:
-        """Raises OverlapscopeError where there is none."""
-        return _result(library, (_traces(library, place.trace or "", ranks), name, nanoseconds, operator or ""))
-
-    @app.callback(
-        Output("hta-content", "children"),
-        Input("hta-run", "n_clicks"),
-        *chosen,
-        State("scheme-shown", "data"),
-        prevent_initial_call=True,
-    )
-    def show(
-        clicks: int | None,
-        name: str,
-        operator: str | None,
-        ranks: bool,
-        nanoseconds: bool,
-        pathname: str | None,
-        search: str | None,
-        scheme: str | None,
-    ) -> Component:
-        place = settled(library, parse(base, pathname, search))
-        try:
-            result = result_of(place, name, operator, ranks, nanoseconds)
-        except OverlapscopeError as error:
-            return dmc.Alert(clean(str(error), 2000), title="There is no result", color="yellow", id="hta-error")
-        return _tables(Shown(place, library, library.opened(place.trace), None, scheme == "dark"), result)
-
-    @app.callback(
-        Output("hta-download", "data"),
-        Input("hta-csv", "n_clicks"),
-        *chosen,
-        prevent_initial_call=True,
-    )
-    def save(
-        clicks: int | None,
-        name: str,
-        operator: str | None,
-        ranks: bool,
-        nanoseconds: bool,
-        pathname: str | None,
-        search: str | None,
-    ) -> Any:
-        try:
-            result = result_of(settled(library, parse(base, pathname, search)), name, operator, ranks, nanoseconds)
-        except OverlapscopeError:
-            # The page says so where it is run.
-            return dash.no_update
-        return {"content": view.csv_text(result), "filename": f"hta-{name}.csv", "type": "text/csv"}
+callbacks = Callbacks()
+_CHOSEN = (
+    State("hta-name", "value"),
+    State("hta-operator", "value"),
+    State("hta-ranks", "checked"),
+    State("hta-nanoseconds", "checked"),
+)
 
 
-def _traces(library: Library, id: str, ranks: bool) -> tuple[str, ...]:
-    found = job_of(library, id, everything=False).ids if ranks else ()
-    return found if 1 < len(found) <= MOST_RANKS else (id,)
+@callbacks.add(Output("hta-operator", "style"), Input("hta-name", "value"))
+def ask_for_operator(context: PageContext, name: str) -> dict[str, str]:
+    """Only one analysis is of ops with a certain name."""
+    return {} if name == "sequences" else {"display": "none"}
 
 
-def _result(library: Library, asked: Asked) -> HtaResult:
+@callbacks.add(Output("hta-content", "children"), Input("hta-run", "n_clicks"), *_CHOSEN, prevent_initial_call=True)
+def show(
+    context: PageContext, clicks: int | None, name: str, operator: str | None, ranks: bool, nanoseconds: bool
+) -> Component:
+    """The tables of what was chosen."""
+    try:
+        result = _result(context, name, operator, ranks, nanoseconds)
+    except OverlapscopeError as error:
+        return dmc.Alert(clean(str(error), 2000), title="There is no result", color="yellow", id="hta-error")
+    return _tables(context, result)
+
+
+@callbacks.add(Output("hta-download", "data"), Input("hta-csv", "n_clicks"), *_CHOSEN, prevent_initial_call=True)
+def save(
+    context: PageContext, clicks: int | None, name: str, operator: str | None, ranks: bool, nanoseconds: bool
+) -> Any:
+    """The same as CSV."""
+    try:
+        result = _result(context, name, operator, ranks, nanoseconds)
+    except OverlapscopeError:
+        # The page says so where it is run.
+        return dash.no_update
+    return {"content": view.csv_text(result), "filename": f"hta-{name}.csv", "type": "text/csv"}
+
+
+def _result(context: PageContext, name: str, operator: str | None, ranks: bool, nanoseconds: bool) -> HtaResult:
     """What HTA says, computed once. Raises OverlapscopeError."""
-    known = _results.setdefault(library, {})
+    library, id = context.library, context.url.trace or ""
+    several = job_of(library, id, everything=False).ids if ranks else ()
+    ids = several if 1 < len(several) <= MOST_RANKS else (id,)
+
+    def compute() -> HtaResult:
+        traces = [library.wait(id).analysis.trace for id in ids]
+        return run(name, traces, Options(operator=operator or None), nanoseconds=nanoseconds or None)
+
     with _one_at_a_time:
-        if asked not in known:
-            ids, name, nanoseconds, operator = asked
-            traces = [library.wait(id).analysis.trace for id in ids]
-            result = run(name, traces, Options(operator=operator or None), nanoseconds=nanoseconds or None)
-            while len(known) >= _KEPT:
-                del known[next(iter(known))]
-            known[asked] = result
-        return known[asked]
+        asked = ("hta", ids, name, operator, nanoseconds)
+        result: HtaResult = library.results_of_pages.remember(asked, compute, weight=_WEIGHT)
+    return result
 
 
-def _tables(shown: Shown, result: HtaResult) -> Component:
+def _tables(context: PageContext, result: HtaResult) -> Component:
     panels = []
     for number, table in enumerate(result.tables):
         left = len(table.rows) - MOST_ROWS
         note = f"The first {MOST_ROWS:,} rows of {len(table.rows):,}; the CSV has all." if left > 0 else ""
-        drawn = parts.grid(shown, view.grid(table, MOST_ROWS), f"hta-table-{number}")
+        drawn = parts.grid(context, view.grid(table, MOST_ROWS), f"hta-table-{number}")
         panels.append(parts.panel(clean(table.title), drawn, note=note))
     lacking = view.lacking(result)
     missing = [parts.panel("Not in these traces", parts.empty(*lacking))] if lacking else []

@@ -2,62 +2,57 @@
 
 from __future__ import annotations
 
-import dash
 import dash_mantine_components as dmc
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, missing_ns
 from overlapscope.base.words import share
 from overlapscope.dashboard import parts
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.callbacks import Callbacks
+from overlapscope.dashboard.context import PageContext
 from overlapscope.report import grids
 
 
-def layout(shown: Shown) -> Component:
+def layout(context: PageContext, device: Device) -> Component:
     """The page."""
-    device = shown.section.device
-    if device is None or not shown.section.usable:
-        return parts.unusable(shown)
     return parts.page(
         "Idle and stalls",
-        _idle(shown, device),
-        _stalls(shown, device),
-        lead=parts.lead(shown, "When the GPU had nothing to do, why, and which calls kept the host from launching."),
+        _idle(context, device),
+        _stalls(context, device),
+        lead=parts.lead(context, "When the GPU had nothing to do, why, and which calls kept the host from launching."),
     )
 
 
-def _idle(shown: Shown, device: Device) -> Component:
-    unit, idle = shown.section.unit, device.buckets.idle_ns - missing_ns(device)
+def _idle(context: PageContext, device: Device) -> Component:
+    unit, idle = context.section.unit, device.buckets.idle_ns - missing_ns(device)
     if not idle:
         return parts.panel("Idle by cause", parts.empty("The GPU was never idle in this recording."))
     return parts.panel(
         "Idle by cause",
-        parts.causes(shown, "idle", "idle-causes"),
+        parts.causes(context, "idle", "idle-causes"),
         dmc.Group(
             [dmc.Text("Where it comes from", fw=600), parts.csv_button("idle-evidence")],
             justify="space-between",
             my="xs",
         ),
-        parts.grid(shown, grids.evidence(shown.section, device, "idle"), "idle-evidence"),
+        parts.grid(context, grids.evidence(context.section, device, "idle"), "idle-evidence"),
         note=f"{unit.of(idle, device.span_ns)} ({share(idle, device.span_ns)}) the GPU did nothing.",
     )
 
 
-def _stalls(shown: Shown, device: Device) -> Component:
+def _stalls(context: PageContext, device: Device) -> Component:
     if not device.host_stalls:
         return parts.panel("Host stalls", parts.empty("No blocking call was recorded on the host."))
     lined = any(stall.where for stall in device.host_stalls)
     hint = "" if lined else " Recorded with stacks, each would name its line of code: overlapscope run --stacks."
     return parts.panel(
         "Host stalls",
-        parts.grid(shown, grids.stalls(shown.section, device), "idle-stalls"),
+        parts.grid(context, grids.stalls(context.section, device), "idle-stalls"),
         beside=parts.csv_button("idle-stalls"),
         note="Calls in which the host sat and waited. What they cost is the idle time that followed, because nothing "
         f"could be launched meanwhile; waiting while the GPU is busy costs nothing.{hint}",
     )
 
 
-def register(app: dash.Dash, library: Library) -> None:
-    """The page's callbacks."""
-    parts.register_csv(app, "idle-evidence", "idle-stalls")
+callbacks = Callbacks()
+callbacks.csv("idle-evidence", "idle-stalls")

@@ -6,45 +6,45 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import dash
 import dash_mantine_components as dmc
 import msgspec
-from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
+from dash import MATCH, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import efficiency_shown
 from overlapscope.base.words import clean, percent, unit_for
 from overlapscope.dashboard import parts
+from overlapscope.dashboard.callbacks import Callbacks
+from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import Place
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.colors import palette
 from overlapscope.laboratory.comparison import WALL, Comparison, compare
 from overlapscope.laboratory.results import Analysis, Strip, VariantResult
-from overlapscope.report.tables import Table
 from overlapscope.views.charts.bars import bars as bars_chart
 from overlapscope.views.laboratory.content import Line, chapter, overview
 from overlapscope.views.laboratory.html import LANE_COLORS
 from overlapscope.views.laboratory.tables import digits
+from overlapscope.views.old_tables import Table
 
 _LEAD = "Experiments on copies, streams and CUDA graphs whose outcome is known: measured here, and published."
 _STANDING = {"holds": "good", "does not hold": "poor", "unknown": "fair"}
 
 
-def layout(shown: Shown) -> Component:
+def layout(context: PageContext) -> Component:
     """The page."""
-    found = shown.library.results()
+    found = context.library.results()
     if not any(results.experiments for _, results in found):
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
     compared = [(number, directory, compare(results)) for number, (directory, results) in enumerate(found)]
     drawn = [
-        {"element": _grid(number, place), "variants": _variants(shown, directory, one)}
+        {"element": _grid(number, place), "variants": _variants(context, directory, one)}
         for number, directory, comparisons in compared
         for place, one in enumerate(comparisons)
     ]
     return parts.page(
         "Laboratory",
-        *(_results(number, comparisons, shown.dark) for number, _, comparisons in compared if comparisons),
+        *(_results(number, comparisons, context.dark) for number, _, comparisons in compared if comparisons),
         dcc.Store(id="laboratory-variants", data=drawn),
         html.Div(id="laboratory-drawn", hidden=True),
         lead=_LEAD,
@@ -115,12 +115,12 @@ def _grid(number: int, place: int) -> str:
     return f"laboratory-grid-{number}-{place}"
 
 
-def _variants(shown: Shown, directory: Path, one: Comparison) -> list[dict[str, Any]]:
+def _variants(context: PageContext, directory: Path, one: Comparison) -> list[dict[str, Any]]:
     """What `assets/laboratory.js` draws of each variant."""
-    ids = [_trace(shown.library, directory, variant) for variant in one.result.variants]
+    ids = [_trace(context.library, directory, variant) for variant in one.result.variants]
     first = next((id for id in ids if id is not None), None)
     return [
-        _variant(one, variant, shown.dark) | {"links": _links(shown.place, id, first)}
+        _variant(one, variant, context.dark) | {"links": _links(context.url, id, first)}
         for variant, id in zip(one.result.variants, ids, strict=True)
     ]
 
@@ -169,7 +169,7 @@ def _trace(library: Library, directory: Path, variant: VariantResult) -> str | N
     return library.id_of(directory / variant.traces[0]) if variant.traces else None
 
 
-def _links(place: Place, id: str | None, first: str | None) -> list[tuple[str, str]]:
+def _links(place: UrlState, id: str | None, first: str | None) -> list[tuple[str, str]]:
     if id is None:
         return []
     links = [("open", place.href("overview", trace=id, other=None))]
@@ -187,31 +187,30 @@ class _Id(msgspec.Struct, frozen=True):
     index: str
 
 
-def register(app: dash.Dash, library: Library) -> None:
-    """The variants are drawn by the page's own script, an experiment's figures when they are asked for."""
-    app.clientside_callback(
-        ClientsideFunction("overlapscope_laboratory", "draw"),
-        Output("laboratory-drawn", "children"),
-        Input("laboratory-variants", "data"),
-    )
+callbacks = Callbacks()
+# The variants are drawn by the page's own script, an experiment's figures when they are asked for.
+callbacks.in_browser(
+    ("overlapscope_laboratory", "draw"), Output("laboratory-drawn", "children"), Input("laboratory-variants", "data")
+)
 
-    @app.callback(
-        Output({"type": "laboratory-detail", "index": MATCH}, "children"),
-        Output({"type": "laboratory-more", "index": MATCH}, "children"),
-        Input({"type": "laboratory-more", "index": MATCH}, "n_clicks"),
-        State({"type": "laboratory-more", "index": MATCH}, "id"),
-        State("scheme-shown", "data"),
-        prevent_initial_call=True,
-    )
-    def more(clicks: int | None, id: _Id, scheme: str | None) -> Any:
-        known = {
-            f"{number}-{place}": one
-            for number, (_, results) in enumerate(library.results())
-            for place, one in enumerate(compare(results))
-        }
-        if not clicks or clicks % 2 == 0 or id.index not in known:
-            return None, "Figures and claims"
-        return _detail(known[id.index], id.index, dark=scheme == "dark"), "Hide figures and claims"
+
+@callbacks.add(
+    Output({"type": "laboratory-detail", "index": MATCH}, "children"),
+    Output({"type": "laboratory-more", "index": MATCH}, "children"),
+    Input({"type": "laboratory-more", "index": MATCH}, "n_clicks"),
+    State({"type": "laboratory-more", "index": MATCH}, "id"),
+    prevent_initial_call=True,
+)
+def show_more(context: PageContext, clicks: int | None, id: _Id) -> Any:
+    """The figures and claims of an experiment, or nothing again."""
+    known = {
+        f"{number}-{place}": one
+        for number, (_, results) in enumerate(context.library.results())
+        for place, one in enumerate(compare(results))
+    }
+    if not clicks or clicks % 2 == 0 or id.index not in known:
+        return None, "Figures and claims"
+    return _detail(known[id.index], id.index, dark=context.dark), "Hide figures and claims"
 
 
 def _detail(one: Comparison, index: str, *, dark: bool) -> Component:

@@ -3,99 +3,83 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import replace
 from typing import Any
 
 import dash
 import dash_mantine_components as dmc
-import msgspec
-from dash import Input, Output, State, dcc, html
+from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts
+from overlapscope.dashboard.callbacks import Callbacks
+from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.figure_tiles import figure_tiles
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.shown import Shown
 from overlapscope.documents.colors import palette
 from overlapscope.report.check_words import AFFECTS
 from overlapscope.report.headline import Reason, headlines, reasons
-from overlapscope.report.tables import cost, costs_note, evidence, places, prose, where_none_found
-from overlapscope.rules import all_rules
+from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
+from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.views import charts
+from overlapscope.views.old_tables import prose
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
 _TRUST_COLUMNS = ("status", "check", "what was seen", "what that makes unknown or inexact")
 _STATUS = {"warn": ("!", "fair"), "fail": ("✕", "poor")}
 
 
-def layout(shown: Shown) -> Component:
-    """The answer first: the verdict and its figures. The rest follows when they are on the screen (`register`)."""
-    device = shown.section.device
-    if device is None or not shown.section.usable:
-        return parts.unusable(shown)
+def layout(context: PageContext, device: Device) -> Component:
+    """The answer first: the verdict and its figures. The rest follows when they are on the screen (`show_more`)."""
     return dmc.Stack(
         [
-            parts.verdict(shown),
-            *_of_recording(shown),
-            figure_tiles(headlines(shown.section, device), "overview-figures"),
+            parts.verdict(context),
+            *_of_recording(context),
+            figure_tiles(headlines(context.section, device), "overview-figures"),
             html.Div(id="overview-more"),
-            dcc.Store(id="overview-begun", data={"dark": shown.dark}),
+            dcc.Store(id="overview-begun", data=True),
         ],
         gap="md",
         maw=1500,
     )
 
 
-def _of_recording(shown: Shown) -> list[Component]:
+def _of_recording(context: PageContext) -> list[Component]:
     """Said where the figures are of another program than the verdict above them."""
-    if shown.loaded.plain is None or shown.replayed:
+    if context.loaded.plain is None or context.replayed:
         return []
     return [dmc.Text("The figures below are those of the recording.", c="dimmed", size="sm", id="overview-recorded")]
 
 
-class _Begun(msgspec.Struct, frozen=True):
-    """What is known once the page's first part is shown."""
-
-    dark: bool
+callbacks = Callbacks()
 
 
-def register(app: dash.Dash, library: Library) -> None:
+@callbacks.add(Output("overview-more", "children"), Input("overview-begun", "data"))
+def show_more(context: PageContext, begun: bool) -> Any:
     """The part of the page that needs a chart: Plotly is the largest thing that a browser has to load for it."""
-
-    @app.callback(
-        Output("overview-more", "children"),
-        Input("overview-begun", "data"),
-        State("url", "pathname"),
-        State("url", "search"),
-    )
-    def show_more(begun: _Begun, pathname: str | None, search: str | None) -> Any:
-        shown = parts.shown_at(app, library, pathname, search)
-        device = shown.section.device if shown else None
-        return dash.no_update if shown is None or device is None else _more(replace(shown, dark=begun.dark), device)
+    return dash.no_update if context.device is None else _more(context, context.device)
 
 
-def _more(shown: Shown, device: Device) -> Component:
+def _more(context: PageContext, device: Device) -> Component:
     return dmc.Stack(
         [
             parts.panel(
                 "Where the time goes",
-                parts.graph(charts.bucket_bar(shown.section, shown.dark), "overview-buckets", name="buckets"),
-                *(_reason(shown, reason) for reason in reasons(shown.section, device)),
+                parts.graph(charts.bucket_bar(context.section, context.dark), "overview-buckets", name="buckets"),
+                *(_reason(context, reason) for reason in reasons(context.section, device)),
             ),
-            _findings(shown),
-            _trust(shown),
+            _findings(context),
+            _trust(context),
         ],
         gap="md",
     )
 
 
-def _reason(shown: Shown, reason: Reason) -> Component:
+def _reason(context: PageContext, reason: Reason) -> Component:
     """Why a bucket is as large as it is, in one line."""
-    colors = palette(shown.dark)
+    colors = palette(context.dark)
     causes: list[Component] = [
         html.Span(
             [
@@ -107,23 +91,22 @@ def _reason(shown: Shown, reason: Reason) -> Component:
         for cause, part in reason.causes
     ]
     page = "copies" if reason.subject == "exposed-copy" else "idle"
-    more = dcc.Link("why →", href=shown.place.href(page), className="timeline-link")
+    more = dcc.Link("why →", href=context.url.href(page), className="timeline-link")
     return dmc.Group([html.Strong(f"{reason.name} is"), *causes, more], gap="md", fz=14, mt=4)
 
 
-def _findings(shown: Shown) -> Component:
-    findings = shown.section.findings
+def _findings(context: PageContext) -> Component:
+    findings = context.section.findings
     if not findings:
         return parts.panel(
             "Findings",
             parts.empty(
-                f"None: no rule found anything{where_none_found([shown.section.trace])} that costs 1 % of the span or "
-                "more.",
+                f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1 % of the span "
+                "or more.",
                 "What remains exposed or idle is told by cause on the pages Copies and Idle & stalls.",
             ),
         )
-    rules = {rule.id: rule for rule in all_rules()}
-    items = [_finding(shown, number, finding, rules[finding.rule]) for number, finding in enumerate(findings)]
+    items = [_finding(context, number, finding, RULES[finding.rule]) for number, finding in enumerate(findings)]
     return parts.panel(
         "Findings",
         dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", id="overview-findings"),
@@ -131,9 +114,9 @@ def _findings(shown: Shown) -> Component:
     )
 
 
-def _finding(shown: Shown, number: int, finding: Finding, rule: Rule) -> Component:
+def _finding(context: PageContext, number: int, finding: Finding, rule: Rule) -> Component:
     icon, level = _SEVERITY[finding.severity]
-    color = palette(shown.dark)[level]
+    color = palette(context.dark)[level]
     where = places(finding)
     head = dmc.Stack(
         [
@@ -142,7 +125,7 @@ def _finding(shown: Shown, number: int, finding: Finding, rule: Rule) -> Compone
                     html.Span(icon, style={"color": color, "fontWeight": 700}, **parts.UNREAD),
                     html.Span(finding.severity, style={"color": color, "fontWeight": 700, "fontSize": "14px"}),
                     dmc.Text(finding.rule, c="dimmed", size="sm"),
-                    dmc.Text(cost(shown.section, finding), size="sm", fw=600),
+                    dmc.Text(cost(context.section, finding), size="sm", fw=600),
                 ],
                 gap=8,
             ),
@@ -155,7 +138,7 @@ def _finding(shown: Shown, number: int, finding: Finding, rule: Rule) -> Compone
         [
             *_section("Evidence", "\n".join(evidence(finding))),
             *_section("What to change", finding.advice),
-            dmc.Group(parts.timeline_link(shown, finding.example)),
+            dmc.Group(parts.timeline_link(context, finding.example)),
             _code(rule),
             _meaning(rule),
         ],
@@ -203,8 +186,8 @@ def _meaning(rule: Rule) -> Component:
     )
 
 
-def _trust(shown: Shown) -> Component:
-    trust, colors = shown.section.trace.trust, palette(shown.dark)
+def _trust(context: PageContext) -> Component:
+    trust, colors = context.section.trace.trust, palette(context.dark)
     passed = sum(1 for check in trust.checks if check.status == "ok")
     rows = [
         dmc.TableTr(

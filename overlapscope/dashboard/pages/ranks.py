@@ -11,12 +11,11 @@ from dash.development.base_component import Component
 
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import notices, parts
+from overlapscope.dashboard.callbacks import Callbacks, Click
+from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import Place, parse
-from overlapscope.dashboard.posts import Click
 from overlapscope.dashboard.rank_panels import BUCKETS, MAP, MEANING, METRIC, STEPS, TABLE, content
 from overlapscope.dashboard.rank_reports import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
-from overlapscope.dashboard.shown import Shown, settled
 from overlapscope.ranks.result import RanksReport
 from overlapscope.views.charts.rank_maps import rank_map
 from overlapscope.views.ranks.metrics import METRICS
@@ -26,19 +25,19 @@ _POLL_MS = 300
 _LEAD = "The ranks of one job beside one another: who makes whom wait, and where the time of each goes."
 
 
-def layout(shown: Shown) -> Component:
+def layout(context: PageContext) -> Component:
     """The page; what is in it comes from the callback, since ranks may have to be read first."""
-    library, place = shown.library, shown.place
+    library, url = context.library, context.url
     files = library.ranks_files()
-    known = place.trace is not None and library.entry(place.trace) is not None
+    known = url.trace is not None and library.entry(url.trace) is not None
     if not files and not known:
-        nothing = place.trace is None
-        return notices.nothing_opened(place, reports=False) if nothing else notices.no_trace(place, place.trace or "")
-    siblings = library.siblings(place.trace or "")
+        nothing = url.trace is None
+        return notices.nothing_opened(url, reports=False) if nothing else notices.no_trace(url, url.trace or "")
+    siblings = library.siblings(url.trace or "")
     if not files and len(siblings) < 2:
         return parts.page("Ranks", _alone(), lead=_LEAD)
-    job = job_of(library, place.trace or "", everything=False)
-    of_traces = chosen(library, place) is None
+    job = job_of(library, url.trace or "", everything=False)
+    of_traces = chosen(library, url) is None
     return parts.page(
         "Ranks",
         dcc.Interval(id="ranks-clock", interval=_POLL_MS),
@@ -46,11 +45,11 @@ def layout(shown: Shown) -> Component:
         dmc.Select(
             id="ranks-source",
             label="report",
-            data=_sources(shown, job),
-            value=_source(shown),
+            data=_sources(context),
+            value=_source(context),
             allowDeselect=False,
             maw=420,
-            style={} if files and len(_sources(shown, job)) > 1 else {"display": "none"},
+            style={} if files and len(_sources(context)) > 1 else {"display": "none"},
         ),
         dmc.Switch(
             id="ranks-all",
@@ -77,114 +76,98 @@ def _alone() -> Component:
     )
 
 
-def _sources(shown: Shown, job: Job) -> list[dict[str, str]]:
+def _sources(context: PageContext) -> list[dict[str, str]]:
     """The reports that were written, and the traces of the folder."""
-    choices = [{"value": one.id, "label": clean(one.id, 120)} for one in shown.library.ranks_files()]
-    if len(shown.library.siblings(shown.place.trace or "")) > 1:
-        choices.append({"value": TRACES, "label": f"the traces beside {clean(shown.place.trace or '', 80)}"})
+    choices = [{"value": one.id, "label": clean(one.id, 120)} for one in context.library.ranks_files()]
+    if len(context.library.siblings(context.url.trace or "")) > 1:
+        choices.append({"value": TRACES, "label": f"the traces beside {clean(context.url.trace or '', 80)}"})
     return choices
 
 
-def _source(shown: Shown) -> str:
-    file = chosen(shown.library, shown.place)
+def _source(context: PageContext) -> str:
+    file = chosen(context.library, context.url)
     return TRACES if file is None else file.id
 
 
 # -- callbacks ------------------------------------------------------------------------------------
 
 
-def register(app: dash.Dash, library: Library) -> None:
-    """Reads the ranks one after another, shows them once all are there, and opens one that is clicked."""
-    base = app.config.requests_pathname_prefix
+callbacks = Callbacks()
+callbacks.csv(TABLE)
 
-    def ranks_of(place: Place, everything: bool) -> Ranks | None:
-        file = chosen(library, place)
-        if file is not None:
-            return of_file(library, file)
-        return of_job(library, job_of(library, place.trace or "", everything=everything))
 
-    # What is shown of a thousand ranks takes longer than the clock does from one tick to the next, and a tick would
-    # have the answer to the one before thrown away: so the clock asks only whether all are there.
-    @app.callback(
-        Output("ranks-progress", "children"),
-        Output("ranks-known", "data"),
-        Output("ranks-clock", "disabled"),
-        Input("ranks-clock", "n_intervals"),
-        Input("ranks-all", "checked"),
-        State("url", "pathname"),
-        State("url", "search"),
-    )
-    def look(intervals: int | None, everything: bool, pathname: str | None, search: str | None) -> Any:
-        place = settled(library, parse(base, pathname, search))
-        if chosen(library, place) is None:
-            job = job_of(library, place.trace or "", everything=everything)
-            missing = waiting_for(library, job)
-            if missing:
-                return _progress(library, job, missing), None, False
-        return None, "all" if everything else "alike", True
+def _ranks(context: PageContext, everything: bool) -> Ranks | None:
+    """The report that the address names; None as long as a trace of it is yet to be read."""
+    file = chosen(context.library, context.url)
+    if file is not None:
+        return of_file(context.library, file)
+    return of_job(context.library, job_of(context.library, context.url.trace or "", everything=everything))
 
-    @app.callback(
-        Output("ranks-content", "children"),
-        Input("ranks-known", "data"),
-        State("url", "pathname"),
-        State("url", "search"),
-        State("scheme-shown", "data"),
-    )
-    def show(known: str | None, pathname: str | None, search: str | None, scheme: str | None) -> Any:
-        place = settled(library, parse(base, pathname, search))
-        found = ranks_of(place, known == "all") if known else None
-        if found is None:
-            return dash.no_update
-        return content(Shown(place, library, library.opened(place.trace), None, scheme == "dark"), found)
 
-    @app.callback(
-        Output(MAP, "figure"),
-        Output(MEANING, "children"),
-        Input(METRIC, "value"),
-        State("ranks-all", "checked"),
-        State("url", "pathname"),
-        State("url", "search"),
-        State("scheme-shown", "data"),
-        prevent_initial_call=True,
-    )
-    def color(metric: str, everything: bool, pathname: str | None, search: str | None, scheme: str | None) -> Any:
-        found = ranks_of(settled(library, parse(base, pathname, search)), everything)
-        if found is None or metric not in METRICS:
-            return dash.no_update, dash.no_update
-        return rank_map(found.report, METRICS[metric], scheme == "dark"), METRICS[metric].meaning
+# What is shown of a thousand ranks takes longer than the clock does from one tick to the next, and a tick would
+# have the answer to the one before thrown away: so the clock asks only whether all are there.
+@callbacks.add(
+    Output("ranks-progress", "children"),
+    Output("ranks-known", "data"),
+    Output("ranks-clock", "disabled"),
+    Input("ranks-clock", "n_intervals"),
+    Input("ranks-all", "checked"),
+)
+def look(context: PageContext, intervals: int | None, everything: bool) -> Any:
+    """Whether all ranks are read, one after another."""
+    library = context.library
+    if chosen(library, context.url) is None:
+        job = job_of(library, context.url.trace or "", everything=everything)
+        missing = waiting_for(library, job)
+        if missing:
+            return _progress(library, job, missing), None, False
+    return None, "all" if everything else "alike", True
 
-    def open_rank(click: Click | None, chart: str, everything: bool, pathname: str | None, search: str | None) -> Any:
-        place = settled(library, parse(base, pathname, search))
-        found = ranks_of(place, everything)
-        slot = _clicked(found.report, click, lines=chart == MAP) if found is not None else None
-        trace = found.trace(slot.row) if found is not None and slot is not None and slot.row is not None else None
-        return dash.no_update if trace is None else place.href("overview", trace=trace)
 
-    for chart in (MAP, STEPS, BUCKETS):
-        app.callback(
-            Output("url", "href", allow_duplicate=True),
-            Input(chart, "clickData"),
-            State(chart, "id"),
-            State("ranks-all", "checked"),
-            State("url", "pathname"),
-            State("url", "search"),
-            prevent_initial_call=True,
-        )(open_rank)
+@callbacks.add(Output("ranks-content", "children"), Input("ranks-known", "data"))
+def show(context: PageContext, known: str | None) -> Any:
+    """The report, once all are there."""
+    ranks = _ranks(context, known == "all") if known else None
+    return dash.no_update if ranks is None else content(context, ranks)
 
-    @app.callback(
+
+@callbacks.add(
+    Output(MAP, "figure"),
+    Output(MEANING, "children"),
+    Input(METRIC, "value"),
+    State("ranks-all", "checked"),
+    prevent_initial_call=True,
+)
+def color(context: PageContext, metric: str, everything: bool) -> Any:
+    """The map by another figure."""
+    ranks = _ranks(context, everything)
+    if ranks is None or metric not in METRICS:
+        return dash.no_update, dash.no_update
+    return rank_map(ranks.report, METRICS[metric], context.dark), METRICS[metric].meaning
+
+
+def open_rank(context: PageContext, click: Click | None, chart: str, everything: bool) -> Any:
+    """To the trace of the rank that was clicked."""
+    ranks = _ranks(context, everything)
+    slot = _clicked(ranks.report, click, lines=chart == MAP) if ranks is not None else None
+    trace = ranks.trace(slot.row) if ranks is not None and slot is not None and slot.row is not None else None
+    return dash.no_update if trace is None else context.url.href("overview", trace=trace)
+
+
+for _chart in (MAP, STEPS, BUCKETS):
+    callbacks.add(
         Output("url", "href", allow_duplicate=True),
-        Input("ranks-source", "value"),
-        State("url", "pathname"),
-        State("url", "search"),
+        Input(_chart, "clickData"),
+        State(_chart, "id"),
+        State("ranks-all", "checked"),
         prevent_initial_call=True,
-    )
-    def choose(source: str | None, pathname: str | None, search: str | None) -> Any:
-        place = settled(library, parse(base, pathname, search))
-        file = chosen(library, place)
-        now = TRACES if file is None else file.id
-        return dash.no_update if source in (None, now) else place.href(report=source)
+    )(open_rank)
 
-    parts.register_csv(app, TABLE)
+
+@callbacks.add(Output("url", "href", allow_duplicate=True), Input("ranks-source", "value"), prevent_initial_call=True)
+def choose(context: PageContext, source: str | None) -> Any:
+    """To the report that was chosen."""
+    return dash.no_update if source in (None, _source(context)) else context.url.href(report=source)
 
 
 def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot | None:

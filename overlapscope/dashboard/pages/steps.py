@@ -6,35 +6,31 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
-from dash import Input, Output, State
+from dash import Input, Output
 from dash.development.base_component import Component
 
 from overlapscope.analysis.outliers import DEVIATIONS, FEWEST, LEAST_SHARE, find_outliers
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import plural
 from overlapscope.dashboard import parts
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.posts import Click
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.callbacks import Callbacks, Click
+from overlapscope.dashboard.context import PageContext
 from overlapscope.report import grids
 from overlapscope.views import charts
 from overlapscope.views.charts.steps import chosen
 
 
-def layout(shown: Shown) -> Component:
+def layout(context: PageContext, device: Device) -> Component:
     """The page."""
-    device = shown.section.device
-    if device is None or not shown.section.usable:
-        return parts.unusable(shown)
     return parts.page(
         "Steps",
-        *(_steps(shown, device) if device.steps else [_no_steps()]),
-        _ranges(shown, device),
-        lead=parts.lead(shown, "Whether every step is like the others, and where the time of each goes."),
+        *(_steps(context, device) if device.steps else [_no_steps()]),
+        _ranges(context, device),
+        lead=parts.lead(context, "Whether every step is like the others, and where the time of each goes."),
     )
 
 
-def _steps(shown: Shown, device: Device) -> list[Component]:
+def _steps(context: PageContext, device: Device) -> list[Component]:
     drawn = chosen(device)
     left = f" {len(drawn):,} of {len(device.steps):,} are drawn, all outliers among them." * (
         len(drawn) < len(device.steps)
@@ -42,12 +38,12 @@ def _steps(shown: Shown, device: Device) -> list[Component]:
     return [
         parts.panel(
             "Each step",
-            parts.graph(charts.steps(shown.section, shown.dark), "steps-chart", name="steps"),
+            parts.graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
             note=f"{_outliers(device)} A click on a bar shows the step in the timeline.{left}",
         ),
         parts.panel(
             "Steps",
-            parts.grid(shown, grids.each_step(shown.section, device), "steps-table"),
+            parts.grid(context, grids.each_step(context.section, device), "steps-table"),
             beside=parts.csv_button("steps-table"),
         ),
     ]
@@ -80,7 +76,7 @@ def _no_steps() -> Component:
     )
 
 
-def _ranges(shown: Shown, device: Device) -> Component:
+def _ranges(context: PageContext, device: Device) -> Component:
     if not device.ranges:
         return parts.panel(
             "Ranges",
@@ -93,27 +89,22 @@ def _ranges(shown: Shown, device: Device) -> Component:
         )
     return parts.panel(
         "Ranges",
-        parts.grid(shown, grids.ranges(shown.section, device), "steps-ranges"),
+        parts.grid(context, grids.ranges(context.section, device), "steps-ranges"),
         beside=parts.csv_button("steps-ranges"),
         note="What record_function marked, by name: all occurrences added up. Ranges nest, so their times overlap.",
     )
 
 
-def register(app: dash.Dash, library: Library) -> None:
-    """The page's callbacks."""
-    parts.register_csv(app, "steps-table", "steps-ranges")
+callbacks = Callbacks()
+callbacks.csv("steps-table", "steps-ranges")
 
-    @app.callback(
-        Output("url", "href", allow_duplicate=True),
-        Input("steps-chart", "clickData"),
-        State("url", "pathname"),
-        State("url", "search"),
-        prevent_initial_call=True,
-    )
-    def show_step(click: Click | None, pathname: str | None, search: str | None) -> Any:
-        clicked = parts.clicked_number(click)
-        shown = parts.shown_at(app, library, pathname, search)
-        device = shown.section.device if shown else None
-        if clicked is None or shown is None or device is None or not 0 <= clicked < len(device.steps):
-            return dash.no_update
-        return parts.timeline_href(shown, device.steps[clicked].window)
+
+@callbacks.add(
+    Output("url", "href", allow_duplicate=True), Input("steps-chart", "clickData"), prevent_initial_call=True
+)
+def show_step(context: PageContext, click: Click | None) -> Any:
+    """To the step in the timeline."""
+    number, device = click.number if click else None, context.device
+    if number is None or device is None or not 0 <= number < len(device.steps):
+        return dash.no_update
+    return parts.timeline_href(context, device.steps[number].window)

@@ -1,13 +1,12 @@
 """The timeline: every stream and host thread at any zoom, and the figures of a selected span.
 
-What is drawn and how it is moved is in `assets/timeline_*.js`; here is the frame around it.
+What is drawn and how it is moved is in `overlapscope/timeline/browser`; here is the frame around it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import dash
 import dash_mantine_components as dmc
 import msgspec
 from dash import Input, Output, State, dcc, html
@@ -17,26 +16,25 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis.results import Period, efficiency_shown, hidden_copy_shown, partition
 from overlapscope.base.words import Unit, clean, percent, share, unit_for
 from overlapscope.dashboard import parts
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.posts import Number, Whole
-from overlapscope.dashboard.shown import Shown
-from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.dashboard.callbacks import Callbacks, Number, Whole
+from overlapscope.dashboard.context import PageContext
+from overlapscope.documents.colors import bucket_color
 from overlapscope.errors import OverlapscopeError
 from overlapscope.timeline import Lanes
 
 _MOUNT = "function(config) { window.overlapscope.mountDashTimeline(config); return window.dash_clientside.no_update; }"
 
 
-def layout(shown: Shown) -> Component:
+def layout(context: PageContext) -> Component:
     """The page."""
-    drawn, colors = shown.opened.lanes, palette(shown.dark)
+    drawn, colors = context.opened.lanes, context.colors
     if not drawn.lanes:
         return parts.page("Timeline", parts.panel("Nothing to draw", parts.empty("This trace holds no event at all.")))
-    device = shown.section.device
+    device = context.section.device
     config = {
-        "trace": shown.opened.id,
-        "of": shown.place.of,
-        "base": shown.place.base,
+        "trace": context.opened.id,
+        "of": context.url.of,
+        "base": context.url.base,
         "device": device.device if device else None,
         "model": lanes.model(drawn),
         "palette": colors,
@@ -46,7 +44,7 @@ def layout(shown: Shown) -> Component:
             dmc.Group(
                 [
                     dmc.Title("Timeline", order=2),
-                    *([dmc.Text(parts.REPLAYED, c="dimmed", size="sm", id="replayed")] if shown.replayed else []),
+                    *([dmc.Text(parts.REPLAYED, c="dimmed", size="sm", id="replayed")] if context.replayed else []),
                 ],
                 className="timeline-heading",
             ),
@@ -83,30 +81,29 @@ class _Selection(msgspec.Struct, frozen=True):
     device: Whole | None = None
 
 
-def register(app: dash.Dash, library: Library) -> None:
-    """The page's callbacks."""
-    app.clientside_callback(_MOUNT, Output("timeline-mounted", "children"), Input("timeline-config", "data"))
+callbacks = Callbacks()
+callbacks.in_browser(_MOUNT, Output("timeline-mounted", "children"), Input("timeline-config", "data"))
 
-    @app.callback(
-        Output("timeline-span", "children"),
-        Input("timeline-selection", "data"),
-        State("timeline-config", "data"),
-        State("scheme-shown", "data"),
-        prevent_initial_call=True,
-    )
-    def show_span(selection: _Selection | None, config: _Config | None, scheme: str | None) -> Component:
-        if selection is None or config is None or selection.trace != config.trace:
-            return _hint()
-        try:
-            drawn = library.wait(config.trace).of(config.of).lanes
-        except OverlapscopeError as error:
-            return parts.empty(clean(str(error), 500))
-        device = config.device if selection.device is None else selection.device
-        start_ns, end_ns = int(selection.start), int(selection.end)
-        try:
-            return _span(drawn, -1 if device is None else device, start_ns, end_ns, palette(scheme == "dark"))
-        except KeyError:
-            return parts.empty("Nothing ran on a GPU in this trace, so a span has no figures.")
+
+@callbacks.add(
+    Output("timeline-span", "children"),
+    Input("timeline-selection", "data"),
+    State("timeline-config", "data"),
+    prevent_initial_call=True,
+)
+def show_span(context: PageContext, selection: _Selection | None, config: _Config | None) -> Component:
+    """The figures of the span that was chosen."""
+    if selection is None or config is None or selection.trace != config.trace:
+        return _hint()
+    try:
+        drawn = context.library.wait(config.trace).of(config.of).lanes
+    except OverlapscopeError as error:
+        return parts.empty(clean(str(error), 500))
+    device = config.device if selection.device is None else selection.device
+    try:
+        return _span(drawn, -1 if device is None else device, int(selection.start), int(selection.end), context.colors)
+    except KeyError:
+        return parts.empty("Nothing ran on a GPU in this trace, so a span has no figures.")
 
 
 def _hint() -> Component:

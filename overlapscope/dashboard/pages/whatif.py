@@ -7,20 +7,20 @@ from typing import Any
 import dash
 import dash_mantine_components as dmc
 import msgspec
-from dash import ALL, ClientsideFunction, Input, Output, State, dcc, html
+from dash import ALL, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean
 from overlapscope.dashboard import parts, whatif_panels
+from overlapscope.dashboard.callbacks import Callbacks, Whole
+from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.place import Place
-from overlapscope.dashboard.posts import Whole
 from overlapscope.dashboard.predictions import Asked, Predicted
-from overlapscope.dashboard.shown import Shown
+from overlapscope.dashboard.url import UrlState
 from overlapscope.dashboard.whatif_panels import RUNG
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.prediction.interventions import all_interventions
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.prediction.result import WhatIf
 
@@ -48,19 +48,16 @@ class _Question(msgspec.Struct, frozen=True):
 # -- the switches ---------------------------------------------------------------------------------
 
 
-def layout(shown: Shown) -> Component:
+def layout(context: PageContext, device: Device) -> Component:
     """The switches; what they change is shown by the callbacks."""
-    device = shown.section.device
-    if device is None or not shown.section.usable:
-        return parts.unusable(shown)
-    kinds = all_interventions()
+    kinds = tuple(INTERVENTIONS.values())
     options = {one.id: _options(one.argument, device) for one in kinds if one.argument}
     config = {
-        "trace": shown.opened.id,
+        "trace": context.opened.id,
         "device": device.device,
         "kinds": [{"id": one.id, "options": options.get(one.id), "required": one.argument_required} for one in kinds],
     }
-    best = shown.library.predictions.known(shown.loaded, Asked(device.device, None))
+    best = context.library.predictions.known(context.loaded, Asked(device.device, None))
     searched = best.result if isinstance(best, Predicted) else None
     # Beside the button, so that nothing moves when it appears.
     working = html.Div(id="whatif-working", role="status")
@@ -78,7 +75,7 @@ def layout(shown: Shown) -> Component:
         parts.panel(
             "Changes",
             switches,
-            html.Div(whatif_panels.ladder(shown, searched), id="whatif-ladder"),
+            html.Div(whatif_panels.ladder(context, searched), id="whatif-ladder"),
             beside=dmc.Group([working, button], gap="sm", wrap="nowrap"),
             note="Switch on what you would change. Each says what it stands for when pointed at.",
         ),
@@ -86,7 +83,7 @@ def layout(shown: Shown) -> Component:
             dmc.Stack(
                 [
                     html.Div(id="whatif-answer"),
-                    html.Div(_timelines(shown), id="whatif-drawn", hidden=True),
+                    html.Div(_timelines(context), id="whatif-drawn", hidden=True),
                     html.Div(id="whatif-details"),
                 ],
                 gap="md",
@@ -168,8 +165,8 @@ def _rungs(found: WhatIf | None) -> list[tuple[str, ...]]:
     return [one.interventions for one in found.ladder] if found is not None else []
 
 
-def _timelines(shown: Shown) -> Component:
-    plain = shown.loaded.plain is not None
+def _timelines(context: PageContext) -> Component:
+    plain = context.loaded.plain is not None
     return parts.panel(
         "Timelines",
         dcc.Store(id="whatif-timelines"),
@@ -192,102 +189,16 @@ def _mount(name: str) -> Component:
 
 # -- callbacks ------------------------------------------------------------------------------------
 
-
-def register(app: dash.Dash, library: Library) -> None:
-    """From the address to the switches, from them to what is asked for, and from its prediction to what is shown."""
-    _register_switches(app)
-
-    # A prediction of a large trace takes longer than the clock does from one tick to the next, and a tick would have
-    # the answer to the one before thrown away: so the clock asks only whether it is there.
-    @app.callback(
-        Output("whatif-known", "data"),
-        Output("whatif-working", "children"),
-        Output("whatif-shown", "className"),
-        Output("whatif-clock", "disabled"),
-        Input("whatif-asked", "data"),
-        Input("whatif-clock", "n_intervals"),
-        prevent_initial_call=True,
-    )
-    def look(data: Any, ticks: int | None) -> Any:
-        question = _question(data)
-        if question is None:
-            return dash.no_update, None, "", True
-        try:
-            there = _find(library, question) is not None
-        except OverlapscopeError:
-            there = True
-        if not there:
-            return dash.no_update, _working(), "whatif-stale", False
-        return data, None, "", True
-
-    @app.callback(
-        Output("whatif-answer", "children"),
-        Output("whatif-details", "children"),
-        Output("whatif-timelines", "data"),
-        Output("whatif-drawn", "hidden"),
-        Output("whatif-choices", "disabled"),
-        Output("whatif-best", "disabled"),
-        Input("whatif-known", "data"),
-        State("scheme-shown", "data"),
-        prevent_initial_call=True,
-    )
-    def show(data: Any, scheme: str | None) -> Any:
-        question = _question(data)
-        if question is None:
-            return (dash.no_update,) * 6
-        try:
-            found = _find(library, question)
-        except OverlapscopeError as error:
-            return _failed(error), None, None, True, False, False
-        opened = library.opened(question.trace)
-        if found is None or opened is None:
-            return (dash.no_update,) * 6
-        place = Place(app.config.requests_pathname_prefix, "whatif", question.trace, question.device)
-        shown = Shown(place, library, opened, None, scheme == "dark")
-        drawn = whatif_panels.timelines(shown, found, question.changes or ())
-        return (
-            whatif_panels.answer(shown, found.result),
-            whatif_panels.details(shown, found.result),
-            drawn,
-            drawn is None,
-            not found.result.replay.valid,
-            not found.result.replay.valid,
-        )
-
-    @app.callback(
-        Output("whatif-ladder", "children"),
-        Output("whatif-rungs", "data"),
-        Output("whatif-fill", "data", allow_duplicate=True),
-        Output("whatif-best", "loading"),
-        Output("whatif-best-clock", "disabled"),
-        Input("whatif-best", "n_clicks"),
-        Input("whatif-best-clock", "n_intervals"),
-        State("whatif-page", "data"),
-        State("scheme-shown", "data"),
-        prevent_initial_call=True,
-    )
-    def find_best(clicks: int | None, ticks: int | None, page: _Question | None, scheme: str | None) -> Any:
-        if not clicks or page is None:
-            return (*(dash.no_update,) * 3, False, True)
-        question = _Question(page.trace, page.device)
-        try:
-            found = _find(library, question)
-        except OverlapscopeError as error:
-            return _failed(error), [], dash.no_update, False, True
-        opened = library.opened(question.trace)
-        if found is None or opened is None:
-            return (*(dash.no_update,) * 3, True, False)
-        place = Place(app.config.requests_pathname_prefix, "whatif", question.trace, question.device)
-        ladder = whatif_panels.ladder(Shown(place, library, opened, None, scheme == "dark"), found.result)
-        return ladder, _rungs(found.result), found.interventions, False, True
+# From the address to the switches, from them to what is asked for, and from its prediction to what is shown.
+callbacks = Callbacks()
 
 
-def _register_switches(app: dash.Dash) -> None:
-    kinds = all_interventions()
+def _add_switches() -> None:
+    kinds = tuple(INTERVENTIONS.values())
     moved = [(_switch(one), "checked") for one in kinds] + [(_argument(one), "value") for one in kinds if one.argument]
 
     def client(name: str, *arguments: Any, **more: Any) -> None:
-        app.clientside_callback(ClientsideFunction("overlapscope_whatif", name), *arguments, **more)
+        callbacks.in_browser(("overlapscope_whatif", name), *arguments, **more)
 
     client("read", Output("whatif-fill", "data"), Input("whatif-page", "data"))
     client("fill", [Output(*one) for one in moved], Input("whatif-fill", "data"), State("whatif-page", "data"))
@@ -299,11 +210,97 @@ def _register_switches(app: dash.Dash) -> None:
         State("whatif-rungs", "data"),
         prevent_initial_call=True,
     )
-    app.clientside_callback(
-        ClientsideFunction("overlapscope_linked", "mount"),
-        Output("whatif-mounted", "children"),
-        Input("whatif-timelines", "data"),
+    callbacks.in_browser(
+        ("overlapscope_linked", "mount"), Output("whatif-mounted", "children"), Input("whatif-timelines", "data")
     )
+
+
+_add_switches()
+
+
+# A prediction of a large trace takes longer than the clock does from one tick to the next, and a tick would have
+# the answer to the one before thrown away: so the clock asks only whether it is there.
+@callbacks.add(
+    Output("whatif-known", "data"),
+    Output("whatif-working", "children"),
+    Output("whatif-shown", "className"),
+    Output("whatif-clock", "disabled"),
+    Input("whatif-asked", "data"),
+    Input("whatif-clock", "n_intervals"),
+    prevent_initial_call=True,
+)
+def look(context: PageContext, data: Any, ticks: int | None) -> Any:
+    """Whether the prediction is there, or why there will be none."""
+    question = _question(data)
+    if question is None:
+        return dash.no_update, None, "", True
+    try:
+        there = _prediction(context.library, question) is not None
+    except OverlapscopeError:
+        there = True
+    if not there:
+        return dash.no_update, _working(), "whatif-stale", False
+    return data, None, "", True
+
+
+@callbacks.add(
+    Output("whatif-answer", "children"),
+    Output("whatif-details", "children"),
+    Output("whatif-timelines", "data"),
+    Output("whatif-drawn", "hidden"),
+    Output("whatif-choices", "disabled"),
+    Output("whatif-best", "disabled"),
+    Input("whatif-known", "data"),
+    prevent_initial_call=True,
+)
+def show(context: PageContext, data: Any) -> Any:
+    """The prediction."""
+    question = _question(data)
+    if question is None:
+        return (dash.no_update,) * 6
+    try:
+        found = _prediction(context.library, question)
+    except OverlapscopeError as error:
+        return _failed(error), None, None, True, False, False
+    asked = _asked_about(context, question)
+    if found is None or asked.trace is None:
+        return (dash.no_update,) * 6
+    drawn = whatif_panels.timelines(asked, found, question.changes or ())
+    invalid = not found.result.replay.valid
+    answer, details = whatif_panels.answer(asked, found.result), whatif_panels.details(asked, found.result)
+    return answer, details, drawn, drawn is None, invalid, invalid
+
+
+@callbacks.add(
+    Output("whatif-ladder", "children"),
+    Output("whatif-rungs", "data"),
+    Output("whatif-fill", "data", allow_duplicate=True),
+    Output("whatif-best", "loading"),
+    Output("whatif-best-clock", "disabled"),
+    Input("whatif-best", "n_clicks"),
+    Input("whatif-best-clock", "n_intervals"),
+    State("whatif-page", "data"),
+    prevent_initial_call=True,
+)
+def find_best(context: PageContext, clicks: int | None, ticks: int | None, page: _Question | None) -> Any:
+    """The changes that gain most."""
+    if not clicks or page is None:
+        return (*(dash.no_update,) * 3, False, True)
+    question = _Question(page.trace, page.device)
+    try:
+        found = _prediction(context.library, question)
+    except OverlapscopeError as error:
+        return _failed(error), [], dash.no_update, False, True
+    asked = _asked_about(context, question)
+    if found is None or asked.trace is None:
+        return (*(dash.no_update,) * 3, True, False)
+    return whatif_panels.ladder(asked, found.result), _rungs(found.result), found.interventions, False, True
+
+
+def _asked_about(context: PageContext, question: _Question) -> PageContext:
+    """The page of the trace and device that a question is about, in its recording."""
+    url = UrlState(context.url.base, "whatif", question.trace, question.device)
+    return PageContext.at(url, context.library, dark=context.dark)
 
 
 def _question(data: Any) -> _Question | None:
@@ -315,7 +312,7 @@ def _question(data: Any) -> _Question | None:
     return question if len(question.changes or ()) <= _MOST_CHANGES else None
 
 
-def _find(library: Library, question: _Question) -> Predicted | None:
+def _prediction(library: Library, question: _Question) -> Predicted | None:
     """The prediction, or None while it or its trace is on its way. Raises OverlapscopeError where it cannot be had."""
     opened = library.opened(question.trace)
     if opened is None:

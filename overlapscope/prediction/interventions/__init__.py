@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-
+from overlapscope.base.registry import Registry
 from overlapscope.prediction.interventions.intervention import Intervention
 
-_IN_ORDER = (
-    "faster_loader",
-    "pin",
-    "non_blocking",
-    "no_sync",
-    "batch_copies",
-    "side_stream",
-    "two_way",
-    "prefetch",
-    "graph",
+INTERVENTIONS: Registry[Intervention] = Registry(
+    __name__,
+    "INTERVENTION",
+    (
+        "faster-loader",
+        "pin",
+        "non-blocking",
+        "no-sync",
+        "batch-copies",
+        "side-stream",
+        "two-way",
+        "prefetch",
+        "graph",
+    ),
 )
-"""In which they are applied, whatever the order asked for: what one does, a later one may build on."""
-
-
-def all_interventions() -> tuple[Intervention, ...]:
-    """Every intervention, in the order in which they are applied."""
-    return tuple(importlib.import_module(f"{__name__}.{name}").INTERVENTION for name in _IN_ORDER)
+"""Every intervention, in the order in which they are applied, whatever the order asked for: what one does, a later one
+may build on."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import around
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Intervals, covered
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
@@ -67,7 +68,7 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, Told]:
     changed = replace(
         graph,
         items=replace(items, lane=lane, moved=items.moved | moved),
-        orders=graph.orders.joined(orders),
+        orders=Orders.joined([graph.orders, orders]),
         streams=tuple(streams),
     )
     return changed, told
@@ -102,7 +103,7 @@ def without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph
     # What is left of each stretch of work that was measured.
     left = np.where(began > since, before[mine] / np.maximum(began - since, 1), 1.0)
     # Whoever handed over while the thread was in there is not waited for any more.
-    over = np.append(calls.end_ns, 0)[handed[mine]]
+    over = pick(calls.end_ns, handed[mine], 0)
     freed = (handed[mine] >= 0) & (covered(when, over, over + 1) > 0)
     since = np.where(freed, np.append(began[:1], ended[:-1]), since)
     handed[mine[freed]] = -1
@@ -149,6 +150,6 @@ def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:
     calls, ops = graph.calls, graph.trace.cpu_ops
     thread = graph.trace.runtime_calls.thread[calls.row[copy]]
     inside = around(ops, thread, calls.start_ns[copy])
-    ends: Bool = np.append(ops.end_ns, 0)[inside] >= calls.end_ns[sync]
-    is_copy = np.append(ops.named(lambda name: name == "aten::copy_"), False)[inside]
+    ends: Bool = pick(ops.end_ns, inside, 0) >= calls.end_ns[sync]
+    is_copy = pick(ops.named(lambda name: name == "aten::copy_"), inside, False)
     return is_copy & ends

@@ -14,6 +14,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import pinning
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
@@ -84,7 +85,7 @@ def _slowness(graph: Graph, evicting: I64, request: Request) -> float:
         rows = np.flatnonzero(call_kinds.named(runtime, pattern))
         ended = np.sort(graph.calls.end_ns[evicting])
         last = np.searchsorted(ended, runtime.start_ns[rows], side="right") - 1
-        since = np.where(last >= 0, runtime.start_ns[rows] - np.append(ended, 0)[last], 2**62)
+        since = np.where(last >= 0, runtime.start_ns[rows] - pick(ended, last, 0), 2**62)
         length = runtime.end_ns[rows] - runtime.start_ns[rows]
         cold, warm = length[since < _WARM_AFTER_NS], length[since >= _WARM_AFTER_NS]
         usual = float(np.median(warm)) if len(warm) >= FEWEST else request.hardware.host_ns(field)
@@ -129,6 +130,6 @@ def _into_new_memory(graph: Graph, call: I64) -> Bool:
         made = ops.start_ns[makes & (ops.thread == thread)]
         copied = np.sort(runtime.start_ns[rows[mine]])
         previous = np.concatenate([[-(2**62)], copied])[np.searchsorted(copied, runtime.start_ns[rows[mine]])]
-        last = np.append(made, -(2**62))[np.searchsorted(made, runtime.start_ns[rows[mine]]) - 1]
+        last = pick(made, np.searchsorted(made, runtime.start_ns[rows[mine]]) - 1, -(2**62))
         new[mine] = last > previous
     return new

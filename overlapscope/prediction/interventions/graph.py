@@ -10,6 +10,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import on_thread, pinning
 from overlapscope.analysis.late_launch import loading
 from overlapscope.analysis.periods import is_step
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, contains, covered, union
 from overlapscope.base.words import plural
 from overlapscope.prediction.graph import Graph
@@ -85,7 +86,7 @@ def _dispatch_ns(graph: Graph, stance: Stance) -> F64:
         mine = np.flatnonzero(calls.thread == number)
         ops = on_thread(trace.cpu_ops, thread)
         # The union of the ops around each other: the part of it up to the call, as far back as the work reaches.
-        begins = np.append(ops.starts, 0)[np.maximum(np.searchsorted(ops.starts, calls.start_ns[mine], "right") - 1, 0)]
+        begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, calls.start_ns[mine], "right") - 1, 0), 0)
         since = calls.since_ns[mine]
         inside = calls.start_ns[mine] - np.maximum(begins, since)
         work = calls.start_ns[mine] - since

@@ -46,7 +46,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     )
     if request.stance == Stance.EXPECTED:
         dropped = graph.waits.take(wait_of_own | wait_of_copy)
-        changed = replace(changed, waits=changed.waits.joined(_read_by_host(graph, dropped)))
+        changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))
     touched = np.union1d(own, blocking)
     what = f"{plural(len(touched), 'wait')} behind copies, {duration(waited)} in all, no longer happen."
     return Applied(changed, touched, len(touched), what, copied[:0])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
@@ -37,8 +38,8 @@ def _apply(graph: Graph, request: Request) -> Applied:
         last = _kernels(graph, last=True)
         reads = np.array([last.get((one, number - 1), -1) for one, number in zip(device, step.tolist(), strict=True)])
         read = reads >= 0
-        data = data.joined(Orders.of(reads[read], mine[read], graph.constants.handover_ns or 0, Why.DATA))
-    changed = replace(kept, orders=kept.orders.joined(data))
+        data = Orders.joined([data, Orders.of(reads[read], mine[read], graph.constants.handover_ns or 0, Why.DATA)])
+    changed = replace(kept, orders=Orders.joined([kept.orders, data]))
     called = items.call[mine]
     what = f"{copies(graph, mine)}, for which steps wait, run a step earlier on a stream of their own."
     return Applied(changed, called[called >= 0], len(mine), what, mine[:0])
@@ -48,7 +49,7 @@ def _inputs(graph: Graph) -> tuple[I64, I64]:
     """Uploads of each step that were launched before its first kernel on their device, and the step of each."""
     items = graph.items
     step = step_of_items(graph)
-    at = np.where(items.call >= 0, np.append(graph.calls.start_ns, 0)[items.call], 0)
+    at = pick(graph.calls.start_ns, items.call, 0)
     rows = []
     for device in distinct(items.device):
         here = (items.device == device) & ~items.gone & (step >= 0)

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.errors import UsageError
-from overlapscope.recorder._torch_import import when_torch_is_imported
 from overlapscope.recorder.destination import Destination, rank_of
 from overlapscope.recorder.program import ProgramRecording
+from overlapscope.recorder.torch_import import when_torch_is_imported
 from overlapscope.recorder.wrapping import around
 
 _SITE = Path(__file__).parent / "site"

@@ -2,19 +2,25 @@
 
 "Finished" and "ordered" are meant as what the program made sure of, never as what happened in time: a report does not
 depend on luck.
+
+The rules for launches are those of torch's own `torch.cuda._sanitizer.EventHandler`, and tests hold the two against
+each other. It is not used itself: it walks and keeps the whole Python stack of every launch, remembers every read until
+the next write, and compares addresses only, so that it cannot tell whether views meet. Its clocks are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from overlapscope.recorder.hazards.copies import Copy, Direction, HostCopies
-from overlapscope.recorder.hazards.findings import Findings
-from overlapscope.recorder.hazards.hazard import Kind
+from overlapscope.recorder.hazards.findings import Findings, Kind
 from overlapscope.recorder.hazards.lines import Line
-from overlapscope.recorder.hazards.memory import Region
-from overlapscope.recorder.hazards.uses import DeviceUses, Use
+from overlapscope.recorder.hazards.memory import Copy, Direction, Launch, Region, Touch, Use, covers, overlap
+
+_PRUNE_COPIES_FROM = 64
+_PRUNE_USES_FROM = 16
 
 
 class Clock(Protocol):
@@ -33,16 +39,6 @@ class Clock(Protocol):
         """Whether what is launched on a stream from now on waits for a launch on another."""
 
 
-class Touch(NamedTuple):
-    """The part of a storage that a launch reads or writes."""
-
-    base: int
-    """The storage's address, which names it for as long as it lives."""
-    region: Region
-    tensor: object
-    """Its `str` describes the tensor, should it be needed."""
-
-
 class Bookkeeping:
     """Takes what the program does, in its order, and collects the hazards."""
 
@@ -50,39 +46,36 @@ class Bookkeeping:
         self._clock = clock
         self._findings = findings
         self._seq = 0
-        self.copies = HostCopies(self._finished)
-        self.uses = DeviceUses(self._ordered, self._finished)
+        self.copies = HostCopies(clock)
+        self.uses = DeviceUses(clock)
 
-    def launched(self, stream: int, reads: Iterable[Touch], writes: Iterable[Touch], line: Line) -> int:
-        """A kernel or copy was launched; returns its number."""
+    def launched(self, stream: int, reads: Iterable[Touch], writes: Iterable[Touch], line: Line) -> Launch:
+        """A kernel or copy was launched."""
         self._seq += 1
         self._clock.update_seq_num(stream, self._seq)
+        launch = Launch(stream, self._seq, line)
         for write, touches in ((False, reads), (True, writes)):
-            use = Use(write, stream, self._seq, line)
+            use = Use(write, launch)
             for touch in touches:
                 for earlier in self.uses.use(touch.base, touch.region, use):
                     self._findings.unordered(earlier, use, touch.tensor)
-        return self._seq
+        return launch
 
-    def copy_issued(self, direction: Direction, stream: int, seq: int, touch: Touch, line: Line) -> None:
-        """The launch `seq` is a copy that may outlast its call; `touch` is its pinned host memory."""
-        self.copies.issue(Copy(direction, touch.region, stream, seq, line, str(touch.tensor)))
+    def copy_issued(self, direction: Direction, launch: Launch, touch: Touch) -> None:
+        """The launch is a copy that may outlast its call; `touch` is its pinned host memory."""
+        self.copies.issue(Copy(direction, touch.region, launch, str(touch.tensor)))
 
     def conflicts(self, region: Region, *, write: bool) -> list[Copy]:
         """The copies that the host must not meet when it reads or writes memory now."""
-        return self.copies.using(region) if write else self.copies.written_in(region)
+        return [copy for copy in self.copies.using(region) if write or copy.direction == "d2h"]
 
     def host_accessed(self, copies: Iterable[Copy], line: Line, *, write: bool) -> None:
         """The host did, and these were its `conflicts` then."""
         self._accessed("overwritten-while-copied" if write else "read-while-copied", copies, line)
 
-    def host_read(self, region: Region, line: Line) -> None:
-        """The host reads memory."""
-        self.host_accessed(self.conflicts(region, write=False), line, write=False)
-
-    def host_wrote(self, region: Region, line: Line) -> None:
-        """The host writes memory."""
-        self.host_accessed(self.conflicts(region, write=True), line, write=True)
+    def host_accessed_now(self, region: Region, line: Line, *, write: bool) -> None:
+        """The host reads or writes memory."""
+        self.host_accessed(self.conflicts(region, write=write), line, write=write)
 
     def host_unpinned(self, region: Region, line: Line) -> None:
         """Pinned memory is given back, or is pinned no longer, and nothing keeps it for the copies that use it."""
@@ -98,8 +91,135 @@ class Bookkeeping:
         for copy in copies:
             self._findings.host_access(kind, copy, line)
 
-    def _finished(self, stream: int, seq: int) -> bool:
-        return seq <= self._clock.host_sync_state.get(stream, 0)
+
+def _is_finished(launch: Launch, clock: Clock) -> bool:
+    """Whether the host has synchronised with it."""
+    return launch.seq <= clock.host_sync_state.get(launch.stream, 0)
+
+
+_CopyKey = tuple[int, int, Direction, int]
+"""Where it begins and ends in host memory, where it goes, and its stream."""
+
+
+class HostCopies:
+    """The copies that the host does not know to have finished, by the host memory they use."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._copies: dict[_CopyKey, Copy] = {}
+        # In order of their addresses, so that an access looks at its neighbours only.
+        self._keys: list[_CopyKey] = []
+        self._longest = 0
+        self._prune_at = _PRUNE_COPIES_FROM
+
+    def __bool__(self) -> bool:
+        return bool(self._copies)
+
+    def issue(self, copy: Copy) -> None:
+        """A copy sets out. One of the same bytes before it on the same stream will have finished by its end."""
+        key = (copy.region.start, copy.region.end, copy.direction, copy.launch.stream)
+        if key not in self._copies:
+            if len(self._copies) >= self._prune_at:
+                self._prune()
+            insort(self._keys, key)
+            self._longest = max(self._longest, copy.region.run)
+        self._copies[key] = copy
+
+    def using(self, region: Region) -> list[Copy]:
+        """The unfinished copies that read or write any of these bytes."""
+        copies = map(self._copies.__getitem__, self._near(region))
+        return [copy for copy in copies if overlap(region, copy.region) and not _is_finished(copy.launch, self._clock)]
+
+    def forget(self, region: Region) -> None:
+        """The memory is gone: whatever has the same address next is something else."""
+        self._drop({key for key in self._near(region) if overlap(region, self._copies[key].region)})
+
+    def _near(self, region: Region) -> Iterator[_CopyKey]:
+        for index in range(bisect_left(self._keys, (region.start - self._longest,)), len(self._keys)):
+            if self._keys[index][0] >= region.end:
+                return
+            yield self._keys[index]
+
+    def _prune(self) -> None:
+        """Drops what has finished; the next time only when there are twice as many, so that it costs little a copy."""
+        self._drop({key for key, copy in self._copies.items() if _is_finished(copy.launch, self._clock)})
+        self._prune_at = max(_PRUNE_COPIES_FROM, 2 * len(self._copies))
+
+    def _drop(self, gone: set[_CopyKey]) -> None:
+        if gone:
+            for key in gone:
+                del self._copies[key]
+            self._keys = [key for key in self._keys if key not in gone]
+            self._longest = max((copy.region.run for copy in self._copies.values()), default=0)
+
+
+@dataclass(slots=True)
+class _Past:
+    """What happened to some bytes last: a write, and the latest read behind it on each stream."""
+
+    region: Region
+    write: Use | None = None
+    reads: dict[int, Use] = field(default_factory=dict)
+
+    def before_a_write(self) -> Iterable[Use]:
+        """What a write must wait for: reads waited for the write before them, or that was a race of its own."""
+        if self.reads or self.write is None:
+            return self.reads.values()
+        return (self.write,)
+
+    def is_over(self, clock: Clock) -> bool:
+        """Whether the host has synchronised with all of it, and so everything that comes."""
+        uses = [*self.reads.values(), *([self.write] if self.write else [])]
+        return all(_is_finished(use.launch, clock) for use in uses)
+
+
+class DeviceUses:
+    """The latest uses of all memory that launches read or write."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pasts: dict[int, list[_Past]] = {}
+
+    def use(self, base: int, region: Region, use: Use) -> list[Use]:
+        """Note a use of bytes of the storage at `base`; returns the earlier ones it races with."""
+        pasts = self._pasts.setdefault(base, [])
+        if len(pasts) >= _PRUNE_USES_FROM:
+            pasts[:] = [past for past in pasts if not past.is_over(self._clock)]
+        return self._write(pasts, region, use) if use.write else self._read(pasts, region, use)
+
+    def forget(self, base: int) -> None:
+        """The storage is gone: whatever has the same address next is something else."""
+        self._pasts.pop(base, None)
+
+    def _read(self, pasts: list[_Past], region: Region, use: Use) -> list[Use]:
+        races: list[Use] = []
+        own: _Past | None = None
+        for past in pasts:
+            if past.region == region:
+                own = past
+            elif not overlap(past.region, region):
+                continue
+            if past.write is not None and not self._ordered(past.write, use):
+                races.append(past.write)
+        if own is None:
+            own = _Past(region)
+            pasts.append(own)
+        own.reads[use.launch.stream] = use
+        return races
+
+    def _write(self, pasts: list[_Past], region: Region, use: Use) -> list[Use]:
+        races: list[Use] = []
+        kept: list[_Past] = []
+        for past in pasts:
+            if overlap(past.region, region):
+                races += [earlier for earlier in past.before_a_write() if not self._ordered(earlier, use)]
+                if past.region == region or covers(region, past.region):
+                    continue
+            kept.append(past)
+        pasts[:] = [*kept, _Past(region, use)]
+        return races
 
     def _ordered(self, earlier: Use, later: Use) -> bool:
-        return self._clock.is_ordered_after(later.stream, earlier.seq, earlier.stream)
+        """Whether the later one's stream waits for the earlier one."""
+        first = earlier.launch
+        return self._clock.is_ordered_after(later.launch.stream, first.seq, first.stream)

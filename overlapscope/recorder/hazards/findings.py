@@ -1,29 +1,67 @@
-"""The hazards found so far: each pair of lines once, with a count."""
+"""The data races found so far: each pair of lines once, with a count; and how they read."""
 
 from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from overlapscope.recorder.hazards.copies import Copy
-from overlapscope.recorder.hazards.hazard import (
-    Hazard,
-    Kind,
-    Place,
-    missing_synchronization,
-    missing_wait,
-    stream_name,
-)
+from overlapscope.base.words import clean, plural
 from overlapscope.recorder.hazards.lines import Line
-from overlapscope.recorder.hazards.uses import Use
+from overlapscope.recorder.hazards.memory import Copy, Use
 
+Kind = Literal["read-while-copied", "overwritten-while-copied", "freed-while-copied", "stream-without-wait"]
+
+MEANING: dict[Kind, str] = {
+    "read-while-copied": "a host tensor is read while a copy may still be writing it",
+    "overwritten-while-copied": "host memory is overwritten while a copy may still be using it",
+    "freed-while-copied": "pinned host memory is given back while a copy may still be using it",
+    "stream-without-wait": "a tensor is used on two streams, and the second does not wait for the first",
+}
+"""Every kind of hazard, in one sentence each."""
 _COPY_DOES = {"d2h": "copies into it", "h2d": "copies from it"}
 _ACCESS_DOES: dict[Kind, str] = {
     "read-while-copied": "reads it",
     "overwritten-while-copied": "writes it",
     "freed-while-copied": "gives its memory back",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One of the two lines of a hazard."""
+
+    file: str
+    """As Python knows it; empty where no Python line is known."""
+    line: int
+    """Counted from 1; 0 where none is known."""
+    code: str
+    """The line's text; empty where the file cannot be read."""
+    does: str
+    """What happens there to the tensor, such as `copies into it`."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "a line outside Python"
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Two lines of which nothing orders the second behind the first, though both use the same memory."""
+
+    kind: Kind
+    first: Place
+    """The copy, or the earlier use on the other stream."""
+    second: Place
+    """The access that comes too early."""
+    tensor: str
+    """The tensor at its first sighting, such as `float32[100, 3]`."""
+    streams: tuple[str, ...]
+    """The copy's stream, or those of the first and the second use."""
+    missing: str
+    """The call that would order the two, and where it belongs."""
+    count: int = 1
+    """How many times this pair of lines met."""
 
 
 class Findings:
@@ -33,41 +71,76 @@ class Findings:
         """`code(file, line)` is a line's text."""
         self._code = code
         self._hazards: dict[tuple[Kind, Line, Line], Hazard] = {}
-        self._counts: dict[tuple[Kind, Line, Line], int] = {}
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
         """What has been found so far."""
-        return tuple(replace(hazard, count=self._counts[key]) for key, hazard in list(self._hazards.items()))
+        return tuple(self._hazards.values())
 
     def host_access(self, kind: Kind, copy: Copy, line: Line) -> None:
         """The host accesses memory at `line` that `copy` may still be using."""
-        if self._is_new(kind, copy.line, line):
-            first = self._place(copy.line, _COPY_DOES[copy.direction])
+        stream, copied_at = copy.launch.stream, copy.launch.line
+        if not self._is_known(kind, copied_at, line):
+            first = self._place(copied_at, _COPY_DOES[copy.direction])
             second = self._place(line, _ACCESS_DOES[kind])
-            missing = missing_synchronization(copy.stream, first, second)
-            streams = (stream_name(copy.stream),)
-            self._hazards[kind, copy.line, line] = Hazard(kind, first, second, copy.tensor, streams, missing, 1)
+            missing = _missing_synchronization(stream, first, second)
+            hazard = Hazard(kind, first, second, copy.tensor, (_stream_name(stream),), missing)
+            self._hazards[kind, copied_at, line] = hazard
 
     def unordered(self, earlier: Use, later: Use, tensor: object) -> None:
         """A launch uses what another stream may still be using."""
         kind: Kind = "stream-without-wait"
-        if self._is_new(kind, earlier.line, later.line):
-            streams = (stream_name(earlier.stream), stream_name(later.stream))
-            first = self._place(earlier.line, f"{_verb(earlier)} it on {streams[0]}")
-            second = self._place(later.line, f"{_verb(later)} it on {streams[1]}")
-            missing = missing_wait(earlier.stream, first, second)
-            self._hazards[kind, earlier.line, later.line] = Hazard(
-                kind, first, second, str(tensor), streams, missing, 1
+        if not self._is_known(kind, earlier.launch.line, later.launch.line):
+            first, second = (
+                self._place(use.launch.line, f"{'writes' if use.write else 'reads'} it on {stream}")
+                for use in (earlier, later)
+                for stream in [_stream_name(use.launch.stream)]
             )
+            streams = _stream_name(earlier.launch.stream), _stream_name(later.launch.stream)
+            missing = _missing_wait(earlier.launch.stream, first, second)
+            hazard = Hazard(kind, first, second, str(tensor), streams, missing)
+            self._hazards[kind, earlier.launch.line, later.launch.line] = hazard
 
-    def _is_new(self, kind: Kind, first: Line, second: Line) -> bool:
-        count = self._counts[kind, first, second] = self._counts.get((kind, first, second), 0) + 1
-        return count == 1
+    def _is_known(self, kind: Kind, first: Line, second: Line) -> bool:
+        """Whether this pair of lines has met before; it is counted then."""
+        known = self._hazards.get((kind, first, second))
+        if known is not None:
+            self._hazards[kind, first, second] = replace(known, count=known.count + 1)
+        return known is not None
 
     def _place(self, line: Line, does: str) -> Place:
         return Place(line.file, line.number, self._code(line.file, line.number).strip(), does)
 
 
-def _verb(use: Use) -> str:
-    return "writes" if use.write else "reads"
+def _stream_name(handle: int) -> str:
+    """A stream by the address CUDA knows it by; torch has no names for streams."""
+    return f"stream {handle:#x}" if handle else "the default stream"
+
+
+def _missing_synchronization(stream: int, copy: Place, access: Place) -> str:
+    """What a host access lacks that must come after a copy."""
+    if stream == 0:
+        call = "torch.cuda.default_stream().synchronize(), or synchronize() of an event recorded behind the copy,"
+    else:
+        call = f"synchronize() of the stream of {copy}, or of an event recorded behind the copy,"
+    return f"{call} before {access}"
+
+
+def _missing_wait(stream: int, first: Place, second: Place) -> str:
+    """What a use on another stream lacks that must come after an earlier use."""
+    if stream == 0:
+        return f"torch.cuda.current_stream().wait_stream(torch.cuda.default_stream()) before {second}"
+    return f"torch.cuda.current_stream().wait_stream(side) before {second}, where side is the stream of {first}"
+
+
+def describe(hazard: Hazard) -> str:
+    """The hazard as a few lines for a terminal; whatever comes from the program is made harmless."""
+    times = f", {plural(hazard.count, 'time')}" if hazard.count > 1 else ""
+    lines = [f"{hazard.kind}{times}: {MEANING[hazard.kind]}"]
+    for place in (hazard.first, hazard.second):
+        lines.append(f"  {clean(str(place))}  {place.does}")
+        if code := place.code.strip():
+            lines.append(f"      {clean(code)}")
+    lines.append(f"    tensor: {clean(hazard.tensor)}, on {clean(' and '.join(hazard.streams))}")
+    lines.append(f"    missing: {clean(hazard.missing)}")
+    return "\n".join(lines)

@@ -1,14 +1,19 @@
-"""When host memory that copies use goes away.
+"""Host memory that copies use: when it goes away, and who reads it without an operator.
 
 Memory that torch pinned goes back to its caching allocator, which hands it out again only when the copies that used it
 are over: it records an event on each of their streams (`CachingHostAllocatorImpl::free` in
 ATen/core/CachingHostAllocator.h). Memory that was pinned where it lay, with cudaHostRegister, has nobody who does that.
+
+Methods that read memory or pin it are wrapped. A TorchFunctionMode would see them too, and every other call and
+attribute of a tensor besides; torch takes slower paths where there is one, so that it would change what is measured.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -18,10 +23,16 @@ from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
 from overlapscope.recorder.hazards.journal import Journal
 from overlapscope.recorder.hazards.lines import UserCode
 from overlapscope.recorder.hazards.memory import Region, interval
+from overlapscope.recorder.hazards.operators import tensors, touch
+from overlapscope.recorder.wrapping import around
+
+_READERS = ("numpy", "tolist", "__dlpack__", "__reduce_ex__")
+"""Methods of a tensor through which its memory is read, at once or by what they return. `__array__` calls `numpy`;
+pickle and torch.save call `__reduce_ex__`."""
 
 
 class HostMemory:
-    """Watches storages, arrays and registrations, and tells the books what is gone."""
+    """Watches storages, arrays and registrations, and tells the books what is read and what is gone."""
 
     def __init__(self, books: Bookkeeping, journal: Journal, user_code: UserCode) -> None:
         self._books = books
@@ -30,6 +41,22 @@ class HostMemory:
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._arrays: dict[int, weakref.ref[Any]] = {}
         self._registered: dict[int, int] = {}
+        self._undo = ExitStack()
+
+    def start(self) -> None:
+        """Wrap the methods."""
+        for name in _READERS:
+            self._undo.callback(around(torch.Tensor, name, self._reads))
+        self._undo.callback(around(torch, "from_numpy", self._from_numpy))
+        if runtime := getattr(torch._C, "_cudart", None):
+            self._undo.callback(around(runtime, "cudaHostRegister", self._register))
+            self._undo.callback(around(runtime, "cudaHostUnregister", self._unregister))
+
+    def stop(self) -> None:
+        """Unwrap them, and notice nothing any more."""
+        self._undo.close()
+        self._storages.clear()
+        self._arrays.clear()
 
     def watch(self, tensor: torch.Tensor) -> None:
         """A copy uses this pinned tensor: notice when its storage dies."""
@@ -60,11 +87,6 @@ class HostMemory:
         """It is about to be pinned no longer."""
         self._unpinned(interval(address, self._registered.pop(address, 1)))
 
-    def close(self) -> None:
-        """Notice nothing any more."""
-        self._storages.clear()
-        self._arrays.clear()
-
     def _storage_died(self, region: Region, owned: bool, storage: weakref.ref[torch.UntypedStorage]) -> None:
         if self._storages.get(region.start) is storage:
             del self._storages[region.start]
@@ -85,3 +107,32 @@ class HostMemory:
         return any(
             address < region.end and region.start < address + size for address, size in list(self._registered.items())
         )
+
+    # -- in the place of the program's calls ----------------------------------------------------------
+
+    def _reads(self, read: Callable[..., Any], tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+        if self._books.copies:
+            self._journal.attempt(self._is_read, tensor)
+        return read(tensor, *args, **options)
+
+    def _is_read(self, tensor: torch.Tensor) -> None:
+        for plain in tensors(tensor):
+            memory = touch(plain) if plain.is_cpu else None
+            if memory is not None:
+                line = self._user_code.line(sys._getframe())
+                self._journal.note(partial(self._books.host_accessed_now, memory.region, line, write=False))
+                self._journal.write_up()
+
+    def _from_numpy(self, from_numpy: Callable[..., torch.Tensor], array: Any) -> torch.Tensor:
+        tensor = from_numpy(array)
+        self._journal.attempt(self.watch_array, array)
+        return tensor
+
+    def _register(self, register: Callable[..., Any], address: int, size_bytes: int, flags: int) -> Any:
+        result = register(address, size_bytes, flags)
+        self._journal.attempt(self.registered, address, size_bytes)
+        return result
+
+    def _unregister(self, unregister: Callable[..., Any], address: int) -> Any:
+        self._journal.attempt(self.unregistered, address)
+        return unregister(address)

@@ -1,7 +1,10 @@
-"""Turns operators that the program runs into entries of the books."""
+"""Sees every operator that the program runs on this thread and, in backward passes, on the autograd engine's, and turns
+it into entries of the books.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,14 +13,15 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from overlapscope.recorder.hazards import transfers
-from overlapscope.recorder.hazards.bookkeeping import Bookkeeping, Touch
-from overlapscope.recorder.hazards.copies import Copy, Direction
+from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
 from overlapscope.recorder.hazards.host_memory import HostMemory
 from overlapscope.recorder.hazards.journal import Journal
 from overlapscope.recorder.hazards.lines import Line, UserCode
-from overlapscope.recorder.hazards.operators import arguments, given, tensors, touch
+from overlapscope.recorder.hazards.memory import Copy, Direction, Touch
+from overlapscope.recorder.hazards.operators import arguments, dispatches_itself, given, tensors, touch
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class _Launch:
+class _OnStream:
     """What a call has put on one stream."""
 
     stream: int
@@ -56,8 +60,11 @@ class _Launch:
     """Whether the call has waited for its end."""
 
 
-class Launches:
-    """Called before and behind every operator."""
+class HazardMode(TorchDispatchMode):
+    """Passes every operator on unchanged, with the books kept before and behind it."""
+
+    # flex_attention and its like are passed on, instead of refused.
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -69,6 +76,7 @@ class Launches:
         say: Callable[[str], object],
     ) -> None:
         """`say(sentence)` takes what could not be looked for."""
+        super().__init__()  # type: ignore[no-untyped-call]
         self._say = say
         self._books = books
         self._clock = clock
@@ -76,6 +84,41 @@ class Launches:
         self._host_memory = host_memory
         self._user_code = user_code
         self._native_allocator: bool | None = None
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled functions stay compiled: otherwise torch.compile falls back to eager, or refuses."""
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the operator."""
+        kwargs = kwargs or {}
+        if not self._journal.is_open or not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
+        if dispatches_itself(types) and _get_current_dispatch_mode() is None:
+            # As without this mode: the tensor subclass runs operators on plain tensors, and they come by here. Where
+            # there is another mode, such as FakeTensorMode, the operator may be that one's to run.
+            return NotImplemented
+        call = self._journal.attempt(self.begin, func, args, kwargs)
+        result = func(*args, **kwargs)
+        if call is not None:
+            self._journal.attempt(self.end, call, result, sys._getframe(1))
+        return result
+
+    def enter(self) -> None:
+        """Put the mode on, for this thread."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self) -> None:
+        """Take it off again; where the program has put others on top of it, it stays, and passes everything on."""
+        if _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def begin(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """An operator is about to run. The host's accesses are judged by what is under way before it."""
@@ -108,29 +151,29 @@ class Launches:
         for transfer in by_device:
             self._host_memory.watch(transfer.host)
         line = self._user_code.line(frame)
-        by_host = [access for access in call.host if all(access.tensor is not one.host for one in by_device)]
+        by_host = [access for access in call.host if all(access.tensor is not transfer.host for transfer in by_device)]
         self._journal.note(partial(self._write_down, by_host, launches, line))
         self._journal.write_up()
 
     def _launches(
         self, call: Call, made: list[transfers.Transfer], by_device: list[transfers.Transfer]
-    ) -> list[_Launch]:
-        launches: dict[int, _Launch] = {}
-        waits = transfers.reads_scalar(call.operator) or (bool(made) and all(one.ends_with_call for one in made))
+    ) -> list[_OnStream]:
+        launches: dict[int, _OnStream] = {}
+        waits = transfers.reads_scalar(call.operator) or (
+            bool(made) and all(transfer.ends_with_call for transfer in made)
+        )
         for device in {device for device, _ in (*call.reads, *call.writes)}:
-            launch = launches[device] = _Launch(torch.cuda.current_stream(device).cuda_stream)
+            launch = launches[device] = _OnStream(torch.cuda.current_stream(device).cuda_stream)
             launch.waited_for = waits
             if self._hears_of_allocations():
                 launch.reads += [memory for index, memory in call.reads if index == device]
                 launch.writes += [memory for index, memory in call.writes if index == device]
-        for transfer in made:
-            its, memory = launches.get(transfer.device.get_device()), touch(transfer.host)
-            if its is None or memory is None:
-                continue
-            if transfer in by_device:
-                (its.writes if transfer.to_host else its.reads).append(memory)
+        for transfer in by_device:
+            on_stream, memory = launches.get(transfer.device.get_device()), touch(transfer.host)
+            if on_stream is not None and memory is not None:
+                (on_stream.writes if transfer.to_host else on_stream.reads).append(memory)
                 if transfer.non_blocking:
-                    its.copies.append(("d2h" if transfer.to_host else "h2d", memory))
+                    on_stream.copies.append(("d2h" if transfer.to_host else "h2d", memory))
         return list(launches.values())
 
     def _hears_of_allocations(self) -> bool:
@@ -149,13 +192,13 @@ class Launches:
         for access in call.host:
             access.conflicts = self._books.conflicts(access.touch.region, write=access.write)
 
-    def _write_down(self, accesses: list[_HostAccess], launches: list[_Launch], line: Line) -> None:
+    def _write_down(self, accesses: list[_HostAccess], launches: list[_OnStream], line: Line) -> None:
         for access in accesses:
             self._books.host_accessed(access.conflicts, line, write=access.write)
         for launch in launches:
-            seq = self._books.launched(launch.stream, launch.reads, launch.writes, line)
+            launched = self._books.launched(launch.stream, launch.reads, launch.writes, line)
             for direction, memory in launch.copies:
-                self._books.copy_issued(direction, launch.stream, seq, memory, line)
+                self._books.copy_issued(direction, launched, memory)
             if launch.waited_for:
                 # torch reported the wait when the launch was not yet in the books.
                 self._clock.all_streams_wait_for_stream(launch.stream)

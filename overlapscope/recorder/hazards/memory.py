@@ -1,4 +1,4 @@
-"""Which bytes a tensor's elements lie in, and whether two tensors share any.
+"""Which bytes a tensor's elements lie in, whether two tensors share any, and who uses them.
 
 Views make the question more than a comparison of addresses: chunks of one buffer on several streams must not be taken
 for one another, and a column of a matrix does meet each of its rows.
@@ -7,7 +7,12 @@ for one another, and a column of a matrix does meet each of its rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from overlapscope.recorder.hazards.lines import Line
+
+Direction = Literal["h2d", "d2h"]
 
 
 class Region(NamedTuple):
@@ -19,6 +24,45 @@ class Region(NamedTuple):
     run: int
     steps: tuple[tuple[int, int], ...] = ()
     """How many times, and how many bytes apart; the widest step first."""
+
+
+class Touch(NamedTuple):
+    """The part of a storage that a launch reads or writes."""
+
+    base: int
+    """The storage's address, which names it for as long as it lives."""
+    region: Region
+    tensor: object
+    """Its `str` describes the tensor, should it be needed."""
+
+
+class Launch(NamedTuple):
+    """A kernel or copy that was launched."""
+
+    stream: int
+    """The handle of its stream."""
+    seq: int
+    """Its number among all launches."""
+    line: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy on its way, which reads (h2d) or writes (d2h) pinned host memory."""
+
+    direction: Direction
+    region: Region
+    """An interval: copies to and from host memory with gaps go through a temporary (see `transfers`)."""
+    launch: Launch
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One launch's use of some memory."""
+
+    write: bool
+    launch: Launch
 
 
 def interval(start: int, size_bytes: int) -> Region:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from overlapscope.recorder.hazards.bookkeeping import Touch
-from overlapscope.recorder.hazards.memory import interval, strided
+from overlapscope.recorder.hazards.memory import Touch, interval, strided
 
 _FACTORY = re.compile(r"aten::(new_\w+|\w+_like)")
 """Operators that look at nothing of their inputs but shape and type."""

@@ -1,20 +1,23 @@
 """Events, waits and synchronisations, as torch reports them wherever they come from: Python, autograd, C++.
 
 `torch.cuda._gpu_trace` calls back for them; nothing public does. What it calls can be put on but not taken off again,
-so that it is put on once a process. Its clocks are those of `torch.cuda._sanitizer`.
+so that it is put on once a process. Its clocks are those of `torch.cuda._sanitizer`. Of methods that ask whether work
+is done it says nothing, so they are wrapped.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
+from contextlib import ExitStack
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.cuda import _gpu_trace
 
 from overlapscope.recorder.hazards.journal import Journal
+from overlapscope.recorder.wrapping import around
 
 _VALUES = {
     "event_creation": 1,
@@ -49,6 +52,8 @@ class SyncEvents:
     def __init__(self, journal: Journal, clock: Any, renewed: Callable[[int], object]) -> None:
         """`renewed(address)` is told of device memory that is allocated or freed."""
         self._journal = journal
+        self._clock = clock
+        self._undo = ExitStack()
         self._does: dict[str, Callable[..., object]] = {
             "event_creation": clock.create_event,
             "event_deletion": clock.delete_event,
@@ -64,25 +69,56 @@ class SyncEvents:
 
     def start(self) -> None:
         """From now on. Neither needs nor makes a CUDA context."""
-        if not _put_on:
-            for name in _VALUES:
-                getattr(_gpu_trace, f"register_callback_for_{name}")(partial(_report, name))
-            _put_on.append(True)
+        _put_on()
         torch._C._activate_gpu_trace()
         _listening.append(self)
+        self._undo.callback(_listening.remove, self)
+        self._undo.callback(around(torch.cuda.Event, "query", self._query_event))
+        self._undo.callback(around(torch.cuda.Event, "elapsed_time", self._elapsed_time))
+        self._undo.callback(around(torch.cuda.Stream, "query", self._query_stream))
 
     def stop(self) -> None:
         """No more."""
-        if self in _listening:
-            _listening.remove(self)
+        self._undo.close()
 
     def note(self, name: str, values: tuple[int, ...]) -> None:
         """It has happened."""
         self._journal.note(partial(self._does[name], *values[: _VALUES[name]]))
 
+    def _query_event(self, query: Callable[..., bool], event: Any) -> bool:
+        done = query(event)
+        if done:
+            self._journal.attempt(self._event_is_over, event)
+        return done
+
+    def _elapsed_time(self, elapsed_time: Callable[..., float], event: Any, end_event: Any) -> float:
+        # It raises where one of them is not over.
+        elapsed_ms = elapsed_time(event, end_event)
+        self._journal.attempt(self._event_is_over, event)
+        self._journal.attempt(self._event_is_over, end_event)
+        return elapsed_ms
+
+    def _event_is_over(self, event: Any) -> None:
+        if event.cuda_event:
+            self._journal.note(partial(self._clock.all_streams_wait_for_event, event.cuda_event))
+
+    def _query_stream(self, query: Callable[..., bool], stream: Any) -> bool:
+        done = query(stream)
+        if done:
+            self._journal.attempt(self._stream_is_over, stream)
+        return done
+
+    def _stream_is_over(self, stream: Any) -> None:
+        self._journal.note(partial(self._clock.all_streams_wait_for_stream, stream.cuda_stream))
+
 
 _listening: list[SyncEvents] = []
-_put_on: list[bool] = []
+
+
+@cache
+def _put_on() -> None:
+    for name in _VALUES:
+        getattr(_gpu_trace, f"register_callback_for_{name}")(partial(_report, name))
 
 
 def _report(name: str, *values: int) -> None:

@@ -14,10 +14,10 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import bandwidth as rate_text
 from overlapscope.base.words import size as size_text
 from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure, axis, figure
 from overlapscope.report.page import Section
 from overlapscope.report.scale import unit_of
 from overlapscope.trace.model import Kind, Memory
-from overlapscope.views.charts._figure import Figure, axis, figure
 
 MOST_POINTS = 5000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlapscope.documents.colors import palette
-from overlapscope.views.charts._figure import Figure, axis, escape, figure
+from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.views.laboratory.content import Bars
 
 HEIGHT = 300

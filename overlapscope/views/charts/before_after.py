@@ -7,7 +7,7 @@ from typing import Any
 from overlapscope.base.words import bare_shares, unit_for
 from overlapscope.compare.difference import Figures
 from overlapscope.documents.colors import bucket_color, palette
-from overlapscope.views.charts._figure import Figure, axis, figure
+from overlapscope.documents.figure import Figure, axis, figure
 
 
 def before_after(figures: Figures, dark: bool) -> Figure:

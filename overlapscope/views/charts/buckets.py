@@ -9,8 +9,8 @@ from typing import Any, Final
 from overlapscope.analysis.results import partition
 from overlapscope.base.words import bare_shares, unit_for
 from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.documents.figure import Figure, axis, escape, figure, legible
 from overlapscope.report.page import Section
-from overlapscope.views.charts._figure import Figure, axis, escape, figure, legible
 
 MEANING: Final[dict[str, str]] = {
     "compute": "kernels ran",

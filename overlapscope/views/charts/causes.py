@@ -7,10 +7,10 @@ from typing import Literal
 from overlapscope.analysis.causes import IdleCause
 from overlapscope.base.words import bare_shares
 from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.report.cause_words import EXPOSED_COPY, IDLE, Words
 from overlapscope.report.page import Section
 from overlapscope.report.scale import unit_of
-from overlapscope.views.charts._figure import Figure, axis, escape, figure
 
 Subject = Literal["exposed-copy", "idle"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from overlapscope.base.words import bare_shares, unit_for
 from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.ranks.result import RanksReport
-from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.charts.buckets import MEANING
 from overlapscope.views.ranks.slots import slots, ticks_for
 

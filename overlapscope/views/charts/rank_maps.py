@@ -7,8 +7,8 @@ from typing import Any
 
 from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.documents.colors import HEAT, palette
+from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.ranks.result import RankRow, RanksReport, StepSkew
-from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.ranks.metrics import Metric, unit_of
 from overlapscope.views.ranks.slots import Slot, columns_for, slots, ticks_for
 

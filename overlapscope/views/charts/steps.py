@@ -11,8 +11,8 @@ from overlapscope.analysis.results import Device, efficiency_shown, partition
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import percent, share
 from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.report.page import Section
-from overlapscope.views.charts._figure import Figure, axis, escape, figure
 from overlapscope.views.charts.buckets import MEANING
 
 MOST_BARS = 1000

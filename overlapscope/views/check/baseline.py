@@ -9,7 +9,7 @@ from rich.text import Text
 
 from overlapscope.base.words import NOTHING, clean
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineSeries, doubts
-from overlapscope.report.tables import Column, Table, text
+from overlapscope.views.old_tables import Column, Table, text
 from overlapscope.views.terminal import lay_out, table_grid
 
 _LIMIT = 100

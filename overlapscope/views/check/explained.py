@@ -13,9 +13,9 @@ from overlapscope.budgets.explain import Explanation
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.rulings import Ruling
 from overlapscope.budgets.samples import series
-from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.check import shown
 from overlapscope.views.check.text import line, reason
+from overlapscope.views.old_tables import Column, Table, text
 from overlapscope.views.terminal import lay_out, table_grid
 
 MOST_STEPS = 50

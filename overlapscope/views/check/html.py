@@ -8,11 +8,11 @@ from typing import Final
 
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.verdicts import CheckResult, Status, Verdict
-from overlapscope.report.tables import Column, Table
 from overlapscope.views.check import shown
 from overlapscope.views.html import document
 from overlapscope.views.html.document import Document
 from overlapscope.views.html.parts import items, panel, paragraphs, table
+from overlapscope.views.old_tables import Column, Table
 
 ROOM_BYTES: Final = 300_000
 """For each list, so that the page stays below 1 MB."""

@@ -7,13 +7,13 @@ from html import escape
 
 from overlapscope.base.words import clean
 from overlapscope.compare.difference import DeviceDiff, Diff
-from overlapscope.report.tables import Table
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.words import NOISE, device_title, side_name, standing
 from overlapscope.views.html import document
 from overlapscope.views.html.document import Chart, Document
 from overlapscope.views.html.parts import panel, table
+from overlapscope.views.old_tables import Table
 
 _STYLE = "td.flexible { min-width: 12rem; }"
 """Kernels have long names, and their tables may be scrolled."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from overlapscope.compare.difference import DeviceDiff, Diff
-from overlapscope.report.tables import Table
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.rows import MOST
 from overlapscope.views.diff.words import device_title, standing
 from overlapscope.views.markdown import escape, table_lines
+from overlapscope.views.old_tables import Table
 
 MOST_CHARACTERS = 60_000
 """A comment on GitHub holds no more than 65,536; devices that do not fit are counted."""

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from overlapscope.base.words import Unit, plural
 from overlapscope.compare.difference import Change, Standing
-from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.diff.words import Good, interval, mark, number, relative, signed, worth_showing
+from overlapscope.views.old_tables import Column, Table, text
 
 MOST = 10
 """Rows of a list that can be long."""

@@ -23,7 +23,6 @@ from overlapscope.compare.difference import (
     RangeDiff,
     StallChange,
 )
-from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.diff.rows import (
     INTERVAL,
     MOST,
@@ -57,6 +56,7 @@ from overlapscope.views.diff.words import (
     unit_of,
     worth_showing,
 )
+from overlapscope.views.old_tables import Column, Table, text
 
 LAUNCHED_BY = "launched by"
 WHAT = "what was found"

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from overlapscope.base.words import clean
 from overlapscope.compare.difference import Diff
-from overlapscope.report.tables import Table
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.words import NOISE, device_title, standing
+from overlapscope.views.old_tables import Table
 from overlapscope.views.terminal import fitted, lay_out, table_grid
 
 _STYLES = {"good": "green", "poor": "red", "muted": ""}

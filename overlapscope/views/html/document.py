@@ -93,7 +93,7 @@ def render(document: Document) -> str:
 
 def asset(name: str) -> str:
     """A file of `views/html/assets`, as text."""
-    return files("overlapscope").joinpath("views", "html", "assets", name).read_text(encoding="utf-8")
+    return files("overlapscope").joinpath("render", "assets", name).read_text(encoding="utf-8")
 
 
 def packed(value: Any) -> str:

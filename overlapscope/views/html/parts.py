@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from overlapscope.analysis.results import Device, partition
-from overlapscope.base.words import bare_shares
-from overlapscope.documents.colors import bucket_color
-from overlapscope.report import tables
-from overlapscope.report.headline import headlines
-from overlapscope.report.page import Section
-from overlapscope.report.tables import Column, Table
-from overlapscope.views.html.document import variable
+from overlapscope.views.old_tables import Column, Table, prose
 
 
 def table(shown: Table, tones: Mapping[str, str] | None = None) -> str:
@@ -62,32 +55,4 @@ def level(word: str) -> str:
 
 def paragraphs(text: str) -> str:
     """Prose with line breaks of its own."""
-    return f"<p>{'<br>'.join(escape(line) for line in tables.prose(text))}</p>"
-
-
-def bucket_bar(section: Section, device: Device) -> str:
-    """The partition of the window as one bar, with its key."""
-    buckets = partition(device)
-    shares = bare_shares(list(buckets.values()), device.span_ns)
-    drawn, key = [], []
-    for (word, ns), part in zip(buckets.items(), shares, strict=True):
-        if not ns:
-            continue
-        color = f"var(--{variable(bucket_color(word))})"
-        title = f"{word}: {section.unit.text(ns)} ({part} %)"
-        drawn.append(f'<span style="flex:{ns} 0 0;background:{color}" title="{escape(title)}"></span>')
-        key.append(
-            f'<li><i style="background:{color}"></i>{escape(word)} <b>{escape(section.unit.text(ns))}</b> '
-            f'<span class="muted">{escape(part)} %</span></li>'
-        )
-    return f'<div class="bar" aria-hidden="true">{"".join(drawn)}</div><ul class="key">{"".join(key)}</ul>'
-
-
-def figures(section: Section, device: Device) -> str:
-    """The headline figures, each with the words that say what it is of."""
-    cards = "".join(
-        f'<div title="{escape(one.meaning)}"><dt>{escape(one.name)}</dt>'
-        f"<dd><b>{escape(one.value)}</b><span>{escape(one.beside)}</span></dd></div>"
-        for one in headlines(section, device)
-    )
-    return f'<dl class="figures">{cards}</dl>'
+    return f"<p>{'<br>'.join(escape(line) for line in prose(text))}</p>"

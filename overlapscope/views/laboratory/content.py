@@ -11,8 +11,8 @@ import msgspec
 from overlapscope.base.words import bandwidth, clean, size, unit_for
 from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, tally
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, Strip, VariantResult
-from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.laboratory.tables import all_tables, named_analyses, sentence
+from overlapscope.views.old_tables import Column, Table, text
 
 Standing = Literal["holds", "does not hold", "unknown"]
 

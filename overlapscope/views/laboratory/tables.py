@@ -10,7 +10,7 @@ from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.base.words import NOTHING, bandwidth, bare_percent, bare_shares, clean, unit_for
 from overlapscope.laboratory.comparison import WALL, Comparison, place
 from overlapscope.laboratory.results import Analysis, ExperimentResult, VariantResult
-from overlapscope.report.tables import Column, Table, text
+from overlapscope.views.old_tables import Column, Table, text
 
 _CAUSE = (text("cause"), Column("% of it"))
 _VARIANT = Column("variant", False, flexible=True, prose=True)

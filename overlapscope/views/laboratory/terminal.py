@@ -12,9 +12,9 @@ from rich.text import Text
 
 from overlapscope.base.words import clean, plural
 from overlapscope.laboratory.comparison import Comparison
-from overlapscope.report.tables import Column, Table, text
 from overlapscope.views.laboratory.content import Chapter, Line, Overview, chapter, overview
 from overlapscope.views.laboratory.tables import sentence
+from overlapscope.views.old_tables import Column, Table, text
 from overlapscope.views.terminal import lay_out, table_grid
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from overlapscope.ranks.result import RanksReport
-from overlapscope.report.tables import Table
 from overlapscope.views.markdown import escape, plain_start, table_lines
+from overlapscope.views.old_tables import Table
 from overlapscope.views.ranks import tables, words
 from overlapscope.views.ranks.worst import looks
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from overlapscope.base.words import NOTHING, Unit, bare_percent, clean, plural, unit_for
 from overlapscope.ranks.result import Meeting, RankRow, RanksReport, Spread, StepSkew, Straggler, Waiting
-from overlapscope.report.tables import FEW, Column, Table, text
+from overlapscope.views.old_tables import FEW, Column, Table, text
 from overlapscope.views.ranks.words import NAME_LIMIT, collective, late_name, meeting_name, row_name, unit_of
 
 EVERY_RANK = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from overlapscope.prediction.result import Change, WhatIf
-from overlapscope.report.tables import Table, prose
 from overlapscope.views.markdown import escape, plain_start, table_lines
+from overlapscope.views.old_tables import Table, prose
 from overlapscope.views.whatif import tables, words
 
 

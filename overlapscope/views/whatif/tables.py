@@ -7,7 +7,7 @@ from typing import Final
 
 from overlapscope.base.words import Unit, bare_percent, clean, unit_for
 from overlapscope.prediction.result import Constant, Estimate, Percentage, WhatIf
-from overlapscope.report.tables import Column, Table, text
+from overlapscope.views.old_tables import Column, Table, text
 from overlapscope.views.whatif.words import interval, unit
 
 BETWEEN: Final = "between"

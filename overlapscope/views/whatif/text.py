@@ -10,7 +10,7 @@ from rich.text import Text
 
 from overlapscope.base.words import clean
 from overlapscope.prediction.result import Change, WhatIf
-from overlapscope.report.tables import Table, prose
+from overlapscope.views.old_tables import Table, prose
 from overlapscope.views.terminal import fitted, lay_out, table_grid
 from overlapscope.views.whatif import tables, words
 

@@ -1,0 +1,78 @@
+"""Tables as columns: numpy arrays of equal length, whose rows refer to rows of others by index, -1 for none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+I8 = NDArray[np.int8]
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+Index = NDArray[np.intp]
+Integers = NDArray[np.signedinteger[Any]]
+"""Whole numbers of any width."""
+
+_DTYPES: dict[Any, type] = {
+    "I64": np.int64,
+    "I32": np.int32,
+    "I8": np.int8,
+    "F64": np.float64,
+    "Bool": np.bool_,
+    "Index": np.intp,
+}
+"""Types of columns, by how tables spell them."""
+
+
+@overload
+def pick(column: Bool, rows: Integers, none: bool) -> Bool: ...
+@overload
+def pick(column: Integers, rows: Integers, none: int = -1) -> I64: ...
+@overload
+def pick(column: F64, rows: Integers, none: float = -1) -> F64: ...
+def pick(column: NDArray[Any], rows: Integers, none: float = -1) -> NDArray[Any]:
+    """The column's values at the rows, in their shape; `none` where there is no such row: -1, as where nothing is
+    referred to, or the column's length, as where a search found nothing that follows. Whole numbers become 64 bits
+    wide."""
+    dtype = np.result_type(column, np.asarray(none))
+    if not len(column):
+        return np.full(rows.shape, none, dtype)
+    values = column.take(rows, mode="clip").astype(dtype, copy=False)
+    values[(rows < 0) | (rows >= len(column))] = none
+    return values
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Columns:
+    """A table: fields that are arrays are columns of equal length, any others are shared by what is taken from it."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, next(iter(_dtypes(type(self))))))
+
+    def take(self, rows: Integers | Bool) -> Self:
+        """The table of the given rows (an index array or a boolean mask)."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _dtypes(type(self))})
+
+    @classmethod
+    def empty(cls, **shared: Any) -> Self:
+        """A table of no rows. `shared`: its fields that are no columns."""
+        return cls(**shared, **{name: np.empty(0, dtype) for name, dtype in _dtypes(cls).items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The rows of all the tables, one after another; of none, a table of no rows."""
+        if not parts:
+            return cls.empty()
+        return replace(
+            parts[0], **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _dtypes(cls)}
+        )
+
+
+def _dtypes(table: type[Columns]) -> dict[str, type]:
+    """The names of a table's columns and their types."""
+    return {f.name: _DTYPES[f.type] for f in fields(table) if f.type in _DTYPES}

@@ -1,0 +1,188 @@
+"""What takes too long for an answer: computed one thing after another beside what is asked, and kept while there is
+room."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from overlapscope.base.words import clean
+from overlapscope.errors import OverlapscopeError
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Kept(Generic[K, V]):
+    """What was used least recently is forgotten once everything weighs too much together; never the last two.
+    Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: what all may weigh together. What weighs nothing stays."""
+        self._most = most
+        self._values: dict[K, tuple[V, int]] = {}
+        """The most recently used last."""
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        """The value, which is used by that."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values[key] = self._values.pop(key)
+            return self._values[key][0]
+
+    def put(self, key: K, value: V, weight: int) -> None:
+        """Keep a value, at the cost of others."""
+        with self._lock:
+            self._values.pop(key, None)
+            self._values[key] = value, weight
+            heavy = {key: weight for key, (_, weight) in self._values.items() if weight}
+            while len(heavy) > 2 and sum(heavy.values()) > self._most:
+                oldest = next(iter(heavy))
+                del heavy[oldest], self._values[oldest]
+
+    def remember(self, key: K, make: Callable[[], V], weight: int = 1) -> V:
+        """The value, made where it is not there."""
+        value = self.get(key)
+        if value is None:
+            value = make()
+            self.put(key, value, weight)
+        return value
+
+    def forget(self, is_old: Callable[[K], bool]) -> None:
+        """Drop the values of all such keys."""
+        with self._lock:
+            self._values = {key: kept for key, kept in self._values.items() if not is_old(key)}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far something is."""
+
+    stage: str
+    part: float | None = None
+    """Of the whole; None where nothing is known."""
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    priority: tuple[bool, int]
+    asked_s: float
+    """When it was last asked for."""
+
+
+class Background(Generic[K, V]):
+    """Thread-safe. One thread computes, what was asked for last first, and ends when nobody waits for anything."""
+
+    def __init__(
+        self,
+        name: str,
+        compute: Callable[[K, Tell], V],
+        kept: Kept[K, V],
+        weigh: Callable[[V], int],
+        *,
+        given_up_s: float = math.inf,
+    ) -> None:
+        """`compute` raises nothing (`attempt`). What has not been asked for since `given_up_s`, nobody waits for."""
+        self._name = name
+        self._compute = compute
+        self._kept = kept
+        self._weigh = weigh
+        self._given_up_s = given_up_s
+        self._wanted: dict[K, _Wanted] = {}
+        self._asked = 0
+        self._at_work: tuple[K, Progress] | None = None
+        self._working = False
+        self._change = threading.Condition()
+
+    def known(self, key: K) -> V | None:
+        """The value if it was computed before."""
+        return self._kept.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        """Keep a value that came with another one."""
+        self._kept.put(key, value, self._weigh(value))
+
+    def request(self, key: K, *, urgent: bool = True) -> None:
+        """Have it computed: before what was asked for earlier, or after all of that where it is not urgent."""
+        with self._change:
+            now = time.monotonic()
+            if self._kept.get(key) is not None or (self._at_work is not None and self._at_work[0] == key):
+                return
+            self._asked += 1
+            if key in self._wanted and not urgent:
+                self._wanted[key] = _Wanted(self._wanted[key].priority, now)
+            else:
+                self._wanted[key] = _Wanted((urgent, self._asked if urgent else -self._asked), now)
+            if not self._working:
+                self._working = True
+                threading.Thread(target=self._work, name=f"overlapscope-{self._name}", daemon=True).start()
+
+    def get(self, key: K, wait_s: float = math.inf) -> V | None:
+        """The value; None if it is not there after a wait, but under way: ask again."""
+        deadline = time.monotonic() + wait_s
+        with self._change:
+            while (value := self._kept.get(key)) is None:
+                self.request(key)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._change.wait(None if math.isinf(left) else left)
+            return value
+
+    def progress(self, key: K) -> Progress | None:
+        """How far it is; None where it is not being computed."""
+        with self._change:
+            return self._at_work[1] if self._at_work is not None and self._at_work[0] == key else None
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                late = time.monotonic() - self._given_up_s
+                self._wanted = {key: wanted for key, wanted in self._wanted.items() if wanted.asked_s >= late}
+                if not self._wanted:
+                    self._working = False
+                    return
+                key = max(self._wanted, key=lambda key: self._wanted[key].priority)
+                del self._wanted[key]
+                self._at_work = key, Progress("beginning")
+            value = self._compute(key, functools.partial(self._tell, key))
+            with self._change:
+                self._at_work = None
+                self.put(key, value)
+                self._change.notify_all()
+
+    def _tell(self, key: K, progress: Progress) -> None:
+        with self._change:
+            self._at_work = key, progress
+
+
+def attempt(subject: str, make: Callable[[], V]) -> V | OverlapscopeError:
+    """What is made, or why it cannot be: a thread must live on, the page shows what happened, the log says where."""
+    try:
+        return make()
+    except OverlapscopeError as error:
+        return error
+    except MemoryError:
+        return OverlapscopeError(f"{subject}: there is not enough memory for this trace.")
+    except Exception as error:
+        logging.getLogger(__name__).exception("%s", subject)
+        return OverlapscopeError(f"{subject}: {type(error).__name__}: {clean(str(error), 500)}; please report this.")
+
+
+def raised(value: V | OverlapscopeError) -> V:
+    """The value. Raises what stands there instead."""
+    if isinstance(value, OverlapscopeError):
+        # Else its traceback would grow with every time that it is raised.
+        raise value.with_traceback(None)
+    return value

@@ -1,0 +1,169 @@
+"""The callbacks of pages: functions of the page's context and of what a browser posts.
+
+A callback's values have to be of the types in its signature: they are foreign text. A post with others, or one that
+fits no callback, is answered with 400 and one line in the log; what fails after that is ours, and is told of as such.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
+
+import dash
+import flask
+import msgspec
+from dash import ClientsideFunction, Input, Output, State
+from dash.exceptions import PreventUpdate
+from werkzeug.exceptions import HTTPException
+
+from overlapscope.base.words import clean
+from overlapscope.dashboard.context import PageContext, url_of
+from overlapscope.dashboard.library import Library
+
+Whole = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
+"""A browser's numbers are exact up to here."""
+Number = Annotated[float, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
+
+_DISPATCH = "/_dash-update-component"
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A point of a chart. What it holds depends on the chart."""
+
+    x: Any = None
+    y: Any = None
+    customdata: Any = None
+
+
+class Click(msgspec.Struct, frozen=True):
+    """A click on a chart."""
+
+    points: tuple[Point, ...] = ()
+
+    @property
+    def number(self) -> int | None:
+        """What the point has first in its `customdata`."""
+        for point in self.points:
+            data = point.customdata
+            if isinstance(data, list) and data and isinstance(data[0], int):
+                return data[0]
+        return None
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SHOWN = (State("url", "pathname"), State("url", "search"), State("scheme-shown", "data"))
+"""What a page's context is made of; every callback gets it."""
+
+
+class Callbacks:
+    """The callbacks of a page, collected where they are written, until an application takes them."""
+
+    def __init__(self) -> None:
+        self._in_server: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self._in_browser: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def add(self, *dependencies: Any, **options: Any) -> Callable[[Function], Function]:
+        """Have a function called with the `PageContext` and the values of its inputs, then its states, in that order;
+        those of the address and the scheme, which are in the context, are left out. All else is as Dash has it."""
+
+        def keep(function: Function) -> Function:
+            self._in_server.append((function, dependencies, options))
+            return function
+
+        return keep
+
+    def in_browser(self, function: str | tuple[str, str], *dependencies: Any, **options: Any) -> None:
+        """Have a piece of JavaScript called, or a function of the assets by its namespace and name."""
+        called = function if isinstance(function, str) else ClientsideFunction(*function)
+        self._in_browser.append((called, dependencies, options))
+
+    def csv(self, *grid_ids: str) -> None:
+        """Have the CSV buttons of these grids work."""
+        for id in grid_ids:
+            self.in_browser(
+                "function(clicks) { return Boolean(clicks); }",
+                Output(id, "exportDataAsCsv"),
+                Input(f"{id}-csv", "n_clicks"),
+                prevent_initial_call=True,
+            )
+
+    def register(self, app: Dashboard) -> None:
+        """Have an application call them."""
+        for function, dependencies, options in self._in_browser:
+            app.clientside_callback(function, *dependencies, **options)
+        for function, dependencies, options in self._in_server:
+            dependencies += tuple(one for one in _SHOWN if one not in dependencies)
+            app.callback(*dependencies, **options)(_checked(app, function, dependencies))
+
+
+class _Property(msgspec.Struct):
+    id: str | dict[str, str | int]
+    property: str
+    value: Any = None
+
+
+class _Post(msgspec.Struct):
+    output: str
+    outputs: _Property | list[_Property]
+    inputs: list[_Property]
+    state: list[_Property] = []
+
+
+class Dashboard(dash.Dash):
+    """An application whose callbacks are called with values of the types that they state, or not at all."""
+
+    def __init__(self, *arguments: Any, library: Library, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.library = library
+        views = self.server.view_functions
+        views[_DISPATCH] = functools.partial(self._answer, views[_DISPATCH])
+
+    def _answer(self, dispatch: Callable[[], Any]) -> Any:
+        flask.g.called = False
+        try:
+            flask.request.get_json()
+            # Python's own reader, which Dash uses, takes NaN and halves of characters for JSON.
+            post = msgspec.json.decode(flask.request.get_data(), type=_Post)
+            if isinstance(post.outputs, list) != isinstance(self.callback_map[post.output]["output"], list):
+                _refuse("The outputs are not those of the callback.")
+            return dispatch()
+        except (PreventUpdate, HTTPException):
+            raise
+        except Exception as error:
+            if flask.g.called:
+                raise
+            # Whatever Dash makes of what it did not expect.
+            _refuse(f"{type(error).__name__}: {error}")
+
+
+def _checked(app: Dashboard, function: Callable[..., Any], dependencies: tuple[Any, ...]) -> Callable[..., Any]:
+    """The same, for values that nobody has checked: it is called only with such as its signature states."""
+    read = [one for one in dependencies if isinstance(one, Input | State)]
+    context_at = [read.index(one) for one in _SHOWN]
+    hints = [hint for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"][1:]
+
+    @functools.wraps(function)
+    def call(*values: Any) -> Any:
+        try:
+            pathname, search, scheme = (msgspec.convert(values[at], str | None) for at in context_at)
+            own = [value for at, value in enumerate(values) if at not in context_at]
+            converted = [msgspec.convert(value, hint) for value, hint in zip(own, hints, strict=True)]
+        except msgspec.ValidationError as error:
+            _refuse(str(error))
+        flask.g.called = True
+        if scheme is None:
+            # The page has only begun: it will tell when it knows.
+            raise PreventUpdate
+        url = url_of(app.library, app.config.requests_pathname_prefix, pathname, search)
+        return function(PageContext.at(url, app.library, dark=scheme == "dark"), *converted)
+
+    return call
+
+
+def _refuse(why: str) -> NoReturn:
+    sentence = f"This post of a callback makes no sense: {clean(why, 300)}"
+    logging.getLogger(__name__).warning("%s", sentence)
+    flask.abort(flask.Response(f"{sentence}\n", 400, content_type="text/plain; charset=utf-8"))

@@ -1,0 +1,81 @@
+"""What a page shows: the address, the traces that it names, and light or dark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.results import Device
+from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.url import UrlState, parse
+from overlapscope.documents.colors import palette
+from overlapscope.report.page import Section
+
+
+def url_of(library: Library, base: str, pathname: str | None, search: str | None) -> UrlState:
+    """What an address says, with a trace: the first where it names none."""
+    url, entries = parse(base, pathname, search), library.entries()
+    return replace(url, trace=entries[0].id) if url.trace is None and entries else url
+
+
+@dataclass(frozen=True, slots=True)
+class PageContext:
+    """An address, with the traces that it names as far as they are loaded."""
+
+    url: UrlState
+    library: Library
+    trace: Opened | None
+    """Never None on a page that needs a trace (`pages.PAGES`)."""
+    other: Opened | None = None
+    """The second trace of the page Compare, where one is chosen."""
+    dark: bool = False
+
+    @classmethod
+    def at(cls, url: UrlState, library: Library, *, dark: bool = False) -> PageContext:
+        """What is loaded of what an address names."""
+        return cls(url, library, library.opened(url.trace), library.opened(url.other), dark)
+
+    @property
+    def named(self) -> tuple[tuple[str, Opened | None], ...]:
+        """The ids of the traces that the address names, each with the trace where it is loaded."""
+        pairs = ((self.url.trace, self.trace), (self.url.other, self.other))
+        return tuple((id, opened) for id, opened in pairs if id is not None)
+
+    @property
+    def loaded(self) -> Opened:
+        """The trace, on a page that needs one."""
+        if self.trace is None:
+            raise RuntimeError(f"the page {self.url.page} was shown without a trace")
+        return self.trace
+
+    @property
+    def opened(self) -> Opened:
+        """What is shown of it: its plain program or the recording."""
+        return self.loaded.of(self.url.of)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether that is the plain program."""
+        return self.opened is not self.loaded
+
+    @property
+    def section(self) -> Section:
+        """The device that is shown."""
+        return self.opened.section(self.url.device)
+
+    @property
+    def device(self) -> Device | None:
+        """The figures of that device; None where there are none to be believed, or no trace is loaded."""
+        return self.section.device if self.trace is not None and self.section.usable else None
+
+    @property
+    def device_analysis(self) -> DeviceAnalysis | None:
+        """What those figures were computed from."""
+        device = self.device
+        analyses = self.opened.analysis.devices if device is not None else ()
+        return next((one for one in analyses if device is not None and one.result.device == device.device), None)
+
+    @property
+    def colors(self) -> dict[str, str]:
+        """The palette, by name."""
+        return palette(self.dark)

@@ -1,0 +1,120 @@
+"""What is asked for beside the pages: files to take along, and links to an instant of a trace.
+
+What cannot be answered gets `{"error": SENTENCE}`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import flask
+from msgspec import structs
+
+from overlapscope.analysis.results import Window
+from overlapscope.base.words import clean
+from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.moments import moved
+from overlapscope.dashboard.parts import timeline_href
+from overlapscope.dashboard.url import UrlState, parse
+from overlapscope.errors import OverlapscopeError
+from overlapscope.export import annotated
+from overlapscope.render import html
+from overlapscope.report.page import Page
+from overlapscope.timeline.file import document
+from overlapscope.timeline.tiles import Span
+
+_View = Callable[[PageContext], flask.typing.ResponseReturnValue]
+
+
+class Refused(Exception):
+    """A question that cannot be answered, with the sentence that says why."""
+
+    def __init__(self, sentence: str, status: int = 400) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def register(server: flask.Flask, library: Library, base: str) -> None:
+    """Have these answered, once the trace is loaded; all but the trace and the times of an instant may be missing:
+
+    - `GET /api/export.html?trace=ID&of=PROGRAM&device=N&from=NS&to=NS`: the view as a file that needs no server
+    - `GET /api/annotated?trace=ID`: the annotated copy of the trace, which is always of its recording
+    - `GET /api/at?trace=ID&of=PROGRAM&start=NS&end=NS`: leads to the timeline around that window of the recording
+    """
+    views: dict[str, _View] = {"export.html": _send_report, "annotated": _send_annotated, "at": _lead}
+    for name, view in views.items():
+        server.add_url_rule(f"/api/{name}", name.partition(".")[0], functools.partial(_answer, library, base, view))
+
+
+def _answer(library: Library, base: str, view: _View) -> flask.typing.ResponseReturnValue:
+    url = parse(base, None, flask.request.query_string.decode("ascii", "replace"))
+    if url.trace is None or library.entry(url.trace) is None:
+        return {"error": f"There is no trace {clean(url.trace or '', 100)!r} here."}, 404
+    try:
+        return view(PageContext(url, library, library.wait(url.trace)))
+    except OverlapscopeError as error:
+        return {"error": clean(str(error))}, 409
+    except Refused as refused:
+        return {"error": str(refused)}, refused.status
+
+
+def _send_report(context: PageContext) -> flask.typing.ResponseReturnValue:
+    opened = context.opened
+    text = html.render(document(_page(opened, context.url.device), [opened.lanes], _span(opened, context.url)))
+    response = flask.Response(text.encode("utf-8", "replace"), mimetype="text/html")
+    response.headers.set("Content-Disposition", "attachment", filename=_file_name(opened.id, "html"))
+    return response
+
+
+def _page(opened: Opened, device: int | None) -> Page:
+    """The report, of one device where one is asked for that the trace has."""
+    report = opened.report
+    if any(one.device == device for one in report.devices):
+        traces = tuple(
+            structs.replace(trace, devices=tuple(one for one in trace.devices if one.device == device))
+            for trace in report.traces
+        )
+        findings = tuple(finding for finding in report.findings if finding.device == device)
+        report = structs.replace(report, traces=traces, findings=findings)
+    return replace(opened.page, report=report, verbose=False)
+
+
+def _span(opened: Opened, url: UrlState) -> Span | None:
+    """What the timeline shows in the dashboard, where the URL says so and it makes sense."""
+    if url.start_ns is None or url.end_ns is None:
+        return None
+    lanes = opened.lanes
+    start, end = max(url.start_ns, lanes.start_ns), min(url.end_ns, lanes.end_ns)
+    return Span(start, end) if start < end else None
+
+
+def _send_annotated(context: PageContext) -> flask.typing.ResponseReturnValue:
+    recording = context.loaded
+    blocks = annotated.write(recording.analysis, recording.path)
+    # The first block is made before anything is sent, while there can still be an error.
+    first = next(blocks)
+    response = flask.Response(itertools.chain([first], blocks), mimetype="application/gzip")
+    response.headers.set("Content-Disposition", "attachment", filename=_file_name(recording.id, "annotated.json.gz"))
+    return response
+
+
+def _file_name(id: str, ending: str) -> str:
+    """What the browser calls the file, after the last part of the trace's id."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", id.rpartition("/")[2]).strip("._")
+    return f"{stem or 'trace'}.{ending}"
+
+
+def _lead(context: PageContext) -> flask.typing.ResponseReturnValue:
+    start, end = (flask.request.args.get(name, type=int) for name in ("start", "end"))
+    if start is None or end is None or abs(start) >= 1 << 63 or abs(end) >= 1 << 63:
+        raise Refused("start and end are whole numbers of nanoseconds.")
+    window, device = Window(start_ns=start, end_ns=max(start, end)), context.section.device
+    if device is not None:
+        recorded, shown = context.loaded.analysis.trace, context.opened.analysis.trace
+        window = moved(window, device.device, recorded, shown)
+    return flask.redirect(timeline_href(context, window))

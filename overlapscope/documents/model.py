@@ -1,0 +1,239 @@
+"""What any result of ours consists of when it is shown: one document, which every renderer draws as well as it can.
+
+A report, a diff, a check, a prediction, ranks or the laboratory say once what they have to say, and in which order.
+`render` draws that for a terminal, as markdown and as HTML, the dashboard as its components. Text from a trace has been
+made harmless by `clean` before it gets here; what a syntax gives a meaning to is escaped by its renderer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from overlapscope.documents.strip import Drawing, Glyphs
+from overlapscope.documents.table import Table, Tone
+
+Figure = dict[str, Any]
+"""A Plotly figure: `data` and `layout`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a sentence that stands out."""
+
+    text: str
+    tone: Tone = ""
+    strong: bool = False
+    code: bool = False
+
+
+Words = str | tuple[str | Span, ...]
+"""A sentence or several; line breaks are kept."""
+
+
+def pieces(words: Words) -> tuple[Span, ...]:
+    """The same as spans."""
+    parts = (words,) if isinstance(words, str) else words
+    return tuple(Span(part) if isinstance(part, str) else part for part in parts)
+
+
+def with_code(text: str) -> Words:
+    """Text in which what stands in backticks is code."""
+    return tuple(Span(part, code=True) if number % 2 else part for number, part in enumerate(text.split("`")) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A title above what follows: 1 is the document's, 2 a chapter's, 3 a part's."""
+
+    text: str
+    level: Literal[1, 2, 3] = 2
+    id: str = ""
+    """What links within an HTML file lead to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph."""
+
+    words: Words
+    tone: Tone = ""
+    strong: bool = False
+    badge: str = ""
+    """How it stands, in one word (`good`), which files put before the text and a terminal shows by its colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Sentences one below the other."""
+
+    items: tuple[Words, ...]
+    sign: str = "-"
+    """What stands before each in a terminal."""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text as it is, such as a program."""
+
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way to a part of the same file, by its `id`."""
+
+    text: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What a long HTML file holds, to jump to."""
+
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure, for whatever can draw it; there are others for the same facts where nothing can."""
+
+    id: str
+    """Of its place in the page, unique in the document."""
+    title: str
+    figure: Callable[[bool], Figure]
+    """Drawn for dark ground or light; called by no renderer that cannot show it."""
+    note: str = ""
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One figure and the words for it."""
+
+    name: str
+    value: str
+    beside: str = ""
+    """What share it is, or of what."""
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """The figures at the head of a page: not for a terminal, whose tables have them."""
+
+    cards: tuple[Card, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a whole, with the palette's name of its colour."""
+
+    name: str
+    amount: int
+    text: str
+    share: str
+    color: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Parts of a whole side by side: not for a terminal, whose tables have them."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A timeline in characters."""
+
+    draw: Callable[[Glyphs], Drawing]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A timeline to zoom into, in an HTML file only."""
+
+    id: str
+    data: Any
+    """What its scripts draw it from: JSON."""
+    scripts: Sequence[str] = ()
+    styles: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A case in a timeline of the document, relative to its origin, and what to show around it."""
+
+    timeline: str
+    start_ns: int
+    end_ns: int
+    view_start_ns: int
+    view_end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Advice: what costs how much, how that is known, and what to change."""
+
+    severity: Literal["error", "warning", "info"]
+    rule: str
+    title: str
+    cost: str
+    """`saves about 3.2 ms (4.1%), by replay`; empty for what costs nothing."""
+    evidence: tuple[str, ...]
+    places: tuple[str, ...]
+    advice: str
+    number: int = 0
+    """Among all findings, from 1; 0 where they are not counted."""
+    where: str = ""
+    """The trace and device, where the document is of several."""
+    meaning: str = ""
+    """Of the rule, in general."""
+    wrong: str = ""
+    right: str = ""
+    """Programs, before and after."""
+    example: Example | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks that belong together."""
+
+    blocks: tuple[Block, ...]
+    title: str = ""
+    kind: Literal["", "panel", "columns", "verdict", "article"] = ""
+    """How HTML sets it apart: in a box, side by side, as the answer, as a chapter. A terminal sets short tables that
+    are `columns` side by side where there is room."""
+    tone: Tone = ""
+    folded: bool = False
+    """Shown by a click, where there are any."""
+    id: str = ""
+
+
+Block = Heading | Text | Items | Code | Links | Table | Chart | Cards | Bar | Strip | Timeline | Finding | Section
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """All there is to show of a result."""
+
+    title: str
+    """Of the window or tab that it is shown in."""
+    blocks: tuple[Block, ...]
+    data: dict[str, Any] = field(default_factory=dict)
+    """JSON that scripts of an HTML file find by its name."""
+
+
+def columns(tables: Iterable[Table]) -> tuple[Block, ...]:
+    """The tables that have rows, side by side."""
+    shown = tuple(table for table in tables if table.rows)
+    return (Section(shown, kind="columns"),) if shown else ()
+
+
+def panel(title: str, *blocks: Block, folded: bool = False, tone: Tone = "") -> Section:
+    """A box with a title."""
+    return Section(blocks, title, "panel", tone=tone, folded=folded)

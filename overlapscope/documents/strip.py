@@ -1,0 +1,53 @@
+"""A timeline strip as characters: one line for each stream, one character for each slice of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from overlapscope.trace.model import Kind
+
+LABEL_WIDTH = 14
+"""Columns to the left of the drawing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """The characters of a drawing."""
+
+    compute: str
+    """From little to full."""
+    level: str
+    """From little to full, for the two lines of totals."""
+    empty: str
+    rule: str
+
+
+UNICODE = Glyphs(compute="░▒▓█", level="▁▂▃▄▅▆▇█", empty="·", rule="─")
+ASCII = Glyphs(compute="-+=#", level=".:-=+*#", empty=".", rule="-")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A label and its characters, each with the kind it stands for (None for none)."""
+
+    label: str
+    text: str
+    kinds: tuple[Kind | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A strip as text."""
+
+    title: str
+    lanes: tuple[Line, ...]
+    totals: tuple[Line, ...]
+    """Where exposed copies and idle time are, all streams together."""
+    scale: str
+    legend: str
+
+    def plain(self) -> list[str]:
+        """All lines without colour, the title left out."""
+        lines = [f"{line.label:<{LABEL_WIDTH}}{line.text}" for line in (*self.lanes, *self.totals)]
+        tail = [self.scale, f"{'':<{LABEL_WIDTH}}{self.legend}"]
+        return [*lines, *(line for line in tail if line.strip())]

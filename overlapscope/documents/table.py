@@ -1,0 +1,94 @@
+"""The one table: columns with ids; cells with the text to show and the value to sort and export by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+Tone = Literal["", "good", "fair", "poor", "muted", "accent"]
+"""What a colour says; a word beside it always says the same. The palette has a colour of each name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's title and how it is set."""
+
+    title: str
+    number: bool = True
+    flexible: bool = False
+    """Free text that gives way where there is not enough room."""
+    prose: bool = False
+    """Sentences, which are wrapped; any other text is cut in its middle."""
+    id: str = ""
+    """By which code finds it; its title is for people."""
+    spare: bool = False
+    """Left out where there is not enough room, the first such column first."""
+    heads: bool = False
+    """It names what the table is, so that a terminal needs no title above it."""
+    width: int | None = None
+    """CSS pixels in a table that can be sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in one place of a table."""
+
+    text: str
+    value: float | int | str | None = None
+    """What it is sorted and exported by; None where that is the text."""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row's cells, as many as there are columns."""
+
+    cells: tuple[Cell, ...]
+    place: tuple[int, int] | None = None
+    """Where in the trace's timeline it is: start and end in ns."""
+    href: str | None = None
+    """Where else it leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...] = field(default=())
+    note: str = ""
+    total: bool = False
+    """The last row is what the others add up to."""
+    id: str = ""
+
+    def texts(self) -> list[list[str]]:
+        """The rows as text."""
+        return [[cell.text for cell in row.cells] for row in self.rows]
+
+    def without(self, ids: Collection[str]) -> Table:
+        """The table without the columns of those ids."""
+        kept = [number for number, column in enumerate(self.columns) if column.id not in ids or not column.id]
+        return self._with(kept)
+
+    def without_spare(self) -> Table | None:
+        """The table without the first column that can be left out; None where there is none."""
+        spare = next((number for number, column in enumerate(self.columns) if column.spare), None)
+        if spare is None:
+            return None
+        return self._with([number for number in range(len(self.columns)) if number != spare])
+
+    def _with(self, kept: Sequence[int]) -> Table:
+        rows = tuple(replace(row, cells=tuple(row.cells[number] for number in kept)) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[number] for number in kept), rows=rows)
+
+
+def words(title: str, *, flexible: bool = False, heads: bool = False, id: str = "") -> Column:
+    """A column of words."""
+    return Column(title, number=False, flexible=flexible, heads=heads, id=id)
+
+
+def rows(lines: Iterable[Iterable[str | Cell]]) -> tuple[Row, ...]:
+    """Rows of plain text, or of cells where there is more to say than that."""
+    return tuple(Row(tuple(Cell(part) if isinstance(part, str) else part for part in line)) for line in lines)

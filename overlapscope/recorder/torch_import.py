@@ -1,0 +1,69 @@
+"""Whether torch is there, found out without importing it, and when the program has imported it.
+
+That must be the program's own doing: it may set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and the like before it imports torch, and later is too late.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from overlapscope.errors import MissingPackage
+
+
+def require_torch() -> None:
+    """Raises MissingPackage, with what to install, where torch is not installed."""
+    if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
+        raise MissingPackage(
+            "recording needs PyTorch, which this Python does not have: pip install 'overlapscope[record]', "
+            "or the build of torch for your GPU as https://pytorch.org/get-started says."
+        )
+
+
+def when_torch_is_imported(callback: Callable[[], None]) -> None:
+    """Have `callback` called once, on the thread that imports torch, when that is complete; or now, if it is."""
+    if "torch" in sys.modules:
+        callback()
+    else:
+        sys.meta_path.insert(0, _Watch(callback))
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Finds torch as the finders behind it do, with a loader that reports."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        spec = self._find(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            self._report(spec.loader)
+        return spec
+
+    def _find(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            found = finder.find_spec(fullname, path, target) if finder is not self else None
+            if found is not None:
+                return found
+        return None
+
+    def _report(self, loader: importlib.abc.Loader) -> None:
+        """Wraps the loader's method on the instance: everything else about the module stays as it is."""
+        load = loader.exec_module
+
+        def load_and_report(module: ModuleType) -> None:
+            del loader.exec_module
+            load(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._callback()
+
+        loader.exec_module = load_and_report  # type: ignore[method-assign]

@@ -1,0 +1,198 @@
+"""What opens and closes windows where steps do not: the time, or a range of the program."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from overlapscope.recorder.main_thread import Interruption, Wake
+from overlapscope.recorder.schedule import CUDA_PROFILER_API
+from overlapscope.recorder.wrapping import around
+
+if TYPE_CHECKING:
+    from overlapscope.recorder.recorder import Recorder
+
+_AGAIN_S = 0.05
+_LATE_S = 0.5
+
+
+class Clock:
+    """Opens a window `delay_s` after the start, or the end of the last one, and closes it `duration_s` later.
+
+    What is due is done by `advance` on the recorder's thread. Where that is the main one, `call` is called on it when
+    something is due, even where it waits. Where it computes in C, or is another, that happens late, and is told.
+    """
+
+    def __init__(self, delay_s: float, duration_s: float | None, call: Callable[[], None]) -> None:
+        self.notes: list[str] = []
+        """What did not happen in time."""
+        self._delay_s = delay_s
+        self._duration_s = math.inf if duration_s is None else duration_s
+        self._call = call
+        self._due_s = math.inf
+        self._refused = False
+        """The window could not open when it was due."""
+        self._asked = self._woken = False
+        self._interruption = Interruption(self._delivered)
+        self._wake = Wake()
+        self._stopped = False
+        self._changed = threading.Condition()
+
+    def start(self) -> None:
+        """Begin, on the recorder's thread."""
+        self._due_s = time.monotonic() + self._delay_s
+        if threading.current_thread() is threading.main_thread():
+            self._wake.start()
+            threading.Thread(target=self._watch, name="overlapscope clock", daemon=True).start()
+
+    def stop(self) -> None:
+        """Nothing is due any more. May be called again."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._wake.stop()
+
+    def advance(self, recorder: Recorder) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        if self._stopped or now < self._due_s:
+            return
+        late_s = now - self._due_s
+        if recorder.recording:
+            recorder.close()
+            self._told(late_s, "closed")
+            self._await(self._delay_s)
+        elif recorder.open():
+            self._told(late_s, "opened")
+            self._await(self._duration_s)
+        else:
+            self._refused = True
+
+    def _await(self, after_s: float) -> None:
+        self._refused = False
+        with self._changed:
+            self._due_s = time.monotonic() + after_s
+            self._changed.notify()
+
+    def _told(self, late_s: float, what: str) -> None:
+        if late_s > _LATE_S:
+            why = (
+                "another profiler ran, or a range of the last window was open"
+                if self._refused
+                else "the thread that records was inside one call"
+            )
+            self.notes.append(f"A window {what} {late_s:.1f} s late: until then {why}.")
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._stopped:
+                left_s = self._due_s - time.monotonic()
+                if left_s > 0:
+                    self._woken = False
+                    self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                    continue
+                if not self._asked:
+                    self._asked = self._interruption.request()
+                elif not self._woken:
+                    self._woken = True
+                    self._wake.wake()
+                self._changed.wait(_AGAIN_S)
+
+    def _delivered(self) -> None:
+        self._asked = False
+        self._call()
+
+
+class CaptureRange:
+    """Watches `record_function` and `torch.cuda.nvtx` for ranges of that name, or the two calls of the CUDA runtime.
+
+    Only on the thread that starts it. `call` is called there where something is to be done, which `advance` does: at
+    once, or with the next step where that cannot be.
+    """
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name = name
+        self._call = call
+        self._thread = -1
+        self._inside: object = None
+        """The outermost of these ranges that is open: a `record_function`, or how deep an NVTX range lies."""
+        self._depth = 0
+        self._undo = contextlib.ExitStack()
+
+    def start(self) -> None:
+        """Wrap the functions. Imports torch."""
+        import torch
+        from torch.cuda import nvtx
+
+        self._thread = threading.get_ident()
+        if self._name != CUDA_PROFILER_API:
+            self._around(torch.profiler.record_function, "__enter__", self._enters)
+            self._around(torch.profiler.record_function, "__exit__", self._leaves)
+            self._around(nvtx, "range_push", self._pushes)
+            self._around(nvtx, "range_pop", self._pops)
+        elif runtime := getattr(torch._C, "_cudart", None):
+            # What `torch.cuda.profiler` goes through, too. PyTorch for CPUs has none.
+            self._around(runtime, "cudaProfilerStart", self._starts)
+            self._around(runtime, "cudaProfilerStop", self._stops)
+
+    def stop(self) -> None:
+        """Unwrap them."""
+        self._undo.close()
+
+    def advance(self, recorder: Recorder) -> None:
+        """Open or close the window."""
+        if self._inside is not None:
+            recorder.open()
+        else:
+            recorder.close()
+
+    def _enters(self, enter: Callable[..., Any], entered: Any) -> Any:
+        if entered.name == self._name:
+            self._open(entered)
+        return enter(entered)
+
+    def _leaves(self, leave: Callable[..., Any], left: Any, *error: Any) -> Any:
+        try:
+            return leave(left, *error)
+        finally:
+            self._close(left)
+
+    def _pushes(self, push: Callable[..., Any], name: str, *args: Any, **options: Any) -> Any:
+        if threading.get_ident() == self._thread:
+            self._depth += 1
+            if name == self._name:
+                self._open(self._depth)
+        return push(name, *args, **options)
+
+    def _pops(self, pop: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        try:
+            return pop(*args, **options)
+        finally:
+            if threading.get_ident() == self._thread:
+                self._close(self._depth)
+                self._depth -= 1
+
+    def _starts(self, start: Callable[..., Any]) -> Any:
+        self._open(self._name)
+        return start()
+
+    def _stops(self, stop: Callable[..., Any]) -> Any:
+        self._close(self._name)
+        return stop()
+
+    def _open(self, opened: object) -> None:
+        if self._inside is None and threading.get_ident() == self._thread:
+            self._inside = opened
+            self._call()
+
+    def _close(self, closed: object) -> None:
+        if self._inside is not None and self._inside == closed and threading.get_ident() == self._thread:
+            self._inside = None
+            self._call()
+
+    def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+        self._undo.callback(around(owner, name, call))

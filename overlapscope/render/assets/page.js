@@ -1,0 +1,101 @@
+// What every page that is a file shares: light and dark, data carried along, and charts.
+(function () {
+  "use strict";
+  const root = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const overlapscope = (window.overlapscope = window.overlapscope || {});
+
+  // -- light and dark ------------------------------------------------------------------------------
+
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const changed = () => document.dispatchEvent(new CustomEvent("overlapscope:theme", { detail: { dark: isDark() } }));
+  overlapscope.isDark = isDark;
+  const button = document.getElementById("theme");
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    changed();
+  });
+  system.addEventListener("change", changed);
+
+  // -- data ----------------------------------------------------------------------------------------
+
+  const unpackable = typeof DecompressionStream === "function";
+
+  overlapscope.unpack = async function (base64) {
+    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).arrayBuffer();
+  };
+
+  async function packedText(name) {
+    const element = document.getElementById("packed-" + name);
+    return element && new TextDecoder().decode(await overlapscope.unpack(element.textContent));
+  }
+
+  overlapscope.data = async (name) => JSON.parse((await packedText(name)) || "null");
+
+  overlapscope.failed = function (element, why) {
+    element.classList.add("failed");
+    element.dataset.why = why;
+  };
+
+  // -- charts --------------------------------------------------------------------------------------
+
+  const PAPER_PX = 640;
+  const options = {
+    displaylogo: false,
+    responsive: true,
+    displayModeBar: "hover",
+    // Nothing here may be sent anywhere.
+    showSendToCloud: false,
+    plotlyServerURL: "",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    toImageButtonOptions: { format: "png", scale: 2 },
+  };
+  const old = "This browser is too old to draw this: it cannot unpack compressed data.";
+
+  function figure([light, changes], dark) {
+    const one = structuredClone(light);
+    for (const [path, value] of dark ? changes : []) {
+      let part = one;
+      for (const key of path.slice(0, -1)) part = part[key];
+      part[path.at(-1)] = value;
+    }
+    return one;
+  }
+
+  async function drawCharts() {
+    const places = document.querySelectorAll(".plot");
+    if (!places.length) return;
+    if (!unpackable) {
+      places.forEach((element) => overlapscope.failed(element, old));
+      return;
+    }
+    const [charts, plotly] = await Promise.all([overlapscope.data("charts"), packedText("plotly")]);
+    const script = document.createElement("script");
+    script.textContent = plotly;
+    document.head.append(script);
+    for (const element of places) element.style.height = charts[element.id][0].layout.height + "px";
+    for (const element of places) {
+      const one = figure(charts[element.id], isDark());
+      // Drawn one at a time, so that the page can be scrolled meanwhile.
+      await new Promise((resume) => setTimeout(resume));
+      await window.Plotly.newPlot(element, one.data, one.layout, options);
+    }
+    const redraw = (dark, width) =>
+      places.forEach((element) => {
+        const one = figure(charts[element.id], dark);
+        window.Plotly.react(element, one.data, width ? { ...one.layout, width } : one.layout, options);
+      });
+    document.addEventListener("overlapscope:theme", (event) => redraw(event.detail.dark));
+    // Paper is white, and nothing on it can be moved into view.
+    addEventListener("beforeprint", () => redraw(false, PAPER_PX));
+    addEventListener("afterprint", () => redraw(isDark()));
+    root.dataset.charts = "drawn";
+  }
+
+  overlapscope.unpackable = unpackable;
+  overlapscope.tooOld = old;
+  drawCharts();
+})();

@@ -1,0 +1,284 @@
+"""A document as one HTML file; foreign text is escaped here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import singledispatch
+from html import escape
+from itertools import chain
+
+from overlapscope.base.words import clean
+from overlapscope.documents import model, strip
+from overlapscope.documents.colors import palette
+from overlapscope.documents.model import Block, Document, Span, Words, pieces
+from overlapscope.documents.table import Column, Table
+from overlapscope.render.page import asset, variable, wrap
+from overlapscope.trace.model import Kind
+
+_KINDS = {
+    Kind.COMPUTE: "compute",
+    Kind.COMM: "comm",
+    Kind.H2D: "h2d-pinned",
+    Kind.D2H: "d2h-pinned",
+    Kind.OTHER: "other",
+}
+
+
+def render(document: Document) -> str:
+    """The file as text. Raises MissingPackage where there are charts and Plotly is not installed."""
+    every = list(_all(document.blocks))
+    timelines = [block for block in every if isinstance(block, model.Timeline)]
+    data = dict(document.data)
+    if timelines:
+        data["timelines"] = {timeline.id: timeline.data for timeline in timelines}
+        data["palettes"] = [palette(False), palette(True)]
+    return wrap(
+        document.title,
+        body(document.blocks),
+        charts={
+            block.id: (block.figure(False), block.figure(True)) for block in every if isinstance(block, model.Chart)
+        },
+        data=data,
+        scripts=[*timelines[0].scripts, asset("report.js")] if timelines else [],
+        styles=[*(timelines[0].styles if timelines else ()), asset("report.css")],
+    )
+
+
+def body(blocks: Iterable[Block]) -> Iterator[str]:
+    """Blocks as HTML."""
+    pending: list[model.Chart] = []
+    for block in blocks:
+        if isinstance(block, model.Chart):
+            pending.append(block)
+            continue
+        yield from _plots(pending)
+        pending = []
+        yield from _draw(block)
+    yield from _plots(pending)
+
+
+def _all(blocks: Iterable[Block]) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        if isinstance(block, model.Section):
+            yield from _all(block.blocks)
+
+
+def _attribute(name: str, *values: str) -> str:
+    known = " ".join(filter(None, values))
+    return f' {name}="{escape(known)}"' if known else ""
+
+
+def _words(said: Words) -> str:
+    return "".join(map(_piece, pieces(said)))
+
+
+def _piece(piece: Span) -> str:
+    text = "<br>".join(escape(clean(line)) for line in piece.text.split("\n"))
+    if piece.code:
+        text = f"<code>{text}</code>"
+    if piece.strong:
+        text = f"<b>{text}</b>"
+    return f'<span class="{piece.tone}">{text}</span>' if piece.tone else text
+
+
+def _inner(blocks: Iterable[Block]) -> str:
+    return "".join(body(blocks))
+
+
+@singledispatch
+def _draw(block: Block) -> Iterator[str]:
+    raise TypeError(type(block).__name__)
+
+
+@_draw.register
+def _(block: model.Heading) -> Iterator[str]:
+    yield f"<h{block.level}{_attribute('id', block.id)}>{escape(clean(block.text))}</h{block.level}>"
+
+
+@_draw.register
+def _(block: model.Text) -> Iterator[str]:
+    badge = ""
+    if block.badge:
+        badge = f'<span class="level {escape(block.badge)}">{escape(block.badge.capitalize())}</span>'
+    said = f"<b>{_words(block.words)}</b>" if block.strong else _words(block.words)
+    yield f"<p{_attribute('class', block.tone)}>{badge}{said}</p>"
+
+
+@_draw.register
+def _(block: model.Items) -> Iterator[str]:
+    items = "".join(f"<li>{_words(item)}</li>" for item in block.items)
+    if items:
+        yield f"<ul{_attribute('class', block.tone)}>{items}</ul>"
+
+
+@_draw.register
+def _(block: model.Code) -> Iterator[str]:
+    caption = f"<figcaption>{escape(block.title)}</figcaption>" if block.title else ""
+    yield f'<div class="code"><figure>{caption}<pre><code>{escape(block.text.strip())}</code></pre></figure></div>'
+
+
+@_draw.register
+def _(block: model.Links) -> Iterator[str]:
+    links = (f'<a href="#{escape(link.id)}">{escape(clean(link.text))}</a>' for link in block.links)
+    yield f'<nav aria-label="Contents">{" ".join(links)}</nav>'
+
+
+# -- tables and figures ---------------------------------------------------------------------------
+
+
+@_draw.register
+def _(block: Table) -> Iterator[str]:
+    if block.rows:
+        yield _panel(block.title, _table(block)) if block.title else _table(block)
+
+
+def _table(table: Table) -> str:
+    classes = [_cell_class(column) for column in table.columns]
+    titles = zip(classes, table.columns, strict=True)
+    head = "".join(f"<th{_attribute('class', kind)}>{escape(clean(column.title))}</th>" for kind, column in titles)
+    rows = []
+    for number, row in enumerate(table.rows, 1):
+        cells = "".join(
+            f"<td{_attribute('class', kind, cell.tone)}>{escape(clean(cell.text))}</td>"
+            for kind, cell in zip(classes, row.cells, strict=True)
+        )
+        rows.append(
+            f"<tr{_attribute('class', 'total' if table.total and number == len(table.rows) else '')}>{cells}</tr>"
+        )
+    note = f'<p class="note">{escape(clean(table.note))}</p>' if table.note else ""
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>{note}'
+    )
+
+
+def _cell_class(column: Column) -> str:
+    if column.number:
+        return "number"
+    return "prose" if column.prose else "flexible" if column.flexible else ""
+
+
+def _plots(charts: list[model.Chart]) -> Iterator[str]:
+    if not charts:
+        return
+    drawn = []
+    for chart in charts:
+        note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
+        plot = f'<div class="plot" id="{escape(chart.id)}"></div>'
+        drawn.append(_panel(chart.title, note, plot, kind="wide" if chart.wide else "") if chart.title else plot)
+    yield f'<div class="plots">{"".join(drawn)}</div>'
+
+
+@_draw.register
+def _(block: model.Cards) -> Iterator[str]:
+    cards = "".join(
+        f'<div title="{escape(card.meaning)}"><dt>{escape(card.name)}</dt>'
+        f"<dd><b>{escape(card.value)}</b><span>{escape(card.beside)}</span></dd></div>"
+        for card in block.cards
+    )
+    yield f'<dl class="figures">{cards}</dl>'
+
+
+@_draw.register
+def _(block: model.Bar) -> Iterator[str]:
+    drawn, key = [], []
+    for part in block.parts:
+        color = f"var(--{variable(part.color)})"
+        title = escape(f"{part.name}: {part.text} ({part.share})")
+        drawn.append(f'<span style="flex:{part.amount} 0 0;background:{color}" title="{title}"></span>')
+        key.append(
+            f'<li><i style="background:{color}"></i>{escape(part.name)} <b>{escape(part.text)}</b> '
+            f'<span class="muted">{escape(part.share)}</span></li>'
+        )
+    yield f'<div class="bar" aria-hidden="true">{"".join(drawn)}</div><ul class="key">{"".join(key)}</ul>'
+
+
+@_draw.register
+def _(block: model.Strip) -> Iterator[str]:
+    drawn = block.draw(strip.UNICODE)
+    lines = [
+        f"{escape(f'{line.label:<{strip.LABEL_WIDTH}}')}{''.join(_runs(line))}"
+        for line in (*drawn.lanes, *drawn.totals)
+    ]
+    text = "\n".join([*lines, drawn.scale, escape(drawn.legend)]).rstrip()
+    yield f'<figure class="strip"><figcaption>{escape(clean(drawn.title))}</figcaption><pre>{text}</pre></figure>'
+
+
+def _runs(line: strip.Line) -> Iterator[str]:
+    """The characters, those of a kind in its colour."""
+    start = 0
+    for end in range(1, len(line.text) + 1):
+        if end == len(line.text) or line.kinds[end] is not line.kinds[start]:
+            kind, text = line.kinds[start], escape(line.text[start:end])
+            yield text if kind is None else f'<span style="color:var(--{_KINDS[kind]})">{text}</span>'
+            start = end
+
+
+@_draw.register
+def _(block: model.Timeline) -> Iterator[str]:
+    yield f'<div class="panel timeline"><div class="mount" id="{escape(block.id)}"></div></div>'
+
+
+# -- what belongs together ------------------------------------------------------------------------
+
+
+def _panel(title: str, *content: str, kind: str = "") -> str:
+    """A box with a title."""
+    head = f"<h3>{escape(clean(title))}</h3>" if title else ""
+    return f"<section{_attribute('class', 'panel', kind)}>{head}{''.join(content)}</section>"
+
+
+@_draw.register
+def _(block: model.Section) -> Iterator[str]:
+    inner = _inner(block.blocks)
+    if block.folded:
+        inner = f"<details><summary>{escape(clean(block.title))}</summary>{inner}</details>"
+    title = "" if block.folded else block.title
+    if block.kind in ("panel", "verdict"):
+        yield _panel(title, inner, kind=" ".join(filter(None, (block.kind.replace("panel", ""), block.tone))))
+    elif block.kind == "article":
+        head = f"<h2>{escape(clean(title))}</h2>" if title else ""
+        yield f"<article{_attribute('class', 'trace')}{_attribute('id', block.id)}>{head}{inner}</article>"
+    else:
+        head = f"<h3>{escape(clean(title))}</h3>" if title else ""
+        yield f"{head}<div{_attribute('class', block.kind)}>{inner}</div>" if block.kind else f"{head}{inner}"
+
+
+@_draw.register
+def _(block: model.Finding) -> Iterator[str]:
+    saves = f"<b>{escape(block.cost)}</b>" if block.cost else '<span class="muted">costs nothing</span>'
+    where = f'<span class="muted">{escape(block.where)}</span>' if block.where else ""
+    paragraphs: list[Words] = [*block.evidence, *(("At ", Span(place, code=True)) for place in block.places)]
+    yield "".join(
+        chain(
+            (
+                f'<article class="panel finding {escape(block.severity)}"><header><h3>{escape(block.title)}</h3>',
+                f'<p class="facts"><span class="rule">{escape(block.rule)}</span>',
+                f'<span class="muted">{escape(block.severity)}</span>{saves}{where}',
+                f"{_button(block.example)}</p></header>",
+            ),
+            (f"<p>{_words(paragraph)}</p>" for paragraph in paragraphs),
+            (f'<div class="advice"><p>{_words(block.advice)}</p></div>', *_programs(block), "</article>"),
+        )
+    )
+
+
+def _button(example: model.Example | None) -> str:
+    if example is None:
+        return ""
+    return (
+        f'<button type="button" class="show" data-timeline="{escape(example.timeline)}" '
+        f'data-view="{example.view_start_ns} {example.view_end_ns}" '
+        f'data-example="{example.start_ns} {example.end_ns}">Show in the timeline</button>'
+    )
+
+
+def _programs(block: model.Finding) -> Iterator[str]:
+    """The code before and after, by a click."""
+    if not block.right:
+        return
+    yield "<details><summary>Code before and after</summary>"
+    yield f'<p class="muted">{escape(block.meaning)}</p><div class="code">'
+    for word, program in (("before", block.wrong), ("after", block.right)):
+        yield f"<figure><figcaption>{word}</figcaption><pre><code>{escape(program.strip())}</code></pre></figure>"
+    yield "</div></details>"

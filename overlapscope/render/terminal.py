@@ -1,0 +1,316 @@
+"""A document for a terminal: rich lays it out, colours it where there is colour, and cuts what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import singledispatch
+from io import StringIO
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text as RichText
+
+from overlapscope.base import output, words
+from overlapscope.documents import model, strip
+from overlapscope.documents.model import Block, Document, Span, Words, pieces
+from overlapscope.documents.table import Table, Tone
+from overlapscope.trace.model import Kind
+
+FILE_WIDTH = 100
+"""Of a text that is written to a file."""
+_TONES: dict[Tone, str] = {
+    "": "",
+    "good": "green",
+    "fair": "yellow",
+    "poor": "red",
+    "muted": "dim",
+    "accent": "cyan",
+}
+_BADGES = {"good": "bold green", "fair": "bold yellow", "poor": "bold red"}
+_SEVERITY = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
+_KIND = {
+    Kind.COMPUTE: "green",
+    Kind.COMM: "magenta",
+    Kind.H2D: "cyan",
+    Kind.D2H: "yellow",
+    Kind.OTHER: "blue",
+}
+_FALLBACK = str.maketrans({"…": "~", "─": "-", "·": ".", "→": ">"})
+_GAP = 2
+"""Columns between the columns of a table."""
+_LEAST = 8
+"""A flexible column is not cut below this width."""
+_LEAST_NAME = 30
+"""Flexible columns keep so many cells, as long as there is anything else to leave out."""
+_BESIDE = 78
+"""From this width on, two short tables stand side by side."""
+_NARROW = 3
+"""Tables of at most so many columns are short."""
+
+
+def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-8", color: str | None = None) -> str:
+    """The document as lines of at most `width` columns.
+
+    `color` is a colour system of rich ("standard", "256", "truecolor"); without one there is no control code.
+    Characters that `encoding` lacks are replaced.
+    """
+    drawing = _Drawing(width, strip.UNICODE if _unicode(encoding) else strip.ASCII)
+    console = Console(
+        file=StringIO(),
+        width=width,
+        force_terminal=color is not None,
+        color_system=color,  # type: ignore[arg-type]
+        no_color=None if color else True,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    with console.capture() as captured:
+        for part in drawing.blocks(document.blocks):
+            console.print(part)
+    text = "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip().splitlines())
+    if _unicode(encoding):
+        return text
+    return text.translate(_FALLBACK).encode(encoding, "replace").decode(encoding)
+
+
+def to_stream(document: Document, stream: TextIO | None) -> bytes:
+    """The document as it is to be written to a stream: as wide, in its colours and its encoding, as rich finds them
+    (NO_COLOR, FORCE_COLOR, COLUMNS). None stands for a file."""
+    if stream is None:
+        return render(document).encode("utf-8", "replace")
+    width, color, encoding = _describe(stream)
+    return render(document, width=width, encoding=encoding, color=color).encode(encoding, "replace")
+
+
+def width_of(stream: TextIO | None) -> int:
+    """How many columns a text to a stream has; None stands for a file."""
+    return FILE_WIDTH if stream is None else _describe(stream)[0]
+
+
+def _describe(stream: TextIO) -> tuple[int, str | None, str]:
+    """Width, colour system and encoding of a stream."""
+    console = Console(file=stream, _environ=output.environment())
+    color = console.color_system if console.is_terminal and not console.no_color else None
+    return output.bounded(console.width), color, getattr(stream, "encoding", None) or "utf-8"
+
+
+def _unicode(encoding: str) -> bool:
+    """Whether an encoding has the characters that are drawn with."""
+    try:
+        "░▒▓█▁▂▃▄▅▆▇─·…".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def table_grid(table: Table, width: int) -> RenderableType:
+    """A table, without what it can do without where there is no room, and cut to the width."""
+    while _least(table) > width and (narrower := table.without_spare()) is not None:
+        table = narrower
+    widths = _widths(table, width)
+    grid = Grid(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
+    for column, limit in zip(table.columns, widths, strict=True):
+        grid.add_column(
+            RichText(words.shorten(column.title, limit)),
+            justify="right" if column.number else "left",
+            width=limit,
+            overflow="fold",
+        )
+    for number, row in enumerate(table.rows, 1):
+        cells = [
+            RichText(cell.text if column.prose else words.shorten(cell.text, limit), style=_TONES[cell.tone])
+            for cell, column, limit in zip(row.cells, table.columns, widths, strict=True)
+        ]
+        grid.add_row(*cells, style="bold" if table.total and number == len(table.rows) else "")
+    titled = [] if not table.title or (table.columns and table.columns[0].heads) else [RichText(table.title, "bold")]
+    return Group(*titled, grid, *([RichText(table.note, style="dim")] if table.note else []))
+
+
+def _lines(table: Table) -> list[list[str]]:
+    return [[column.title for column in table.columns], *table.texts()]
+
+
+def _least(table: Table) -> int:
+    """How wide it is with names as short as they may be."""
+    widths = []
+    for number, column in enumerate(table.columns):
+        widest = max(len(line[number]) for line in _lines(table))
+        widths.append(min(widest, _LEAST_NAME) if column.flexible else widest)
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _widths(table: Table, width: int) -> list[int]:
+    """Columns as wide as their cells; where that is too much, flexible ones give way, the widest first."""
+    lines = _lines(table)
+    widths = [max(cell_len(line[number]) for line in lines) for number in range(len(table.columns))]
+    flexible = [number for number, column in enumerate(table.columns) if column.flexible]
+    while sum(widths) + _GAP * (len(widths) - 1) > width:
+        widest = max(flexible, key=lambda number: widths[number], default=None)
+        if widest is None or widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+# -- blocks ---------------------------------------------------------------------------------------
+
+
+class _Drawing:
+    """Blocks as what rich prints, for one width and one set of characters."""
+
+    def __init__(self, width: int, glyphs: strip.Glyphs) -> None:
+        self._width = width
+        self._glyphs = glyphs
+
+    def blocks(self, blocks: Iterable[Block]) -> Iterator[RenderableType]:
+        """Each block that a terminal can show, with an empty line where a new subject begins."""
+        previous: Block | None = None
+        for block in _flat(blocks):
+            if previous is not None and _apart(previous, block):
+                yield ""
+            previous = block
+            yield from _draw(block, self)
+
+    def table(self, table: Table) -> RenderableType:
+        return table_grid(table, self._width)
+
+    def pairs(self, tables: Sequence[Table]) -> Iterator[RenderableType]:
+        """Two tables side by side where there is room."""
+        beside = 2 if self._width >= _BESIDE else 1
+        for first in range(0, len(tables), beside):
+            if first:
+                yield ""
+            pair = Grid.grid(padding=(0, 4, 0, 0))
+            pair.add_row(*map(self.table, tables[first : first + beside]))
+            yield pair
+
+    def strip(self, block: model.Strip) -> strip.Drawing:
+        return block.draw(self._glyphs)
+
+
+def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Sections taken apart: a terminal knows no boxes. What stands on its own in an HTML file only is left out."""
+    for block in blocks:
+        if isinstance(block, model.Section):
+            if block.kind == "columns" and all(_is_short(one) for one in block.blocks):
+                yield block
+                continue
+            if block.title and block.kind != "article" and not _named(block.blocks):
+                yield model.Heading(block.title, 3)
+            yield from _flat(block.blocks)
+        elif isinstance(block, model.Heading):
+            if block.level > 1:
+                yield block
+        elif not isinstance(block, model.Links | model.Chart | model.Cards | model.Bar | model.Timeline):
+            yield block
+
+
+def _named(blocks: Sequence[Block]) -> bool:
+    """Whether a table's own head says what the blocks are."""
+    return len(blocks) == 1 and isinstance(blocks[0], Table) and any(column.heads for column in blocks[0].columns)
+
+
+def _is_short(block: Block) -> bool:
+    return isinstance(block, Table) and len(block.columns) <= _NARROW
+
+
+def _apart(previous: Block, block: Block) -> bool:
+    """Whether an empty line stands between two blocks."""
+    if isinstance(previous, model.Heading):
+        return False
+    sentences = (model.Text, model.Finding)
+    return not (isinstance(previous, sentences) and isinstance(block, sentences))
+
+
+@singledispatch
+def _draw(block: Block, drawing: _Drawing) -> Iterator[RenderableType]:
+    raise TypeError(type(block).__name__)
+
+
+@_draw.register
+def _(block: model.Heading, drawing: _Drawing) -> Iterator[RenderableType]:
+    yield RichText(block.text, style="bold")
+
+
+@_draw.register
+def _(block: model.Text, drawing: _Drawing) -> Iterator[RenderableType]:
+    style = (
+        _BADGES.get(block.badge, "bold") if block.badge else f"{'bold ' if block.strong else ''}{_TONES[block.tone]}"
+    )
+    yield _text(block.words, style.strip())
+
+
+@_draw.register
+def _(block: model.Items, drawing: _Drawing) -> Iterator[RenderableType]:
+    grid = Grid.grid(padding=(0, 1, 0, 0))
+    for item in block.items:
+        grid.add_row(block.sign, _text(item, _TONES[block.tone]))
+    yield grid
+
+
+@_draw.register
+def _(block: model.Code, drawing: _Drawing) -> Iterator[RenderableType]:
+    if block.title:
+        yield RichText(block.title, style="bold")
+    yield Padding(RichText(block.text), (0, 0, 0, 4))
+
+
+@_draw.register
+def _(block: Table, drawing: _Drawing) -> Iterator[RenderableType]:
+    yield drawing.table(block)
+
+
+@_draw.register
+def _(block: model.Section, drawing: _Drawing) -> Iterator[RenderableType]:
+    yield from drawing.pairs([one for one in block.blocks if isinstance(one, Table)])
+
+
+@_draw.register
+def _(block: model.Strip, drawing: _Drawing) -> Iterator[RenderableType]:
+    drawn = drawing.strip(block)
+    yield RichText(drawn.title, style="bold")
+    for line in drawn.lanes:
+        text = RichText(f"{line.label:<{strip.LABEL_WIDTH}}", no_wrap=True)
+        for character, kind in zip(line.text, line.kinds, strict=True):
+            text.append(character, style="dim" if kind is None else _KIND[kind])
+        yield text
+    for line, style in zip(drawn.totals, ("red", "dim"), strict=False):
+        yield RichText.assemble(f"{line.label:<{strip.LABEL_WIDTH}}", (line.text, style), no_wrap=True)
+    yield RichText(drawn.scale, style="dim", no_wrap=True)
+    if drawn.legend:
+        yield Padding(RichText(drawn.legend, style="dim"), (0, 0, 0, strip.LABEL_WIDTH))
+
+
+@_draw.register
+def _(block: model.Finding, drawing: _Drawing) -> Iterator[RenderableType]:
+    lines = [
+        RichText.assemble((block.severity, _SEVERITY[block.severity]), f" {block.rule}: ", (block.title, "bold")),
+        *([RichText(block.where, style="dim")] if block.where else []),
+        *([RichText(block.cost, style="bold")] if block.cost else []),
+        *(RichText(part) for part in block.evidence),
+        *(RichText(f"at {place}", style="dim") for place in block.places),
+        RichText(block.advice, style="cyan"),
+    ]
+    numbered = Grid.grid(padding=(0, 1, 0, 0))
+    numbered.add_row(RichText(f"{block.number:>2}." if block.number else "- "), Group(*lines))
+    yield numbered
+
+
+def _text(said: Words, style: str = "") -> RichText:
+    text = RichText(style=style)
+    for piece in pieces(said):
+        text.append(piece.text, style=_style(piece))
+    return text
+
+
+def _style(piece: Span) -> str:
+    return f"{'bold ' if piece.strong else ''}{_TONES[piece.tone]}".strip()

@@ -1,0 +1,124 @@
+"""A report as one HTML file, with timelines to zoom into: of each trace the verdict first, then findings, the timeline,
+charts and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from overlapscope.base.words import clean
+from overlapscope.documents import model
+from overlapscope.documents.model import Block, Document, Heading, Section, Text
+from overlapscope.report import document as parts
+from overlapscope.report import tables
+from overlapscope.report.page import Page
+from overlapscope.report.page import Section as Part
+from overlapscope.rules.finding import Finding
+from overlapscope.timeline import Lanes, browser
+from overlapscope.timeline.tiles import BUDGET_BYTES, Span, around, pyramids
+
+
+def document(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> Document:
+    """`lanes` belong to the report's traces, in their order; timelines open at `view`."""
+    by_trace: dict[int, list[Part]] = {}
+    for part in page.sections():
+        by_trace.setdefault(part.number, []).append(part)
+    drawn = {number: lanes[number] for number in by_trace if number < len(lanes) and lanes[number].lanes}
+    timelines = _timelines(by_trace, drawn, view)
+    name = parts.title(page)
+    blocks: list[Block] = [Text("overlapscope report", tone="muted"), Heading(name, 1)]
+    if len(by_trace) > 1:
+        links = (model.Link(_name(page, of_trace[0]), f"trace-{number}") for number, of_trace in by_trace.items())
+        blocks.append(model.Links(tuple(links)))
+    blocks += [Text(clean(note), tone="muted") for note in page.report.notes]
+    blocks += parts.overview(page)
+    for number, of_trace in by_trace.items():
+        inner = _trace(page, of_trace, drawn.get(number), timelines.get(number), len(by_trace) > 1)
+        blocks.append(Section(tuple(inner), kind="article", id=f"trace-{number}"))
+    return Document(f"overlapscope: {name}", tuple(blocks))
+
+
+def _name(page: Page, part: Part) -> str:
+    return f"rank {part.trace.rank}" if part.trace.rank is not None else tables.source_name(page, part.trace)
+
+
+def _trace(
+    page: Page, of_trace: list[Part], lanes: Lanes | None, timeline: model.Timeline | None, several: bool
+) -> Iterator[Block]:
+    titled = several or len(of_trace) > 1
+    trusted = of_trace[0].trace.trust.verdict == "trusted"
+    for part in of_trace:
+        yield parts.head(part, titled=titled)
+    if not trusted:
+        yield parts.trust(of_trace[0])
+    if any(part.usable for part in of_trace):
+        yield from _findings(page, of_trace, lanes, timeline)
+    if timeline is not None:
+        yield Heading("Timeline")
+        yield timeline
+    for part in of_trace:
+        known = lanes.analysis.devices if lanes is not None else ()
+        analysis = next((one for one in known if part.device and one.result.device == part.device.device), None)
+        yield from parts.details(part, analysis, titled=titled)
+    if trusted:
+        yield parts.trust(of_trace[0])
+
+
+def _findings(
+    page: Page, of_trace: list[Part], lanes: Lanes | None, timeline: model.Timeline | None
+) -> Iterator[Block]:
+    """Each finding, costliest first, with a button that shows its example in the timeline."""
+    found = parts.in_order(of_trace)
+    yield Heading("Findings, costliest first")
+    if not found:
+        yield Text(f"No rule found anything{tables.where_none_found(page.report.traces)}.", tone="muted")
+    if note := tables.costs_note([finding for _, finding in found]):
+        yield Text(note, tone="muted")
+    several = len({finding.device for _, finding in found}) > 1
+    for part, finding in found:
+        example = None
+        if timeline is not None and lanes is not None and (span := _example(finding, lanes)) is not None:
+            example = model.Example(timeline.id, *span, *around(span, lanes))
+        where = f"on device {finding.device}" if several else ""
+        yield parts.finding_block(part, finding, where=where, example=example)
+
+
+# -- timelines ------------------------------------------------------------------------------------
+
+
+def _timelines(
+    by_trace: dict[int, list[Part]], drawn: dict[int, Lanes], view: Span | None
+) -> dict[int, model.Timeline]:
+    """By the number of the trace."""
+    examples = [
+        [span for _, finding in parts.in_order(by_trace[number]) if (span := _example(finding, lanes)) is not None]
+        for number, lanes in drawn.items()
+    ]
+    made = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
+    scripts, styles = tuple(map(browser.text, browser.scripts())), (browser.text(browser.STYLE),)
+    return {
+        number: model.Timeline(
+            f"timeline-{number}",
+            pyramid | {"view": _first_view(by_trace[number], lanes, view)},
+            scripts,
+            styles,
+        )
+        for (number, lanes), pyramid in zip(drawn.items(), made, strict=True)
+    }
+
+
+def _example(finding: Finding, lanes: Lanes) -> Span | None:
+    """A finding's example, relative to the lanes' origin."""
+    if finding.example is None:
+        return None
+    return Span(finding.example.start_ns - lanes.origin_ns, finding.example.end_ns - lanes.origin_ns)
+
+
+def _first_view(of_trace: list[Part], lanes: Lanes, asked: Span | None) -> Span:
+    """What the timeline shows at first: the GPU's work, the host's beside it may reach far beyond."""
+    if asked is not None:
+        return asked
+    windows = [part.device.window for part in of_trace if part.device]
+    if not windows:
+        return Span(lanes.start_ns, lanes.end_ns)
+    origin = lanes.origin_ns
+    return Span(min(one.start_ns for one in windows) - origin, max(one.end_ns for one in windows) - origin)

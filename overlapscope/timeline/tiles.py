@@ -1,0 +1,172 @@
+"""What a timeline in a file is drawn from: answers to the questions that a person who zooms in would ask first.
+
+A tile is what `overlapscope.timeline.view` says of one span. Those of the whole window come first, then finer ones,
+of its quarters, their quarters and so on, only where ops are still too short to be drawn singly; and each finding's
+example has its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from overlapscope.base.words import clean
+from overlapscope.timeline.categories import CATEGORIES
+from overlapscope.timeline.lane import Lanes
+from overlapscope.timeline.model import model
+from overlapscope.timeline.view import view
+from overlapscope.timeline.worst import SUBJECTS, worst
+
+COLUMNS = 2048
+"""Of the first tile, and of those of examples: about as many as a screen has."""
+FINER = 4
+"""Each level's columns are so much narrower than those of the one before; the page takes tiles up to four times as
+fine as its pixels. A tile of any finer level has so many times `COLUMNS`, so that few of them do."""
+BUDGET_BYTES = 1_500_000
+"""For the tiles of all timelines in a file, compressed; base64 makes a third more of it."""
+DRAWN_COLUMNS = 3
+"""An op at least so wide is drawn singly."""
+LEAST_COLUMN_NS = 64
+"""No finer than this: an op of 192 ns is drawn singly then."""
+SHORTEST_VIEW_NS = 4_000
+"""The page shows no shorter span than this, also of a trace that is shorter."""
+WORST = 10
+"""Cases told of each kind of what a person is led to."""
+_LONGEST_NAME = 200
+_EXAMPLES = 24
+"""Findings of one trace that get tiles of their own, costliest first."""
+
+
+class Span(NamedTuple):
+    """Relative to the lanes' origin."""
+
+    start_ns: int
+    end_ns: int
+
+
+def around(example: Span, lanes: Lanes) -> Span:
+    """What to show so that a case is seen with what it lies between."""
+    margin = max(3 * (example.end_ns - example.start_ns) // 2, 2_000)
+    return Span(max(lanes.start_ns, example.start_ns - margin), min(lanes.end_ns, example.end_ns + margin))
+
+
+def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_bytes: int) -> list[dict[str, Any]]:
+    """For each trace the `model` of its lanes, its `tiles`, each gzip in base64, and its `worst` cases of each kind.
+
+    The traces share the budget level by level, so that all can be zoomed into as far; each has at least one tile.
+    """
+    tiles: list[list[str]] = [[] for _ in drawn]
+    left = budget_bytes
+    for wanted in _wanted(drawn, examples):
+        packed = _tile(drawn[wanted.number], wanted)
+        mine = tiles[wanted.number]
+        if mine and len(packed) > left:
+            break
+        left -= len(packed)
+        mine.append(base64.b64encode(packed).decode("ascii"))
+    return [
+        {"model": model(lanes), "tiles": made, "worst": _worst(lanes)} for lanes, made in zip(drawn, tiles, strict=True)
+    ]
+
+
+def _worst(lanes: Lanes) -> dict[str, Any]:
+    """What `lanes.worst` says, with the op of each case: no tile need hold it."""
+    told: dict[str, Any] = {}
+    for kind in SUBJECTS:
+        found = [worst(lanes, kind, number) for number in range(WORST)]
+        cases = [
+            {name: match[name] for name in ("lane", "row", "start", "end")} | {"op": _op(lanes, match)}
+            for match in (one["match"] for one in found)
+            if match is not None
+        ]
+        told[kind] = {"count": found[0]["count"], "cases": cases}
+    return told
+
+
+def _op(lanes: Lanes, match: dict[str, Any]) -> dict[str, Any]:
+    lane, row = lanes.lane(match["lane"]), match["row"]
+    return {
+        "start": int(lane.start_ns[row]),
+        "end": int(lane.end_ns[row]),
+        "title": clean(lane.name(row), _LONGEST_NAME),
+        "category": CATEGORIES[lane.category[row]],
+    }
+
+
+class _Wanted(NamedTuple):
+    number: int
+    span: Span
+    columns: int
+    level: int
+    """Its columns are `FINER**-level` times as wide as those of the first tile."""
+
+
+def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]]) -> Iterator[_Wanted]:
+    """Tiles in the order of their worth: whole windows, examples, then ever finer ones, the fullest first."""
+    whole = [Span(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
+    yield from (_Wanted(number, span, COLUMNS, 0) for number, span in enumerate(whole))
+    for number, lanes in enumerate(drawn):
+        own = dict.fromkeys(around(example, lanes) for example in examples[number][:_EXAMPLES])
+        yield from (_Wanted(number, span, COLUMNS, 0) for span in own if span != whole[number])
+    queue: list[tuple[int, int, int, _Wanted]] = []
+    order = itertools.count()
+    shorter = [_Short(lanes) for lanes in drawn]
+
+    def push(coarse: _Wanted, spans: Iterable[Span]) -> None:
+        """What a tile could not draw is what finer ones of its parts are for."""
+        for span in spans:
+            missing = shorter[coarse.number].inside(span, coarse.level)
+            if missing and span.end_ns - span.start_ns >= LEAST_COLUMN_NS * FINER * COLUMNS:
+                finer = _Wanted(coarse.number, span, FINER * COLUMNS, coarse.level + 1)
+                heapq.heappush(queue, (finer.level, -missing, next(order), finer))
+
+    for number, span in enumerate(whole):
+        push(_Wanted(number, span, COLUMNS, 0), [span])
+    while queue:
+        *_, found = heapq.heappop(queue)
+        yield found
+        push(found, _parts(found.span))
+
+
+def _parts(span: Span) -> Iterator[Span]:
+    start, length = span.start_ns, span.end_ns - span.start_ns
+    edges = [start + length * number // FINER for number in range(FINER + 1)]
+    return itertools.starmap(Span, itertools.pairwise(edges))
+
+
+class _Short:
+    """Counts ops that are too short to be drawn singly in the tiles of a level."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        starts = [lane.start_ns for lane in lanes.lanes]
+        lengths = [lane.end_ns - lane.start_ns for lane in lanes.lanes]
+        start_ns = np.concatenate(starts) if starts else np.zeros(0, np.int64)
+        length_ns = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+        order = np.argsort(start_ns, kind="stable")
+        covering = length_ns[order] > 0
+        self._start_ns = start_ns[order][covering]
+        self._length_ns = length_ns[order][covering]
+        self._span_ns = lanes.end_ns - lanes.start_ns
+        self._level = -1
+        self._count = np.zeros(1, np.int64)
+
+    def inside(self, span: Span, level: int) -> int:
+        """How many begin in a span and are left undrawn by the tiles of a level."""
+        if level != self._level:
+            # Spans are asked for level by level.
+            shorter_than_ns = DRAWN_COLUMNS * self._span_ns / (COLUMNS * FINER**level)
+            self._level = level
+            self._count = np.concatenate([[0], np.cumsum(self._length_ns < shorter_than_ns)])
+        first, last = np.searchsorted(self._start_ns, span).tolist()
+        return int(self._count[last] - self._count[first])
+
+
+def _tile(lanes: Lanes, wanted: _Wanted) -> bytes:
+    (start_ns, end_ns), ids = wanted.span, [lane.id for lane in lanes.lanes]
+    return gzip.compress(view(lanes, start_ns, end_ns, wanted.columns, ids), 6, mtime=0)

@@ -1,0 +1,48 @@
+"""The tables of views that are no documents yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from overlapscope.base.words import clean
+
+FEW = 5
+NAME_LIMIT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's title and how it is set."""
+
+    title: str
+    number: bool = True
+    flexible: bool = False
+    prose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    total: bool = False
+
+
+def text(title: str, *, flexible: bool = False) -> Column:
+    """A column of words."""
+    return Column(title, number=False, flexible=flexible)
+
+
+def without(table: Table, title: str) -> Table:
+    """The table without the column of that title, where it has one."""
+    left = [number for number, column in enumerate(table.columns) if column.title != title]
+    columns = tuple(table.columns[number] for number in left)
+    return replace(table, columns=columns, rows=tuple(tuple(row[number] for number in left) for row in table.rows))
+
+
+def prose(text: str) -> list[str]:
+    """The lines of a text, each made harmless; its line breaks are its own."""
+    return [clean(line, 2000) for line in text.split("\n")]

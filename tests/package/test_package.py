@@ -1,0 +1,116 @@
+"""The package as its users get it: a wheel in an empty environment, and what an import costs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from overlapscope.commands import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+OPTIONAL = ("torch", "tensordict", "dash", "plotly", "hta", "dask", "distributed", "fsspec")
+
+# One worker makes the environment and runs all that needs it.
+pytestmark = pytest.mark.xdist_group("package")
+
+
+def run(command: Sequence[str | Path], cwd: Path) -> str:
+    """Output of a command that must succeed, run without anything of the checkout's in its environment."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COVERAGE"))}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout."""
+    out = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, ROOT], cwd=out)
+    (built,) = out.glob("overlapscope-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of the programs of an environment that holds the wheel and what it depends on, and nothing else."""
+    environment = tmp_path_factory.mktemp("environment")
+    run([sys.executable, "-m", "venv", environment], cwd=environment)
+    programs = environment / "bin"
+    pins = ROOT / "requirements" / "ci.txt"
+    run([programs / "python", "-m", "pip", "install", "--quiet", "--constraint", pins, wheel], cwd=environment)
+    return programs
+
+
+def modules_after(code: str, names: Sequence[str]) -> set[str]:
+    """Which of `names` are loaded once `code` has run."""
+    check = f"import sys\n{code}\nprint('loaded:', *(set({list(names)!r}) & set(sys.modules)))"
+    return set(run([sys.executable, "-c", check], cwd=ROOT).rpartition("loaded:")[2].split())
+
+
+def test_the_installed_command_helps_in_an_empty_directory(installed: Path, tmp_path: Path) -> None:
+    text = run([installed / "overlapscope", "--help"], cwd=tmp_path)
+    assert all(command in text for command in COMMANDS)
+
+
+def test_every_installed_subcommand_helps(installed: Path, tmp_path: Path) -> None:
+    for command in COMMANDS:
+        assert f"overlapscope {command}" in run([installed / "overlapscope", command, "--help"], cwd=tmp_path)
+
+
+def test_the_installed_command_analyses_the_samples_inside_the_wheel(installed: Path, tmp_path: Path) -> None:
+    samples = Path(run([installed / "overlapscope", "samples"], cwd=tmp_path).strip())
+    assert samples.is_relative_to(installed.parent)
+    assert run([installed / "overlapscope", "analyze", samples], cwd=tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_light_install_brings_no_optional_dependency(installed: Path, tmp_path: Path) -> None:
+    code = f"import importlib.util as u; print([n for n in {OPTIONAL!r} if u.find_spec(n)])"
+    assert run([installed / "python", "-c", code], cwd=tmp_path).strip() == "[]"
+
+
+def test_the_wheel_holds_every_file_that_pages_need(wheel: Path) -> None:
+    # By their place in the package: what is beside its modules.
+    ours = ROOT / "overlapscope"
+    files = [file for file in ours.rglob("*") if file.suffix in (".css", ".js", ".ico", ".svg", ".html")]
+    assert len(files) > 10
+    held = zipfile.ZipFile(wheel).namelist()
+    assert {file.relative_to(ROOT).as_posix() for file in files} <= set(held)
+
+
+@pytest.mark.parametrize("command", [("dashboard",), ("analyze", "--format", "html")])
+def test_what_a_browser_shows_says_what_to_install(installed: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    trace = str(ROOT / "traces" / "pipeline_1stream.json.gz")
+    done = subprocess.run(
+        [installed / "overlapscope", *command, trace], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "pip install 'overlapscope[dashboard]'" in done.stderr
+
+
+def test_importing_the_package_loads_no_optional_dependency_and_no_pandas() -> None:
+    assert modules_after("import overlapscope", [*OPTIONAL, "pandas"]) == set()
+
+
+def test_help_loads_no_numpy() -> None:
+    code = "from overlapscope.commands import main\nassert main(['--help']) == 0"
+    assert modules_after(code, [*OPTIONAL, "pandas", "numpy", "msgspec"]) == set()
+
+
+def test_run_without_torch_says_what_to_install_and_runs_nothing(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("open('ran', 'w')")
+    done = subprocess.run(
+        [installed / "overlapscope", "run", "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "pip install 'overlapscope[record]'" in done.stderr
+    assert not (tmp_path / "ran").exists()

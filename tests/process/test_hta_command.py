@@ -1,0 +1,200 @@
+"""`overlapscope hta`: HTA's analyses by name, in every format, and what is said where there is none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hta", reason="runs HolisticTraceAnalysis")
+
+from overlapscope.commands import main
+from overlapscope.errors import HtaFailed
+from overlapscope.hta.catalog import ANALYSES, Options
+from overlapscope.hta.run import HtaResult, HtaTable, run
+from overlapscope.views import hta as view
+from tests.support.hta_recordings import TRACES, rewritten
+
+ROOT = Path(__file__).parents[2]
+PIPELINE = str(TRACES / "pipeline_3stream.json.gz")
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["hta", *arguments]) == 0
+    printed = capsys.readouterr()
+    assert not printed.err
+    return printed.out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--list"]])
+def test_the_analyses_are_listed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    listed = [line.split()[0] for line in output(capsys, *arguments).splitlines()]
+    assert listed == ["name", *ANALYSES]
+
+
+def test_every_analysis_of_hta_is_there() -> None:
+    from hta.trace_analysis import TraceAnalysis
+
+    computed = {name for name in vars(TraceAnalysis) if not name.startswith("_")}
+    # Parts of others, and what draws.
+    computed -= {"get_profiler_steps", "get_queue_length_summary_from_time_series", "generate_trace_with_counters"}
+    assert {one.method for one in ANALYSES.values()} == computed - {"overlay_critical_path_analysis"}
+
+
+def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = output(capsys, "temporal", str(TRACES / "ddp"))
+    assert printed.startswith("HTA temporal (") and "ranks 0, 1" in printed
+    # The last digit of HTA's idle time depends on the processor (tests/unit/test_hta_docs.py).
+    assert re.search(r"22,73[12]\b", printed) and re.search(r"17,52[78]\b", printed)
+    assert all(len(line) <= 80 for line in printed.splitlines())
+
+
+def test_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(output(capsys, "idle", PIPELINE, "--format", "json"))
+    assert told["schema_version"] == 1 and told["analysis"] == "idle" and told["ranks"] == [0]
+    idle, gaps = told["tables"]
+    assert "idle_category" in idle["columns"] and len(idle["rows"]) >= 6
+    assert all(len(row) == len(gaps["columns"]) for row in gaps["rows"])
+    # The deviation of one gap is nothing that JSON has a number for.
+    assert "NaN" not in json.dumps(told)
+
+
+def test_csv_of_one_table_has_one_header(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.reader(io.StringIO(output(capsys, "launches", PIPELINE, "--format", "csv"))))
+    assert rows[0] == ["correlation", "cpu_duration", "gpu_duration", "launch_delay"]
+    assert len(rows) > view.MOST_ROWS
+
+
+def test_markdown_of_a_long_table_says_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = output(capsys, "launches", PIPELINE, "--format", "markdown")
+    head, rule = 1, 1
+    assert printed.count("\n| ") == head + rule + view.MOST_ROWS and "rows more" in printed
+
+
+def test_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "queue.csv"
+    assert main(["hta", "queue", PIPELINE, "--format", "csv", "-o", str(path)]) == 0
+    assert path.read_text().startswith("rank,stream,")
+    assert main(["hta", "queue", PIPELINE, "--format", "csv", "-o", str(path)]) == 2
+    assert "will not overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["temporl", PIPELINE], "did you mean 'temporal'"),
+        (["temporal"], "name the traces to analyse"),
+        (["sequences", PIPELINE], "name them with --operator"),
+        (["stragglers", PIPELINE], "two ranks or more"),
+        (["stragglers", str(TRACES / "ddp")], "overlapscope ranks"),
+        (["critical-path", PIPELINE, "--annotation", "no_such"], "rank 0 has 0 ranges with 'no_such'"),
+        (["critical-path", PIPELINE, "--instance", "99"], "there is no number 99"),
+        (["critical-path", PIPELINE, "--overlay", "/no/such/directory"], "create it first"),
+    ],
+)
+def test_what_makes_no_sense_is_said(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hta", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err and not printed.out
+
+
+def test_where_rounding_makes_hta_give_up_nanoseconds_help(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(TRACES / "known_causes" / "launch_bound.json.gz")
+    assert main(["hta", "temporal", trace]) == 2
+    assert "gave up (AssertionError). HTA rounds times" in capsys.readouterr().err
+    assert "Temporal breakdown" in output(capsys, "temporal", trace, "--nanoseconds")
+
+
+def test_where_hta_gives_up_on_whole_microseconds_nothing_is_promised(tmp_path: Path) -> None:
+    # There is no launch that it knows: it counts on one.
+    trace = rewritten("known_causes/launch_bound_graph", tmp_path)
+    with pytest.raises(HtaFailed, match=r"get_aten_op_kernels_and_delay gave up \(KeyError") as caught:
+        run("aten", trace)
+    assert "rounds" not in str(caught.value)
+
+
+def test_what_a_trace_lacks_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is nothing of the kind" in output(capsys, "queue-full", PIPELINE)
+
+
+def test_names_from_the_trace_are_harmless(tmp_path: Path) -> None:
+    name = '=HYPERLINK("http://x.y") | <b>\x1b[31m'
+
+    def change(event: dict[str, object]) -> dict[str, object]:
+        return event | {"name": name} if event.get("cat") == "kernel" else event
+
+    result = run("kernels", rewritten("pipeline_3stream", tmp_path, change=change))
+    drawn = view.text(result, width=200), view.markdown(result), view.csv_text(result)
+    assert not any("\x1b" in one for one in drawn)
+    assert "<b>" not in drawn[1]
+    cells = [cell for row in csv.reader(io.StringIO(drawn[2])) for cell in row]
+    assert not any(cell.startswith("=") for cell in cells) and any(cell.startswith("'=HYPERLINK") for cell in cells)
+
+
+def test_a_wide_table_is_cut_between_columns() -> None:
+    columns = ("rank", "name", *(f"figure_of_some_length_{number}" for number in range(12)))
+    table = HtaTable(title="Wide", columns=columns, rows=((0, "x" * 90, *range(12)),))
+    result = HtaResult(analysis="made", hta="none 0", ranks=(0,), tables=(table,))
+    lines = view.text(result, width=80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert all(any(column in line.split() for line in lines) for column in columns)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_list_of_analyses_is_whole_in_a_narrow_terminal(width: int) -> None:
+    drawn = view.listing_text(width=width)
+    assert max(map(len, drawn.splitlines())) <= width and "…" not in drawn
+    assert "get_comm_comp_overlap" in drawn if width == 100 else "method" not in drawn
+
+
+def test_operators_are_told_to_the_analysis() -> None:
+    result = run("sequences", TRACES / "ddp" / "rank0.json.gz", Options(operator="aten::linear"), nanoseconds=True)
+    (table,) = result.tables
+    assert str(table.rows[0][0]).startswith("aten::linear|")
+
+
+# -- without HTA
+
+
+def without_hta(tmp_path: Path, code: str, *also: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program where all packages of this environment are but HTA, and `also` distributions of these names."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for folder in site.getsitepackages():
+        for entry in Path(folder).iterdir():
+            if not entry.name.lower().startswith(("hta", "traceinsight", "holistictrace")):
+                (packages / entry.name).symlink_to(entry)
+    for name in also:
+        about = packages / f"{name}-9.9.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
+    start = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; sys.path.append({str(packages)!r})\n"
+    command = [sys.executable, "-S", "-c", start + code]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+
+
+def test_without_hta_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+    code = f"from overlapscope.commands import main; sys.exit(main(['hta', 'temporal', {PIPELINE!r}]))"
+    done = without_hta(tmp_path, code)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == ("overlapscope: error: this needs HolisticTraceAnalysis: pip install 'overlapscope[hta]'.\n")
+
+
+def test_the_analyses_are_listed_without_hta(tmp_path: Path) -> None:
+    done = without_hta(tmp_path, "from overlapscope.commands import main; sys.exit(main(['hta']))")
+    assert done.returncode == 0 and "temporal" in done.stdout
+
+
+def test_both_of_htas_packages_at_once_are_refused(tmp_path: Path) -> None:
+    code = "import overlapscope as ov; ov.hta.trace_analysis([])"
+    done = without_hta(tmp_path, code, "traceinsight", "HolisticTraceAnalysis")
+    assert "each overwrites files of the other" in done.stderr.splitlines()[-1]

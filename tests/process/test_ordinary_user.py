@@ -1,0 +1,131 @@
+"""As an ordinary user, who may not write everywhere: what needs no writing works, and what does says so."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from overlapscope.commands import main
+from tests.support.helpers import TRACES
+
+if os.geteuid() == 0 and sys.platform != "linux":
+    pytest.skip("root can only give up its rights on Linux", allow_module_level=True)
+
+GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
+
+
+def give_up_rights() -> None:
+    """What root may do beyond the modes of files, which is all that tells it from others here. To become another user
+    would not do: Python itself may lie where only root can read it.
+    """
+    none_of_them = (ctypes.c_uint32 * 6)()
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    if ctypes.CDLL(None, use_errno=True).capset(header, none_of_them) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def as_user(line: str, *, said: Path) -> int:
+    """The exit code of a command in a process of an ordinary user."""
+    process = os.fork()
+    if not process:
+        try:
+            for number in (1, 2):
+                os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), number)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+            if os.geteuid() == 0:
+                give_up_rights()
+            code = main(line.split())
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+@pytest.fixture
+def closed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory, home and cache of somebody who may write to none of them; there is a trace in it."""
+    place = tmp_path_factory.mktemp("closed")
+    for directory in (place, *place.parents[:2]):
+        directory.chmod(0o755)
+    (place / "cache").mkdir()
+    (place / "good.json.gz").write_bytes(GOOD.read_bytes())
+    (place / "report.txt").write_text("mine")
+    (place / "secret.json").write_text("{}")
+    (place / "overlapscope.toml").touch()
+    (place / "open").mkdir()
+    (place / "open" / "report.txt").write_text("mine")
+    (place / "open" / "report.txt").chmod(0o444)
+    (place / "secret.json").chmod(0)
+    (place / "report.txt").chmod(0o666)
+    (place / "open").chmod(0o777)
+    for directory in (place / "cache", place):
+        directory.chmod(0o555)
+    for variable in ("HOME", "XDG_CACHE_HOME", "TMPDIR"):
+        monkeypatch.setenv(variable, str(place))
+    monkeypatch.setenv("OVERLAPSCOPE_CACHE_DIR", str(place / "cache"))
+    monkeypatch.setattr("overlapscope.reading.cache.LEAST_BYTES", 0)
+    monkeypatch.chdir(place)
+    yield place
+    place.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "analyze good.json.gz",
+        "analyze good.json.gz --format json",
+        "analyze .",
+        "check good.json.gz",
+        "diff good.json.gz good.json.gz",
+        "whatif good.json.gz --pin",
+        "rules",
+        "cache info",
+        "cache clear",
+        "analyze good.json.gz -o open/new.txt",
+        "check good.json.gz --format junit:open/junit.xml",
+    ],
+)
+def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) -> None:
+    if line == "analyze .":
+        # Where all can be read.
+        (closed / "secret.json").unlink()
+    assert as_user(line, said=tmp_path / "said") == 0
+    assert "Traceback" not in (tmp_path / "said").read_text()
+    assert not list((closed / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("analyze good.json.gz -o new.txt", "may not be written to"),
+        ("analyze good.json.gz -o report.txt --force", "may not be written to"),
+        ("analyze good.json.gz -o open/report.txt --force", "may not be written to"),
+        ("check good.json.gz --format junit:new.xml", "may not be written to"),
+        ("baseline write good.json.gz -o new.json", "may not be written to"),
+        ("whatif good.json.gz --pin -o new.json", "may not be written to"),
+        ("schema -o new.json", "may not be written to"),
+        ("scenarios report --output new", "cannot be made"),
+        ("run nothing.py", "may not be written to"),
+        ("analyze secret.json", "may not be read"),
+        ("analyze good.json.gz -o secret.json", "exists"),
+        ("check secret.json", "may not be read"),
+        ("check good.json.gz --baseline secret.json", "may not be read"),
+        ("check good.json.gz --config secret.json", "cannot be read"),
+        ("baseline show secret.json", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_told_in_a_sentence(
+    line: str, told: str, closed: Path, tmp_path: Path
+) -> None:
+    before = {path: path.read_bytes() for path in closed.rglob("*") if path.is_file()}
+    assert as_user(line, said=tmp_path / "said") == 2
+    said = (tmp_path / "said").read_text()
+    assert told in said and "overlapscope: error:" in said and "Traceback" not in said
+    assert {path: path.read_bytes() for path in closed.rglob("*") if path.is_file()} == before

@@ -1,0 +1,117 @@
+"""Traces and reports that come through a pipe."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pty
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from overlapscope import load
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading.pipes import place
+
+TRACE = Path(__file__).parents[2] / "traces" / "known_causes" / "host_sync.json.gz"
+PLAIN = gzip.decompress(TRACE.read_bytes())
+
+
+def overlapscope(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "overlapscope", *args]
+    return subprocess.run(command, check=False, capture_output=True, timeout=120, input=stdin)
+
+
+@pytest.mark.parametrize("content", [PLAIN, TRACE.read_bytes()], ids=["plain", "packed"])
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_a_piped_trace_is_analysed_as_the_file_is(content: bytes, name: str) -> None:
+    of_file, piped = (
+        overlapscope("analyze", str(TRACE), "--format", "json"),
+        overlapscope("analyze", name, "--format", "json", stdin=content),
+    )
+    shown = b"<stdin>" if name == "-" else name.encode()
+    assert piped.returncode == 0, piped.stderr
+    assert piped.stdout.replace(shown, b"T") == of_file.stdout.replace(os.fsencode(TRACE), b"T")
+
+
+@pytest.mark.parametrize("command", [("check",), ("whatif",), ("diff", str(TRACE)), ("ranks",)])
+def test_every_command_that_reads_a_trace_reads_a_pipe(command: tuple[str, ...]) -> None:
+    done = overlapscope(*command, "-", stdin=PLAIN)
+    assert done.returncode in (0, 1), done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_the_dashboard_shows_a_pipe() -> None:
+    program = (
+        "from overlapscope import load\nfrom overlapscope.dashboard.entries import find\n"
+        "from overlapscope.reading.pipes import named\n"
+        "[one], _ = find([named('-')])\nprint(len(load(one.path).gpu_ops))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, timeout=120, input=PLAIN)
+    assert int(done.stdout) == len(load(TRACE).gpu_ops), done.stderr
+
+
+def test_a_report_comes_through_a_pipe_too() -> None:
+    report = overlapscope("analyze", str(TRACE), "--format", "json").stdout
+    assert overlapscope("check", "-", stdin=report).stdout == overlapscope("check", str(TRACE)).stdout
+
+
+def test_a_named_pipe_is_read_though_it_is_opened_more_than_once(tmp_path: Path) -> None:
+    fifo = tmp_path / "t.json"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_bytes, args=(PLAIN,))
+    writer.start()
+    trace = load(fifo)
+    writer.join()
+    assert len(trace.gpu_ops) == len(load(TRACE).gpu_ops)
+    assert trace.source == str(fifo)
+    copy = place(fifo, 1)
+    assert copy.read_bytes() == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "nothing came through the pipe"), (b"hello", "is not JSON"), (bytes(5 << 20), "is not JSON")],
+    ids=["empty", "text", "zeros"],
+)
+def test_what_comes_and_is_no_trace_is_told(content: bytes, says: str) -> None:
+    done = overlapscope("analyze", "-", stdin=content)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("overlapscope: error: <stdin>: ")
+    assert says in done.stderr.decode()
+
+
+def test_a_terminal_is_told_of_instead_of_waited_for() -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "overlapscope", "analyze", "-"]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=120, stdin=theirs)
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 2
+    assert b"is a terminal" in done.stderr
+
+
+@pytest.mark.parametrize("content", [PLAIN, gzip.compress(b'{"a": "' + bytes(1 << 20))], ids=["plain", "bomb"])
+def test_the_limit_holds_for_pipes(content: bytes) -> None:
+    done = overlapscope("analyze", "-", "--max-size", "4kB", stdin=content)
+    assert done.returncode == 2
+    assert b"--max-size" in done.stderr
+
+
+def test_no_copy_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for content in (PLAIN, b"hello", b""):
+        overlapscope("analyze", "-", stdin=content)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_that_cannot_be_kept_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fifo = tmp_path / "t.json"
+    os.mkfifo(fifo)
+    threading.Thread(target=fifo.write_bytes, args=(b"{",)).start()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(UnreadableTrace, match="cannot be kept"):
+        load(fifo)

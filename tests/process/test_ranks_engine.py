@@ -1,0 +1,292 @@
+"""The ranks of a job, read by real clusters: processes of our own, and schedulers and workers that others started."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.ranks_job import Job
+from overlapscope.commands import main
+from overlapscope.errors import ClusterFailed
+from overlapscope.ranks.engine import Outcome, reduce_all, reduce_one
+from overlapscope.ranks.files import Location, expand_urls
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.result import RanksReport, Unreadable, from_json, to_json
+from overlapscope.reading import LIMIT_BYTES
+from tests.support.dask_processes import PATIENCE_S, Scheduler, scheduler, wait_until
+
+DDP = Path("traces/ddp")
+RANKS = 6
+
+# One worker of pytest makes the job and the clusters.
+pytestmark = pytest.mark.xdist_group("ranks-engine")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    Job(RANKS).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
+    """A scheduler with one worker, which has little memory and runs in another directory than this process."""
+    with (
+        scheduler(tmp_path_factory.mktemp("cluster"), allowed_failures=0) as started,
+        started.worker("--memory-limit", "220MB"),
+    ):
+        yield started
+
+
+def joined(outcomes: Iterable[Outcome]) -> RanksReport:
+    together = Joined()
+    for outcome in outcomes:
+        for one in (outcome,) if isinstance(outcome, Unreadable) else outcome:
+            together.add(one)
+    return together.report()
+
+
+def in_this_process(locations: Iterable[Location]) -> RanksReport:
+    return joined(reduce_one(location, LIMIT_BYTES) for location in locations)
+
+
+def numbers(outcomes: Iterable[Outcome]) -> list[int]:
+    ranks = [rank for outcome in outcomes if not isinstance(outcome, Unreadable) for rank in outcome]
+    return sorted(rank.rank for rank in ranks if rank.rank is not None)
+
+
+def unreadable(outcomes: Iterable[Outcome]) -> list[Unreadable]:
+    return [outcome for outcome in outcomes if isinstance(outcome, Unreadable)]
+
+
+def readers() -> list[psutil.Process]:
+    """The processes that read traces for this one."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "--multiprocessing-fork" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def deadly(folder: Path, megabytes: int) -> Path:
+    """A small file whose names take so much memory."""
+    filler = gzip.compress(b"x" * 250_000)
+    event = '{"ph": "X", "cat": "kernel", "ts": %d, "dur": 1, "pid": 0, "tid": 7, "args": {"stream": 7}, "name": "%d'
+    events = [gzip.compress((event % (number, number)).encode(), 1) + filler for number in range(4 * megabytes)]
+    between = gzip.compress(b'"},')
+    path = folder / "deadly_rank9.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [') + between.join(events) + gzip.compress(b'"}]}'))
+    return path
+
+
+# Processes of our own
+
+
+def test_processes_report_what_one_process_would_and_name_what_cannot_be_read(job: Path, tmp_path: Path) -> None:
+    shutil.copytree(job, tmp_path, dirs_exist_ok=True)
+    whole = (tmp_path / "rank2.json.gz").read_bytes()
+    (tmp_path / "rank2.json.gz").write_bytes(b"no JSON" + whole)
+    (tmp_path / "rank3.json.gz").write_bytes(b"")
+    locations = expand_urls(tmp_path)
+    report = joined(reduce_all(locations, workers=2))
+    assert to_json(report) == to_json(in_this_process(locations))
+    assert [row.rank for row in report.ranks] == [0, 1, 4, 5]
+    assert [(one.rank, one.source) for one in report.unreadable] == [
+        (rank, str(tmp_path / f"rank{rank}.json.gz")) for rank in (2, 3)
+    ]
+    assert report.unreadable[1].reason == "the file is empty; record the trace again."
+    assert report.missing == ()
+    assert not readers()
+
+
+def test_killed_processes_lose_nothing(job: Path) -> None:
+    outcomes = reduce_all(expand_urls(job), workers=2)
+    found = [next(outcomes)]
+    killed = readers()
+    for process in killed:
+        process.kill()
+    found += outcomes
+    assert len(killed) == 2
+    assert numbers(found) == list(range(RANKS))
+    assert not readers()
+
+
+def test_a_process_that_dies_while_it_starts_is_started_again(job: Path) -> None:
+    killed: list[psutil.Process] = []
+
+    def kill_the_first() -> None:
+        wait_until(readers, "a process is there")
+        killed.append(readers()[0])
+        killed[0].kill()
+
+    thread = threading.Thread(target=kill_the_first)
+    thread.start()
+    found = list(reduce_all(expand_urls(job), workers=2))
+    thread.join()
+    assert killed and numbers(found) == list(range(RANKS))
+
+
+def test_an_interrupt_ends_it_quietly(job: Path) -> None:
+    command = [sys.executable, "-m", "overlapscope", "ranks", "--workers", "2", str(job)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        started = psutil.Process(process.pid)
+        wait_until(lambda: len(started.children(recursive=True)) >= 3, "its processes are there")
+        others = started.children(recursive=True)
+        # As a terminal does: to all of them.
+        os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, *output) == (130, b"", b"")
+    assert not psutil.wait_procs(others, timeout=PATIENCE_S)[1]
+
+
+def test_a_single_trace_needs_no_other_process() -> None:
+    (location,) = expand_urls(DDP / "rank0.json.gz")
+    (outcome,) = reduce_all([location])
+    assert isinstance(outcome, tuple) and outcome[0].source == str(DDP / "rank0.json.gz")
+
+
+# Clusters of others
+
+
+def test_a_cluster_that_is_there_reports_the_same(
+    cluster: Scheduler, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["ranks", str(DDP), "--scheduler", cluster.address, "--format", "json"]) == 0
+    output, said = capfdbinary.readouterr()
+    assert from_json(output) == in_this_process(expand_urls(DDP))
+    assert said == b""
+
+
+def test_what_workers_cannot_see_is_named_with_where_it_was_looked_for(cluster: Scheduler, tmp_path: Path) -> None:
+    here = expand_urls(DDP)
+    found = list(reduce_all([*here, Location("r.json", str(tmp_path / "r.json"))], scheduler=cluster.address))
+    assert numbers(found) == [0, 1]
+    (lost,) = unreadable(found)
+    assert lost.source == "r.json" and "where every worker can see it" in lost.reason
+
+
+def test_a_trace_that_workers_die_of_is_given_up_and_the_rest_go_on(cluster: Scheduler, tmp_path: Path) -> None:
+    locations = expand_urls([deadly(tmp_path, 250), DDP])
+    found = list(reduce_all(locations, scheduler=cluster.address))
+    assert numbers(found) == [0, 1]
+    (given_up,) = unreadable(found)
+    assert given_up.source == locations[0].source
+    assert "died" in given_up.reason and "workers with more memory" in given_up.reason
+
+
+def test_a_worker_without_this_package_is_named(cluster: Scheduler) -> None:
+    from distributed import Client
+
+    with Client(cluster.address, set_as_default=False) as client, cluster.worker("--no-nanny", overlapscope=False):
+        client.wait_for_workers(2, timeout=PATIENCE_S)
+        with pytest.raises(ClusterFailed, match="has no overlapscope; install overlapscope"):
+            list(reduce_all(expand_urls(DDP), scheduler=cluster.address))
+
+
+def test_a_lost_scheduler_is_an_error_and_not_a_report(job: Path, tmp_path: Path) -> None:
+    with scheduler(tmp_path) as started, started.worker("--no-nanny"):
+        outcomes = reduce_all(expand_urls(job), scheduler=started.address)
+        next(outcomes)
+        started.process.kill()
+        with pytest.raises(ClusterFailed, match=f"{started.address}: the connection to the scheduler was lost"):
+            list(outcomes)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "nonsense://127.0.0.1:8786"])
+def test_where_no_scheduler_is_the_address_is_named(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ranks", str(DDP), "--scheduler", address]) == 2
+    output, said = capsys.readouterr()
+    assert output == "" and said.startswith(f"overlapscope: error: {address}: no Dask scheduler answers there")
+    assert said.count("\n") == 1
+
+
+# The command
+
+
+def test_the_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("text", "markdown", "html"):
+        file = tmp_path / name
+        assert main(["ranks", str(DDP / "rank0.json.gz"), "--format", name, "--expect", "2", "-o", str(file)]) == 0
+        assert "1 rank" in file.read_text()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_terminal_shows_how_many_traces_are_done() -> None:
+    terminal, theirs = os.openpty()
+    command = [sys.executable, "-m", "overlapscope", "ranks", str(DDP / "rank0.json.gz"), "--format", "json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm"}
+    ) as process:
+        os.close(theirs)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    shown = os.read(terminal, 1 << 16)
+    os.close(terminal)
+    assert process.returncode == 0 and b"1/1" in shown
+    assert [row.rank for row in from_json(output).ranks] == [0]
+
+
+def test_ranks_that_were_expected_are_missing(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["ranks", str(DDP / "rank1.json.gz"), "--expect", "4", "--format", "json"]) == 0
+    report = from_json(capfdbinary.readouterr().out)
+    assert (report.expected, report.missing) == (4, (0, 2, 3))
+
+
+def test_a_report_that_lies_beside_the_traces_is_none_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json.gz").symlink_to((DDP / f"rank{rank}.json.gz").absolute())
+    assert main(["ranks", str(tmp_path / "rank0.json.gz"), "--format", "json", "-o", str(tmp_path / "ranks.json")]) == 0
+    assert [Path(one.source).name for one in expand_urls(tmp_path)] == ["rank0.json.gz", "rank1.json.gz"]
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json.gz").unlink()
+    assert main(["ranks", str(tmp_path)]) == 2
+    assert "no trace in this directory, but for a report of ranks" in capsys.readouterr().err
+
+
+def test_a_report_of_ranks_is_not_taken_for_one_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = str(tmp_path / "ranks.json")
+    assert main(["ranks", str(DDP / "rank0.json.gz"), "--format", "json", "-o", report]) == 0
+    for command in (["diff", report, report], ["check", report, "--forbid", "pageable-copy"]):
+        assert main(command) == 2
+        assert f"{report}: is a report of ranks" in capsys.readouterr().err
+
+
+def test_nothing_readable_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank0.json").write_text("{}")
+    assert main(["ranks", str(tmp_path)]) == 2
+    output, said = capsys.readouterr()
+    assert output == "" and said.startswith("overlapscope: error: nothing could be read of 1 trace; ")
+
+
+@pytest.mark.parametrize(
+    "options", [["--workers", "0"], ["--expect", "-1"], ["--workers", "2", "--scheduler", "tcp://127.0.0.1:1"]]
+)
+def test_options_that_make_no_sense_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ranks", str(DDP), *options]) == 2
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", [str(DDP), "memory://job"])
+def test_without_dask_or_fsspec_the_extra_is_named(source: str) -> None:
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(['distributed', 'fsspec', 'fsspec.core']); "
+        "from overlapscope.commands import main; sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "ranks", source], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "pip install 'overlapscope[cluster]'" in done.stderr

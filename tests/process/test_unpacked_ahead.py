@@ -1,0 +1,146 @@
+"""A packed file that another process unpacks is the same Trace, whatever becomes of that process."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading import _ahead, kineto
+from overlapscope.reading._crew import Crew
+from overlapscope.trace.model import Trace
+from tests.process.test_parallel_reader import ALONE, RECORDINGS, assert_identical, dialect, events_of_all_kinds
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")
+
+AHEAD = Crew(2, least_packed_bytes=0)
+
+
+def zstd(data: bytes) -> bytes:
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        from backports import zstd  # type: ignore[no-redef,unused-ignore]
+    packed: bytes = zstd.compress(data)
+    return packed
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "zst": zstd}
+
+
+def packed(tmp_path: Path, how: str, count: int = 6000) -> Path:
+    path = tmp_path / f"trace.json.{how}"
+    path.write_bytes(PACK[how](dialect(events_of_all_kinds(count), "indented")))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_behind() -> Iterator[None]:
+    before = children()
+    yield
+    assert children() <= before
+
+
+def children() -> set[str]:
+    """Processes that this one has started and not buried."""
+    return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
+
+
+def outcome(path: Path, crew: Crew) -> Trace | str:
+    """The trace, or why there is none."""
+    try:
+        return kineto.read(path, crew=crew)
+    except UnreadableTrace as refused:
+        return str(refused)
+
+
+@pytest.mark.parametrize("path", RECORDINGS[::12], ids=lambda path: path.name.split(".")[0])
+def test_recordings_are_the_same(path: Path) -> None:
+    assert_identical(kineto.read(path, crew=AHEAD), kineto.read(path, crew=ALONE))
+
+
+@pytest.mark.parametrize("how", PACK)
+@pytest.mark.parametrize("harm", ["none", "cut", "garbled", "cut at once"])
+def test_damaged_files_are_the_same(tmp_path: Path, how: str, harm: str) -> None:
+    path = packed(tmp_path, how)
+    data = path.read_bytes()
+    middle = len(data) // 2
+    path.write_bytes(
+        {
+            "none": data,
+            "cut": data[:-1000],
+            "garbled": data[:middle] + b"\xff" * 400 + data[middle + 400 :],
+            "cut at once": data[:40],
+        }[harm]
+    )
+    alone, ahead = outcome(path, ALONE), outcome(path, AHEAD)
+    if isinstance(alone, Trace) and isinstance(ahead, Trace):
+        assert_identical(ahead, alone)
+        assert alone.damage.truncated == (harm != "none")
+    else:
+        assert ahead == alone
+
+
+def test_the_limit_holds(tmp_path: Path) -> None:
+    path = packed(tmp_path, "gz")
+    trace, size = kineto.read_sized(path, crew=AHEAD)
+    assert size == len(gzip.decompress(path.read_bytes()))
+    assert_identical(kineto.read(path, limit_bytes=size, crew=AHEAD), trace)
+    with pytest.raises(UnreadableTrace, match="--max-size"):
+        kineto.read(path, limit_bytes=size - 1, crew=AHEAD)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_process_that_is_killed_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    path = packed(tmp_path, "gz")
+    start, exactly = _ahead._start, _ahead._exactly
+    pids: list[int] = []
+    reads = iter(range(1000))
+
+    def starting(file: object) -> object:
+        helper = start(file)  # type: ignore[arg-type]
+        assert helper is not None
+        pids.append(helper[0])
+        return helper
+
+    def killing(pipe: object, count: int) -> bytes | None:
+        # A block is read in two parts.
+        if next(reads) == 2 * after + 1:
+            os.kill(pids[0], signal.SIGKILL)
+        return exactly(pipe, count)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_ahead, "_start", starting)
+    monkeypatch.setattr(_ahead, "_exactly", killing)
+    trace = kineto.read(path, crew=AHEAD)
+    monkeypatch.undo()
+    assert len(pids) == 1
+    assert_identical(trace, kineto.read(path, crew=ALONE))
+
+
+def test_a_reader_that_stops_early_leaves_no_process_behind(tmp_path: Path) -> None:
+    path = tmp_path / "no.json.gz"
+    path.write_bytes(gzip.compress(b"no trace at all, " * 500_000))
+    with pytest.raises(UnreadableTrace, match="not JSON"):
+        kineto.read(path, crew=AHEAD)
+
+
+def test_only_large_packed_files_are_unpacked_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = packed(tmp_path, "gz", count=500)
+    monkeypatch.setattr(_ahead, "_start", lambda file: pytest.fail("another process was started"))
+    kineto.read(path)
+    kineto.read(path, crew=Crew(1, least_packed_bytes=0))
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        kineto.read(path, crew=Crew(least_packed_bytes=0))
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,201 @@
+"""Traces built by hand, for tests that state their own truth."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from overlapscope.base.marks import METADATA, PLAIN_STEPS
+from overlapscope.trace.model import (
+    Collectives,
+    DeviceAnnotations,
+    GpuOps,
+    HostEvents,
+    Kind,
+    Memory,
+    RuntimeCalls,
+    Sync,
+    Syncs,
+    Trace,
+)
+
+TRACES = Path(__file__).parents[2] / "traces"
+MS = 1_000_000
+US = 1_000
+
+
+def recordings() -> list[Path]:
+    """The bundled recordings, without the pairs that predictions alone are held against."""
+    return sorted(path for path in TRACES.rglob("*.json.gz") if not {"further", "second"} & {*path.parts})
+
+
+def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:
+    """A copy of a recording around which steps of about that length were timed."""
+    document = json.loads(gzip.decompress(recording.read_bytes()))
+    timed = {"host_ns": [step_ns + number * US for number in range(-5, 6)], "device_ns": []}
+    own = document.setdefault(METADATA, {})
+    own[PLAIN_STEPS] = {"before": timed, "after": timed}
+    target.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+    return target
+
+
+class Op(NamedTuple):
+    """A GPU op; `launch` is the host interval of its launch call on `thread`, None where not recorded."""
+
+    kind: Kind
+    start: int
+    end: int
+    stream: int = 7
+    launch: tuple[int, int] | None = None
+    call: str = "cudaLaunchKernel"
+    thread: int = 1
+    source: Memory = Memory.PINNED
+    target: Memory = Memory.DEVICE
+    size: int = -1
+    device: int = 0
+    name: str = "op"
+    correlation: int | None = None
+
+
+class Host(NamedTuple):
+    """A host event; as a runtime call it launches nothing."""
+
+    name: str
+    start: int
+    end: int
+    thread: int = 1
+
+
+class Wait(NamedTuple):
+    """`cudaStreamWaitEvent` at a host time, with its sync record unless `recorded` is false."""
+
+    at: int
+    stream: int
+    thread: int = 1
+    source_stream: int = -1
+    record_correlation: int = -1
+    recorded: bool = True
+
+
+def make_trace(
+    ops: Iterable[Op] = (),
+    *,
+    calls: Iterable[Host] = (),
+    waits: Iterable[Wait] = (),
+    cpu_ops: Iterable[Host] = (),
+    annotations: Iterable[Host] = (),
+    python_frames: Iterable[Host] = (),
+    overheads: Iterable[Host] = (),
+    **rest: Any,
+) -> Trace:
+    """A trace of the given events; correlations are given in launch order."""
+    ops = list(ops)
+    names: dict[str, int] = {}
+
+    def name_id(name: str) -> int:
+        return names.setdefault(name, len(names))
+
+    rows: list[tuple[int, int, int, int, tuple[str, int]]] = []
+    for number, op in enumerate(ops):
+        if op.launch is not None:
+            rows.append((*op.launch, name_id(op.call), op.thread, ("op", number)))
+    for number, call in enumerate(calls):
+        rows.append((call.start, call.end, name_id(call.name), call.thread, ("call", number)))
+    waits = list(waits)
+    for number, wait in enumerate(waits):
+        rows.append((wait.at, wait.at + 1, name_id("cudaStreamWaitEvent"), wait.thread, ("wait", number)))
+    rows.sort(key=lambda row: (row[0], -row[1]))
+    place = {row[4]: index for index, row in enumerate(rows)}
+
+    def column(values: Iterable[int], dtype: Any = np.int64) -> Any:
+        return np.array(list(values), dtype=dtype)
+
+    def correlation(number: int, op: Op) -> int:
+        if op.correlation is not None:
+            return op.correlation
+        return 1000 + place["op", number] if ("op", number) in place else -1
+
+    in_order = sorted(range(len(ops)), key=lambda i: (ops[i].start, -ops[i].end))
+    mine = [ops[i] for i in in_order]
+    ids = [name_id(op.name) for op in mine]
+    sync_ids = [name_id("Stream Wait Event")] * len(waits)
+
+    groups = {
+        key: sorted(events, key=lambda e: (e.start, -e.end))
+        for key, events in (
+            ("cpu_ops", cpu_ops),
+            ("annotations", annotations),
+            ("python_frames", python_frames),
+            ("overheads", overheads),
+        )
+    }
+    group_ids = {key: [name_id(e.name) for e in events] for key, events in groups.items()}
+    table = tuple(names)
+    tables = {
+        key: HostEvents(
+            table,
+            column(e.start for e in events),
+            column(e.end for e in events),
+            column(group_ids[key], np.int32),
+            column(e.thread for e in events),
+            place=column(range(len(events)), np.int32),
+        )
+        for key, events in groups.items()
+    }
+    return Trace(
+        source=rest.pop("source", "made-up.json"),
+        names=table,
+        gpu_ops=GpuOps(
+            table,
+            column(op.start for op in mine),
+            column(op.end for op in mine),
+            column(ids, np.int32),
+            column((op.kind for op in mine), np.int8),
+            column((op.device for op in mine), np.int32),
+            column((op.stream for op in mine), np.int32),
+            column(correlation(i, ops[i]) for i in in_order),
+            column(place.get(("op", i), -1) for i in in_order),
+            column(op.size for op in mine),
+            column((op.source for op in mine), np.int8),
+            column((op.target for op in mine), np.int8),
+            np.full(len(mine), -1.0),
+            place=column(range(len(mine)), np.int32),
+        ),
+        runtime_calls=RuntimeCalls(
+            table,
+            column(row[0] for row in rows),
+            column(row[1] for row in rows),
+            column((row[2] for row in rows), np.int32),
+            column(row[3] for row in rows),
+            column(1000 + index for index in range(len(rows))),
+            place=column(range(len(rows)), np.int32),
+        ),
+        syncs=Syncs(
+            table,
+            column(w.at for w in waits if w.recorded),
+            column(w.at + 1 for w in waits if w.recorded),
+            column(sync_ids[: sum(w.recorded for w in waits)], np.int32),
+            column((Sync.STREAM_WAIT_EVENT for w in waits if w.recorded), np.int8),
+            column((0 for w in waits if w.recorded), np.int32),
+            column((w.stream for w in waits if w.recorded), np.int32),
+            column(1000 + place["wait", i] for i, w in enumerate(waits) if w.recorded),
+            column(1 for w in waits if w.recorded),
+            column((w.source_stream for w in waits if w.recorded), np.int64),
+            column((0 if w.source_stream >= 0 else -1 for w in waits if w.recorded), np.int64),
+            column(w.record_correlation for w in waits if w.recorded),
+            place=column(range(sum(w.recorded for w in waits)), np.int32),
+        ),
+        device_annotations=DeviceAnnotations.empty(names=table),
+        collectives=Collectives.empty(names=table),
+        device_names=rest.pop("device_names", {}),
+        cpu_ops=tables["cpu_ops"],
+        annotations=tables["annotations"],
+        python_frames=tables["python_frames"],
+        overheads=tables["overheads"],
+        **rest,
+    )

@@ -1,0 +1,40 @@
+"""Recordings for the tests that hold HTA's results on our object to HTA's on its own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+
+def document(name: str) -> dict[str, Any]:
+    """A bundled recording."""
+    told: dict[str, Any] = json.loads(gzip.decompress((TRACES / f"{name}.json.gz").read_bytes()))
+    return told
+
+
+def rewritten(
+    name: str,
+    folder: Path,
+    *,
+    whole_us: bool = True,
+    change: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda event: event,
+) -> Path:
+    """A copy, on whole microseconds unless told otherwise. `change` may alter each event or, with None, drop it."""
+    told = document(name)
+    kept = []
+    for event in told["traceEvents"]:
+        if whole_us and "ts" in event:
+            event["ts"] = math.floor(event["ts"])
+        if whole_us and "dur" in event:
+            event["dur"] = math.ceil(event["dur"])
+        if (changed := change(event)) is not None:
+            kept.append(changed)
+    path = folder / f"{name.replace('/', '_')}.json"
+    path.write_text(json.dumps(told | {"traceEvents": kept}))
+    return path

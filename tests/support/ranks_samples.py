@@ -1,0 +1,67 @@
+"""A real job of two ranks multiplied to any number: events stay real, arrivals in collectives are made to differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.reduced import CommKernels, ReducedRank, reduce
+from overlapscope.ranks.result import RanksReport, Unreadable
+from overlapscope.reading import load
+
+DDP = Path(__file__).parents[2] / "traces" / "ddp"
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m|`@everyone`"
+US = 1_000
+
+
+@cache
+def recorded() -> tuple[ReducedRank, ReducedRank]:
+    """The two ranks as they were recorded."""
+    first, second = (reduce(load(DDP / f"rank{rank}.json.gz"))[0] for rank in range(2))
+    return first, second
+
+
+def multiplied(rank: int, size: int, *, late_us: float = 0.0) -> ReducedRank:
+    """One rank of a job of `size`, which comes so much later to each collective than it did."""
+    made = recorded()[rank % 2]
+    random = np.random.default_rng(rank)
+    steps = replace(made.steps, span_ns=made.steps.span_ns + random.integers(0, 400 * US, len(made.steps.span_ns)))
+    return replace(
+        made,
+        source=f"job/rank{rank}.json.gz",
+        rank=rank,
+        world_size=size,
+        device=rank % 8,
+        comm=_later(made.comm, size, late_us + float(random.uniform(0, 100))),
+        steps=steps,
+    )
+
+
+def _later(comm: CommKernels, size: int, late_us: float) -> CommKernels:
+    """No kernel begins behind its own end."""
+    kinds = tuple(replace(kind, ranks="", group_size=size) for kind in comm.kinds)
+    return replace(comm, kinds=kinds, start_ns=np.minimum(comm.start_ns + round(late_us * US), comm.end_ns - US))
+
+
+@cache
+def job(
+    size: int,
+    late: int | None = 5,
+    *,
+    late_us: float = 900.0,
+    missing: tuple[int, ...] = (),
+    broken: tuple[int, ...] = (),
+) -> RanksReport:
+    """The report of such a job; one rank is late, some are missing, and the traces of some cannot be read."""
+    joined = Joined()
+    for rank in range(size):
+        if rank in broken:
+            source = f"job/rank{rank}.json.gz"
+            joined.add(Unreadable(source=source, reason=f"{source}: is damaged; copy it again.", rank=rank))
+        elif rank not in missing:
+            joined.add(multiplied(rank, size, late_us=late_us if rank == late else 0.0))
+    return joined.report()

@@ -1,0 +1,191 @@
+"""The recorders for training frameworks, in a training of a few steps by the real framework."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import overlapscope as ov
+from overlapscope.recorder.current import current
+
+torch = pytest.importorskip("torch", reason="trains with torch")
+
+ROOT = Path(__file__).parents[2]
+STEPS = 6
+
+
+def step_names(path: Path) -> list[str]:
+    """The steps on the host, in order."""
+    annotations = ov.load(path).annotations
+    names = [annotations.name(row) for row in range(len(annotations))]
+    return [name for name in names if name.startswith("ProfilerStep#")]
+
+
+@pytest.fixture
+def data() -> Any:
+    inputs = torch.randn(STEPS * 4, 8)
+    return torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize(("module", "package"), [("lightning", "lightning"), ("transformers", "transformers")])
+def test_without_the_framework_one_sentence_says_what_to_install(module: str, package: str) -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import overlapscope.recorder.callbacks.{module}"
+    # -S: without what is installed.
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingPackage: " in done.stderr and done.stderr.endswith(f"pip install {package}.\n")
+
+
+class TestLightning:
+    @pytest.fixture
+    def lightning(self) -> Any:
+        return pytest.importorskip("lightning.pytorch", reason="needs PyTorch Lightning")
+
+    @pytest.fixture
+    def model(self, lightning: Any) -> Any:
+        class Model(lightning.LightningModule):  # type: ignore[misc, name-defined, unused-ignore]
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = torch.nn.Linear(8, 1)
+                self.fails_at = -1
+
+            def training_step(self, batch: Any, index: int) -> Any:
+                if index == self.fails_at:
+                    raise ZeroDivisionError("the program's own")
+                inputs, targets = batch
+                return torch.nn.functional.mse_loss(self.layer(inputs), targets)
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), lr=0.01)
+
+        return Model()
+
+    def fit(
+        self, lightning: Any, model: Any, data: Any, recorder: Any, directory: Path, profiler: str | None = None
+    ) -> None:
+        trainer = lightning.Trainer(
+            max_epochs=1,
+            callbacks=[recorder],
+            default_root_dir=directory,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            profiler=profiler,
+        )
+        trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=4))
+
+    def test_each_batch_is_a_step(self, lightning: Any, model: Any, data: Any, tmp_path: Path) -> None:
+        from overlapscope.recorder.callbacks.lightning import Recorder
+
+        recorder = Recorder(tmp_path / "x.trace.json.gz", wait=2, warmup=1, active=2, plain_steps=0)
+        self.fit(lightning, model, data, recorder, tmp_path)
+        assert step_names(recorder.recording.path) == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
+        self.fit(lightning, model, data, recorder, tmp_path)
+        assert current() is None
+
+    @pytest.mark.parametrize("plain_steps", [0, 10])
+    def test_lightning_s_own_profiler_takes_its_place(
+        self, plain_steps: int, lightning: Any, model: Any, data: Any, tmp_path: Path
+    ) -> None:
+        """Two at once would crash the process."""
+        from overlapscope.recorder.callbacks.lightning import Recorder
+
+        recorder = Recorder(tmp_path / "x.trace.json.gz", plain_steps=plain_steps)
+        self.fit(lightning, model, data, recorder, tmp_path, profiler="pytorch")
+        assert recorder.recording.notes == ("The program's own torch.profiler was used, with its schedule.",)
+        assert step_names(recorder.recording.path) == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
+
+    def test_a_training_that_fails_leaves_its_trace(
+        self, lightning: Any, model: Any, data: Any, tmp_path: Path
+    ) -> None:
+        from overlapscope.recorder.callbacks.lightning import Recorder
+
+        model.fails_at = 3
+        recorder = Recorder(tmp_path / "x.trace.json.gz")
+        with pytest.raises(ZeroDivisionError):
+            self.fit(lightning, model, data, recorder, tmp_path)
+        assert step_names(recorder.recording.path) == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
+        assert current() is None
+
+    @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+    def test_processes_that_the_trainer_starts_are_ranks(self, strategy: str, lightning: Any, tmp_path: Path) -> None:
+        program = tmp_path / "program.py"
+        program.write_text(
+            "import torch, lightning.pytorch as lightning\n"
+            "from lightning.pytorch.demos.boring_classes import BoringModel\n"
+            "from overlapscope.recorder.callbacks.lightning import Recorder\n"
+            "if __name__ == '__main__':\n"
+            "    quiet = dict.fromkeys(['logger', 'enable_checkpointing', 'enable_progress_bar'], False)\n"
+            f"    trainer = lightning.Trainer(max_steps=3, accelerator='cpu', devices=2, strategy={strategy!r},\n"
+            "        callbacks=[Recorder('x.trace.json.gz', plain_steps=0)], limit_val_batches=0, **quiet)\n"
+            "    trainer.fit(BoringModel())\n"
+        )
+        done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert not (tmp_path / "x.trace.json.gz").exists()
+        written = sorted((tmp_path / "x.traces").iterdir())
+        assert [one.name for one in written] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
+        assert [len(step_names(one)) for one in written] == [3, 3]
+
+
+class TestTransformers:
+    @pytest.fixture
+    def train(self, data: Any, tmp_path: Path) -> Any:
+        transformers = pytest.importorskip("transformers", reason="needs Hugging Face Transformers")
+        pytest.importorskip("accelerate", reason="its Trainer needs accelerate")
+
+        class Model(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+            def __init__(self, fails_at: int) -> None:
+                super().__init__()
+                self.layer = torch.nn.Linear(8, 1)
+                self.calls, self.fails_at = 0, fails_at
+
+            def forward(self, inputs: Any, labels: Any) -> dict[str, Any]:
+                self.calls += 1
+                if self.calls > self.fails_at:
+                    raise ZeroDivisionError("the program's own")
+                return {"loss": torch.nn.functional.mse_loss(self.layer(inputs), labels)}
+
+        def train(recorder: Any, fails_at: int = STEPS) -> None:
+            arguments = transformers.TrainingArguments(
+                output_dir=str(tmp_path),
+                per_device_train_batch_size=4,
+                num_train_epochs=1,
+                report_to=[],
+                save_strategy="no",
+                disable_tqdm=True,
+            )
+            trainer = transformers.Trainer(
+                model=Model(fails_at),
+                args=arguments,
+                train_dataset=[{"inputs": inputs, "labels": labels} for inputs, labels in data],
+                callbacks=[recorder],
+            )
+            trainer.train()
+
+        return train
+
+    def test_each_optimizer_step_is_a_step(self, train: Any, tmp_path: Path) -> None:
+        from overlapscope.recorder.callbacks.transformers import Recorder
+
+        recorder = Recorder(tmp_path / "x.trace.json.gz", warmup=1, active=2, plain_steps=0)
+        train(recorder)
+        assert step_names(recorder.recording.path) == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
+        assert current() is None
+
+    def test_a_failed_training_is_written_when_the_next_begins(self, train: Any, tmp_path: Path) -> None:
+        from overlapscope.recorder.callbacks.transformers import Recorder
+
+        recorder = Recorder(tmp_path / "x.trace.json.gz", warmup=0, plain_steps=1)
+        with pytest.raises(ZeroDivisionError):
+            train(recorder, fails_at=2)
+        failed = recorder.recording
+        assert not failed.path.exists()
+        train(recorder)
+        assert failed.finished
+        # The first five are rehearsed; for more there are too few.
+        assert len(step_names(recorder.recording.path)) == STEPS - 1

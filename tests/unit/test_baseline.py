@@ -1,0 +1,423 @@
+"""Baselines, and budgets against them: what is written, what is compared, and what counts as a change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlapscope.budgets import baseline as baselines
+from overlapscope.budgets import config
+from overlapscope.budgets.baseline import Baseline, BaselineDevice, BaselineSeries, of
+from overlapscope.budgets.baseline_file import from_json, schema, to_json
+from overlapscope.budgets.check import check
+from overlapscope.budgets.judge import judge
+from overlapscope.budgets.metrics import METRICS
+from overlapscope.budgets.places import find_places
+from overlapscope.budgets.samples import of_steps, series
+from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
+from overlapscope.budgets.verdicts import CheckResult, Verdict
+from overlapscope.commands import main
+from overlapscope.compare.steps import compared
+from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.inputs import read_report
+from overlapscope.views.check import openmetrics
+from tests.support.stepped_traces import write_steps
+
+OFFLOAD = "traces/laboratory/offload_pipeline/two_streams.trace.json.gz"
+DDP = "traces/laboratory/ddp_training/ddp.traces"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Baseline:
+    """Of eight steps of 900 us: 600 us of compute, 200 us of exposed copies, 100 us idle."""
+    return of(read_report([write_steps(tmp_path / "before.json")]))
+
+
+def against(made: Baseline, source: str, *budgets: str, **known: Any) -> CheckResult:
+    told = Settings(budgets=tuple(map(config.expression, budgets)))
+    return check(read_report([source]), replace(told, **known), baseline=made)
+
+
+def only(result: CheckResult) -> Verdict:
+    [verdict] = result.verdicts
+    return verdict
+
+
+# -- the file
+
+
+@pytest.mark.parametrize("source", [OFFLOAD, DDP, "traces/gpt2_train.json.gz"])
+def test_a_baseline_can_be_read_back(source: str) -> None:
+    one = of(read_report([source]), ranges=["*"])
+    assert from_json(to_json(one), "x") == one
+
+
+def test_the_file_is_sorted_with_a_line_for_each_series(made: Baseline) -> None:
+    data = to_json(made)
+    assert data == to_json(from_json(data, "x"))
+    content = json.loads(data)
+    assert json.dumps(content) == json.dumps(content, sort_keys=True)
+    lines = data.decode().splitlines()
+    of_series = [json.loads(line.rstrip(",")) for line in lines if '"values"' in line]
+    assert of_series == content["series"]
+    assert [one["metric"] for one in of_series] == sorted(one["metric"] for one in of_series)
+    assert max(map(len, lines)) < 400
+    assert data.endswith(b"}\n")
+
+
+def test_it_matches_its_published_schema(made: Baseline, capsys: pytest.CaptureFixture[str]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    assert main(["schema", "baseline"]) == 0
+    published = json.loads(capsys.readouterr().out)
+    assert published == json.loads(json.dumps(schema()))
+    jsonschema.validate(json.loads(to_json(made)), published)
+
+
+def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
+    report = read_report([DDP])
+    made = of(report)
+    for trace in report.traces:
+        for device in trace.devices:
+            mine = made.device_for(trace.rank, device.device, only=False)
+            assert mine is not None
+            for skip in (0, 1, 2):
+                samples = of_steps(device, skip=skip)
+                measured = made.measured(mine, "steps", skip=skip)
+                assert measured is not None
+                for metric in (one for one in METRICS.values() if not one.of_host):
+                    expected = series(samples, metric, None)
+                    kept = measured(metric, None)
+                    assert kept.names == expected.names
+                    assert kept.spans_ns == expected.spans_ns
+                    if any(expected.numbers):
+                        assert kept.values == pytest.approx(expected.values, abs=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 10**9), max_size=12), st.integers(0, 3), st.integers(0, 14))
+def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, skip: int) -> None:
+    """Warm-up and skipped steps are left out alike, whether they come from a trace or from a file."""
+    [device] = read_report([OFFLOAD]).devices
+    import msgspec
+
+    steps = [msgspec.structs.replace(device.steps[0], span_ns=span, partial=False) for span in spans]
+    cut_off = [msgspec.structs.replace(device.steps[0], partial=True)] * cut
+    whole = msgspec.structs.replace(device, steps=(*cut_off, *steps))
+    mine = BaselineDevice(device=0, first=cut, steps=tuple(str(span) for span in spans))
+    line = BaselineSeries(device=0, metric="step_time", scope="steps", typical="", values=tuple(map(float, spans)))
+    made = Baseline(environment=read_report([OFFLOAD]).traces[0].environment, devices=(mine,), series=(line,))
+    measured = made.measured(mine, "steps", skip=skip)
+    assert measured is not None
+    kept = measured(METRICS["step_time"], None)
+    assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in compared(whole, skip=skip)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("900.05 us", "800 us"), "was changed after it was written, as its digest says; write it anew with"),
+        (("[900000, ", "[900001, "), "was changed after it was written"),
+        (('"GPU A"', '"GPU B"'), "was changed after it was written"),
+        (('"digest": "', '"digest": "0'), "was changed after it was written"),
+        (('"digest"', '"digset"'), "is no baseline (Object "),
+        (('"schema_version": 1', '"schema_version": 9'), "is a baseline of version 9, this is version 1"),
+        (('"tool"', '"tol"'), "is no baseline (Object contains unknown field `tol`)"),
+        (("{", "["), "is no baseline"),
+    ],
+)
+def test_a_file_that_was_changed_is_refused(change: tuple[str, str], message: str, made: Baseline) -> None:
+    data = to_json(made).decode()
+    assert change[0] in data
+    with pytest.raises(UnreadableTrace) as raised:
+        from_json(data.replace(*change).encode(), "file.json")
+    assert str(raised.value).startswith("file.json: ")
+    assert message in str(raised.value)
+
+
+def test_lines_that_do_not_belong_together_are_refused(made: Baseline) -> None:
+    import msgspec
+
+    line = made.series[0]
+    for changed, message in (
+        (msgspec.structs.replace(line, metric="steptime"), "there is no such metric; write it anew"),
+        (msgspec.structs.replace(line, device=1), "there is no such device; write it anew"),
+        (msgspec.structs.replace(line, values=line.values[1:]), "has 7 values for 8 steps; write it anew"),
+    ):
+        with pytest.raises(UnreadableTrace, match=message):
+            from_json(to_json(msgspec.structs.replace(made, series=(changed,))), "file.json")
+
+
+def test_how_a_file_is_laid_out_changes_nothing(made: Baseline) -> None:
+    data = to_json(made)
+    assert from_json(data.replace(b"\n", b"\r\n"), "x") == from_json(json.dumps(json.loads(data)).encode(), "x") == made
+
+
+def test_what_cannot_serve_as_a_baseline_is_refused(tmp_path: Path) -> None:
+    cut = Path(write_steps(tmp_path / "cut.json"))
+    cut.write_bytes(cut.read_bytes()[:-400])
+    with pytest.raises(UsageError, match="can be no baseline, as the file is cut"):
+        of(read_report([cut]))
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    with pytest.raises(UsageError, match="is unusable, so it can be no baseline"):
+        of(read_report([empty]))
+    twice = [write_steps(tmp_path / name) for name in ("a.json", "b.json")]
+    with pytest.raises(UsageError, match="is the second trace without a rank; a baseline is of one job"):
+        of(read_report(twice))
+
+
+# -- the command
+
+
+def test_write_show_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, file = write_steps(tmp_path / "t.json", ranges=True), tmp_path / "baseline.json"
+    settings_file = tmp_path / "c.toml"
+    settings_file.write_text("[budgets.idle_time]\nmax_increase = '10 %'\nrange = 'forward'\n")
+    args = ["--config", str(settings_file)]
+    assert main(["baseline", "write", trace, "-o", str(file), *args]) == 0
+    assert capsys.readouterr().err == f"Wrote {file}\n"
+    assert main(["baseline", "write", trace, "-o", str(file)]) == 2
+    assert "will not overwrite it without --force" in capsys.readouterr().err
+    assert main(["baseline", "show", str(file)]) == 0
+    out = capsys.readouterr().out
+    for part in ("GPU A", "12.8", "step_time", "900.05 us", "forward", "exposed_copy_time, same-stream"):
+        assert part in out
+    assert main(["check", trace, "--baseline", str(file), *args]) == 0
+    assert "idle_time increase <= 10 % in forward" in capsys.readouterr().out
+    assert main(["check", trace, "--baseline", trace, *args]) == 0
+    report = tmp_path / "report.json"
+    assert main(["analyze", trace, "--format", "json", "-o", str(report)]) == 0
+    assert main(["check", trace, "--baseline", str(report), *args]) == 0
+
+
+def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = write_steps(tmp_path / "t.json", 4)
+    assert main(["baseline", "write", trace, "-o", str(tmp_path / "b.json")]) == 0
+    assert "warning: device 0 has 4 steps to compare: relative budgets need 5." in capsys.readouterr().err
+
+
+def test_show_of_what_is_no_baseline_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = write_steps(tmp_path / "t.json")
+    assert main(["baseline", "show", trace]) == 2
+    assert "is no baseline" in capsys.readouterr().err
+    assert main(["baseline", "show", str(tmp_path / "none")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+# -- relative budgets
+
+
+@pytest.mark.parametrize("aggregate", ["median", "mean", "worst", "p90"])
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.id)
+def test_a_trace_never_fails_against_itself(metric: Any, aggregate: str, tmp_path: Path) -> None:
+    source = write_steps(tmp_path / "t.json", 12, slow={3: 90.0, 7: 300.0})
+    word = "decrease" if metric.more_is_better else "increase"
+    verdict = only(against(of(read_report([source])), source, f"{aggregate} {metric.id} {word} <= 0 %"))
+    assert verdict.status in ("pass", "unknown")
+    if verdict.status == "pass":
+        assert (verdict.change_low, verdict.change_high) == pytest.approx((0, 0), abs=1e-3)
+        assert verdict.value == pytest.approx(verdict.baseline, abs=1e-3)
+
+
+def test_a_change_beyond_limit_noise_and_chance_fails_and_says_where(made: Baseline, tmp_path: Path) -> None:
+    verdict = only(against(made, write_steps(tmp_path / "t.json", copy_us=260), "exposed_copy_time increase <= 10 %"))
+    assert (verdict.status, verdict.value, verdict.baseline) == ("fail", 260_000, 200_000)
+    assert verdict.limit == 229_601.75
+    assert verdict.message.startswith(
+        "exposed_copy_time is 260 us, 30 % more than the baseline's 200 us (at most 229.6 us is allowed, as up to "
+        "29.6 us is noise)"
+    )
+    [reason] = verdict.reasons
+    assert reason.title == "exposed copy, same-stream: 260 us a step on average, 60 us more than in the baseline"
+    assert (reason.time_ns, reason.rule) == (60_000, "copy-on-compute-stream")
+
+
+def test_more_compute_is_named_as_the_reason(made: Baseline, tmp_path: Path) -> None:
+    verdict = only(against(made, write_steps(tmp_path / "t.json", compute_us=900), "step_time increase <= 5 %"))
+    assert verdict.status == "fail"
+    assert verdict.reasons[0].title == "compute: 900.175 us a step on average, 300 us more than in the baseline"
+
+
+def test_an_improvement_passes(made: Baseline, tmp_path: Path) -> None:
+    better = write_steps(tmp_path / "t.json", compute_us=300, copy_us=50, idle_us=20)
+    assert check(read_report([better]), baseline=made).exit_code == 0
+
+
+def test_a_change_within_the_limit_passes(made: Baseline, tmp_path: Path) -> None:
+    slower = write_steps(tmp_path / "t.json", compute_us=630)
+    assert only(against(made, slower, "step_time increase <= 5 %")).status == "pass"
+
+
+def test_a_change_below_the_noise_floor_passes(made: Baseline, tmp_path: Path) -> None:
+    slower = write_steps(tmp_path / "t.json", compute_us=630)
+    text = "[budgets.step_time]\nmax_increase = '1 %'\nnoise_floor = '{}'"
+    for floor, status in (("31 us", "pass"), ("29 us", "fail"), ("4 %", "pass"), ("3 %", "fail")):
+        told = config.from_mapping({"budgets": {"step_time": {"max_increase": "1 %", "noise_floor": floor}}}, text)
+        verdict = only(check(read_report([slower]), told, baseline=made))
+        assert verdict.status == status
+        assert verdict.value is not None and verdict.limit is not None
+        assert (verdict.value <= verdict.limit) == (status == "pass")
+        assert verdict.note == ("3.33 % more, within noise" if status == "pass" else None)
+
+
+def test_what_passes_within_noise_says_so_in_its_line(
+    made: Baseline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, after = tmp_path / "b.json", write_steps(tmp_path / "t.json", copy_us=220)
+    file.write_bytes(to_json(made))
+    assert main(["check", after, "--baseline", str(file), "--budget", "exposed_copy_time increase <= 5 %"]) == 0
+    line = "pass     exposed_copy_time increase <= 5 %  220 us (10 % more, within noise)"
+    assert line in capsys.readouterr().out
+
+
+def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
+    wild = {number: 700.0 * (number % 2) for number in range(6)}
+    before = of(read_report([write_steps(tmp_path / "a.json", 6, slow=wild)]))
+    after = write_steps(tmp_path / "b.json", 6, slow={**wild, 0: 700.0})
+    table = {"max_increase": "5 %", "aggregate": "mean", "noise_floor": "1 us"}
+    told = config.from_mapping({"budgets": {"step_time": table}}, "x")
+    verdict = only(check(read_report([after]), told, baseline=before))
+    assert verdict.status == "pass"
+    assert "the steps scatter so much that this may be chance" in verdict.message
+    assert verdict.note is not None and verdict.note.endswith(" more, may be chance")
+    # Who compares the two numbers sees no failure that is none.
+    exposition = openmetrics.render(check(read_report([after]), told, baseline=before))
+    assert "overlapscope_budget_value_seconds{" in exposition
+    assert "overlapscope_budget_limit_seconds{" not in exposition
+    assert verdict.change_low is not None and verdict.change_low < 0
+
+
+@pytest.mark.parametrize(("before", "after", "told"), [(4, 8, "the baseline has 4 steps"), (8, 3, "3 steps")])
+def test_too_few_steps_are_not_enough_data(before: int, after: int, told: str, tmp_path: Path) -> None:
+    made = of(read_report([write_steps(tmp_path / "a.json", before)]))
+    verdict = only(against(made, write_steps(tmp_path / "b.json", after), "step_time increase <= 5 %"))
+    assert (verdict.status, verdict.message) == (
+        "unknown",
+        f"step_time is unknown: not enough data: {told} to compare, 5 are needed.",
+    )
+
+
+def test_less_bandwidth_fails(made: Baseline, tmp_path: Path) -> None:
+    slow = write_steps(tmp_path / "t.json", nbytes=5_000_000)
+    verdict = only(against(made, slow, "copy_bandwidth decrease <= 10 %"))
+    assert (verdict.status, verdict.value, verdict.baseline, verdict.more_is_better) == ("fail", 25, 50, True)
+    assert verdict.reasons[0].title.startswith("h2d pinned to device, stream 7: 8 copies, 40 MB, 25.0 GB/s")
+
+
+def test_percentages_change_in_points(made: Baseline, tmp_path: Path) -> None:
+    hidden = of(read_report([write_steps(tmp_path / "a.json", hidden=True)]))
+    verdict = only(against(hidden, write_steps(tmp_path / "b.json"), "efficiency_pct decrease <= 5 %"))
+    assert (verdict.status, verdict.baseline, verdict.value) == ("fail", 100, 0)
+
+
+# -- defaults, and what is missing
+
+
+def test_without_budgets_the_default_metrics_are_compared(made: Baseline, tmp_path: Path) -> None:
+    result = check(read_report([write_steps(tmp_path / "t.json")]), baseline=made)
+    expected = {budget.title for budget in DEFAULT_RELATIVE}
+    # Communication is on neither side, so it is not judged.
+    assert {one.budget for one in result.verdicts} == expected - {"exposed_comm_time increase <= 10 %"}
+
+
+def test_copies_that_are_new_are_a_change(tmp_path: Path) -> None:
+    without = of(read_report([write_steps(tmp_path / "a.json", copy_us=0)]))
+    result = check(read_report([write_steps(tmp_path / "b.json")]), baseline=without)
+    statuses = {one.metric: one.status for one in result.verdicts}
+    assert statuses["exposed_copy_time"] == "fail"
+
+
+def test_copies_that_are_gone_are_unknown(made: Baseline, tmp_path: Path) -> None:
+    result = check(read_report([write_steps(tmp_path / "b.json", copy_us=0)]), baseline=made)
+    statuses = {one.metric: one.status for one in result.verdicts}
+    assert statuses["exposed_copy_time"] == "unknown"
+
+
+def test_a_rank_that_the_baseline_has_is_missed(tmp_path: Path) -> None:
+    traces = [write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=2) for rank in (0, 1)]
+    made = of(read_report(traces))
+    assert check(read_report(traces), baseline=made).exit_code == 0
+    result = check(read_report(traces[:1]), baseline=made)
+    assert result.exit_code == 3
+    assert any("rank 1" in one.message for one in result.verdicts)
+
+
+def test_a_rank_that_the_baseline_lacks_is_unknown(tmp_path: Path) -> None:
+    traces = [write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=2) for rank in (0, 1)]
+    result = check(read_report(traces), baseline=of(read_report(traces[:1])))
+    assert result.exit_code == 3
+    assert any("the baseline has no such device" in one.message for one in result.verdicts)
+
+
+# -- another environment
+
+
+def test_another_environment_skips_what_is_relative(made: Baseline, tmp_path: Path) -> None:
+    other = write_steps(tmp_path / "t.json", gpu="GPU B", compute_us=6000)
+    result = against(made, other, "step_time increase <= 5 %", "idle_pct <= 90 %")
+    assert [(one.metric, one.status) for one in result.verdicts] == [("step_time", "skipped"), ("idle_pct", "pass")]
+    assert result.exit_code == 0
+    [warning] = result.warnings
+    assert warning.startswith("The baseline was made elsewhere (gpu GPU A, here GPU B)")
+
+
+def test_where_nothing_is_left_to_judge_it_is_inconclusive(made: Baseline, tmp_path: Path) -> None:
+    other = write_steps(tmp_path / "t.json", cuda=13000)
+    result = check(read_report([other]), baseline=made)
+    assert (result.exit_code, result.summary) == (3, "Nothing could be compared with the baseline.")
+
+
+def test_strictly_another_environment_fails(made: Baseline, tmp_path: Path) -> None:
+    other = write_steps(tmp_path / "t.json", gpu="GPU B")
+    result = against(made, other, "idle_pct <= 90 %", strict_env=True)
+    assert (result.exit_code, result.verdicts[0].metric) == (1, "environment")
+    same = against(made, write_steps(tmp_path / "same.json"), "idle_pct <= 90 %", strict_env=True)
+    assert same.exit_code == 0
+
+
+# -- properties
+
+
+@given(
+    before=st.lists(st.integers(500_000, 600_000), min_size=5, max_size=12),
+    after=st.lists(st.integers(500_000, 600_000), min_size=5, max_size=12),
+    limit=st.floats(0, 50),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_relative_budget_fails_only_for_a_change_that_counts(
+    before: list[int], after: list[int], limit: float
+) -> None:
+    import msgspec
+
+    report = read_report([OFFLOAD])
+    [device] = report.devices
+    [trace] = report.traces
+
+    def with_spans(spans: list[int]) -> Any:
+        steps = tuple(msgspec.structs.replace(device.steps[0], name=f"s{n}", span_ns=ns) for n, ns in enumerate(spans))
+        one = msgspec.structs.replace(
+            device,
+            steps=steps,
+            copies=(),
+            kernels=(),
+            host_stalls=(),
+        )
+        return msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, devices=(one,)),))
+
+    made = of(with_spans(before))
+    budget = Budget(metric="step_time", max_increase_pct=limit)
+    [place] = find_places(with_spans(after), budget, (), {})
+    judged = judge(place, made, only=True)
+    assert judged.value is not None and judged.limit is not None and judged.low is not None
+    if judged.status == "fail":
+        assert judged.value > judged.limit
+        assert judged.low > 0
+    elif judged.value > judged.limit:
+        assert "chance" in judged.sentence and "chance" in judged.note
+    assert baselines.doubts(made) == ()

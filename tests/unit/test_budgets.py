@@ -1,0 +1,258 @@
+"""Quantities, metrics and aggregates: what budgets are made of."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from overlapscope.analysis.results import Device
+from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.budgets.quantity import distinct, exact, parse, show
+from overlapscope.budgets.samples import of_steps, of_window, series
+from overlapscope.budgets.settings import DEFAULT_FORBID, DEFAULT_RELATIVE, Budget, Patterns
+from overlapscope.budgets.verdicts import Subject, Unit
+from overlapscope.errors import ConfigError
+from overlapscope.inputs import read_report
+from overlapscope.rules import RULES
+
+UNITS: tuple[Unit, ...] = ("ns", "pct", "gb_per_s")
+NUMBERS = st.floats(min_value=0, max_value=1e15, allow_nan=False)
+VALUES = st.lists(NUMBERS, min_size=1, max_size=30)
+DDP = "traces/ddp"
+OFFLOAD = "traces/laboratory/offload_pipeline/two_streams.trace.json.gz"
+_SCALE = {"s": 9, "ms": 6, "us": 3, "ns": 0, "%": 0, "GB/s": 0}
+
+
+def number(text: str) -> Decimal:
+    """What a text says, in the unit's smallest scale."""
+    amount, _, unit = text.partition(" ")
+    return Decimal(amount.replace(",", "")).scaleb(_SCALE[unit])
+
+
+@given(value=NUMBERS, limit=NUMBERS, unit=st.sampled_from(UNITS))
+@example(value=79.96, limit=80.0, unit="pct")
+@example(value=79.99999999999999, limit=80.0, unit="pct")
+@example(value=2_999_999.5, limit=3e6, unit="ns")
+@example(value=5e-324, limit=0.0, unit="ns")
+@example(value=99.99, limit=80.0, unit="pct")
+def test_what_differs_looks_different_and_keeps_its_order(value: float, limit: float, unit: Unit) -> None:
+    texts = distinct([value, limit], unit)
+    first, second = map(number, texts)
+    assert (first < second) == (value < limit)
+    assert (first == second) == (value == limit)
+    assert (texts[0] == texts[1]) == (value == limit)
+
+
+@given(values=VALUES, unit=st.sampled_from(UNITS))
+def test_what_is_not_nothing_is_not_written_as_nothing(values: list[float], unit: Unit) -> None:
+    for value, text in zip(values, distinct(values, unit), strict=True):
+        assert (number(text) == 0) == (value == 0)
+        if unit == "pct":
+            assert (number(text) == 100) == (value == 100)
+
+
+@given(st.decimals(min_value=0, max_value=10_000, places=3))
+def test_a_limit_that_is_written_is_shown_as_it_is_meant(limit: Decimal) -> None:
+    assert number(show(parse(f"{limit} %", "pct"), "pct")) == limit
+    assert number(show(parse(f"{limit} ms", "ns"), "ns")) == limit.scaleb(6)
+
+
+@given(value=NUMBERS, unit=st.sampled_from(UNITS))
+def test_an_exact_figure_can_be_read_back(value: float, unit: Unit) -> None:
+    assert parse(exact(value, unit), unit) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (38_806_710.0, "ns", "38.80671 ms"),
+        (1e9, "ns", "1 s"),
+        (999_999.0, "ns", "999.999 us"),
+        (0.0, "ns", "0 ns"),
+        (99.9951, "pct", "99.9951 %"),
+        (100, "pct", "100 %"),
+        (0.5, "gb_per_s", "0.5 GB/s"),
+    ],
+)
+def test_a_limit_is_named_with_all_its_digits(value: float, unit: Unit, text: str) -> None:
+    assert exact(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "texts"),
+    [
+        ((79.96, 80.0), "pct", ("79.96 %", "80 %")),
+        ((12.34, 80.0), "pct", ("12.34 %", "80 %")),
+        ((3_400_000.0, 3_000_000.0), "ns", ("3.4 ms", "3 ms")),
+        ((912.5, 1_000_000.0), "ns", ("0.001 ms", "1 ms")),
+        ((12.0, 7.0), "ns", ("12 ns", "7 ns")),
+        ((41.26789, 40.0), "gb_per_s", ("41.3 GB/s", "40 GB/s")),
+        ((12_345_678_901.0, 12e9), "ns", ("12.3 s", "12 s")),
+    ],
+)
+def test_figures_read_well(values: tuple[float, float], unit: Unit, texts: tuple[str, str]) -> None:
+    assert distinct(values, unit) == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("3 ms", "ns", 3e6),
+        ("3ms", "ns", 3e6),
+        ("2.5 us", "ns", 2500),
+        ("2.5 µs", "ns", 2500),
+        ("7 ns", "ns", 7),
+        ("1 s", "ns", 1e9),
+        ("80 %", "pct", 80),
+        ("80%", "pct", 80),
+        (80, "pct", 80),
+        (79.5, "pct", 79.5),
+        ("40 GB/s", "gb_per_s", 40),
+        ("500 MB/s", "gb_per_s", 0.5),
+    ],
+)
+def test_quantities_are_read(text: str | float, unit: Unit, value: float) -> None:
+    assert parse(text, unit) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "message"),
+    [
+        ("3", "ns", "'3' has no unit, and a time is needed; write it like \"3 ms\""),
+        (3, "ns", '3 has no unit, and a time is needed; write it like "3 ms"'),
+        ("3 min", "ns", "'3 min' has the unit 'min', and a time is needed; write it like \"3 ms\""),
+        ("3 ms", "pct", "'3 ms' has the unit 'ms', and a percentage is needed; write it like \"80 %\""),
+        (
+            "40 GiB/s",
+            "gb_per_s",
+            "'40 GiB/s' has the unit 'GiB/s', and a bandwidth is needed; write it like \"40 GB/s\"",
+        ),
+        ("fast", "ns", "'fast' is not a time; write it like \"3 ms\""),
+        ("1e3 ms", "ns", "'1e3 ms' is not a time; write it like \"3 ms\""),
+        ("-3 ms", "ns", "'-3 ms' is below zero, which a time cannot be"),
+        (f"{'9' * 20} s", "ns", f"'{'9' * 20} s' is larger than a time can be; write it like \"3 ms\""),
+        ("nan %", "pct", "'nan %' is not a percentage; write it like \"80 %\""),
+    ],
+)
+def test_what_is_no_quantity_is_told(text: str | float, unit: Unit, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(text, unit)
+    assert str(raised.value) == message
+
+
+@given(values=VALUES, metric=st.sampled_from(sorted(METRICS)))
+def test_aggregates_lie_between_the_best_and_the_worst(values: list[float], metric: str) -> None:
+    for aggregate in ("median", "mean", "worst", "p0", "p25", "p90", "p100"):
+        value = Budget(metric=metric, aggregate=aggregate).combine(values)
+        assert min(values) <= value * (1 + 1e-12) and value * (1 - 1e-12) <= max(values)
+    worst = min(values) if METRICS[metric].more_is_better else max(values)
+    assert Budget(metric=metric, aggregate="worst").combine(values) == worst
+    assert Budget(metric=metric, aggregate="p100").combine(values) == worst
+
+
+@given(values=VALUES, percent=st.integers(1, 100))
+def test_a_percentile_is_what_so_many_steps_keep(values: list[float], percent: int) -> None:
+    less, more = (
+        Budget(metric=metric, aggregate=f"p{percent}").combine(values) for metric in ("step_time", "efficiency_pct")
+    )
+    needed = percent * len(values) / 100
+    assert sum(value <= less for value in values) >= needed
+    assert sum(value >= more for value in values) >= needed
+    assert {less, more} <= set(values)
+
+
+def every_device() -> list[Device]:
+    return [device for source in (DDP, OFFLOAD) for device in read_report([source]).devices]
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.id)
+def test_metrics_are_what_the_report_says(metric: Metric) -> None:
+    """Of the sums that the report has, each metric is the one that its name says."""
+    for device in every_device():
+        whole = device.judged
+        assert whole is not None
+        [sample] = of_window(device)
+        read = metric.read(sample, None)
+        expected = {
+            "efficiency_pct": whole.overlap.efficiency_pct,
+            "hidden_copy_pct": whole.overlap.hidden_copy_pct,
+            "exposed_copy_time": whole.buckets.exposed_copy_ns,
+            "exposed_comm_time": whole.buckets.exposed_comm_ns,
+            "idle_time": whole.buckets.idle_ns,
+            "step_time": whole.span_ns,
+            "compute_time": whole.engines.compute_ns,
+            "copy_time": whole.overlap.copy_ns,
+        }
+        if metric.id in expected:
+            assert read == expected[metric.id]
+        if metric.unit == "pct" and read is not None:
+            assert 0 <= read <= 100
+
+
+def test_shares_and_times_of_copies_belong_together() -> None:
+    for device in every_device():
+        for sample in of_steps(device):
+            values = {name: metric.read(sample, None) for name, metric in METRICS.items()}
+            if sample.figures.overlap.copy_ns:
+                hidden, exposed = values["hidden_copy_pct"], values["exposed_copy_pct"]
+                assert hidden is not None and exposed is not None
+                assert hidden + exposed == pytest.approx(100)
+            else:
+                assert values["hidden_copy_pct"] is None
+                assert values["exposed_copy_pct"] is None
+            assert (values["host_stall_time"] or 0) <= (values["idle_time"] or 0)
+
+
+def test_a_direction_has_its_own_copies() -> None:
+    [device] = read_report([OFFLOAD]).devices
+    samples = of_steps(device)
+    whole, up, down = (series(samples, METRICS["copy_time"], way).numbers for way in (None, "h2d", "d2h"))
+    for together, one, other in zip(whole, up, down, strict=True):
+        assert max(one, other) <= together <= one + other
+        assert one > 0 and other > 0
+
+
+def test_bandwidth_of_steps_and_of_the_window_agree() -> None:
+    [device] = read_report([OFFLOAD]).devices
+    for direction in (None, "h2d", "d2h"):
+        of_each = series(of_steps(device), METRICS["copy_bandwidth"], direction).numbers
+        [whole] = series(of_window(device), METRICS["copy_bandwidth"], direction).numbers
+        assert min(of_each) <= whole * 1.01 and whole * 0.99 <= max(of_each)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "fits"),
+    [
+        (Patterns(), Subject(), True),
+        (Patterns(rank="0"), Subject(rank=0), True),
+        (Patterns(rank="[0-3]"), Subject(rank=3), True),
+        (Patterns(rank="[0-3]"), Subject(rank=13), False),
+        (Patterns(rank="0"), Subject(), False),
+        (Patterns(trace="rank0*"), Subject(source="a/b/rank0.json.gz"), True),
+        (Patterns(trace="rank0*"), Subject(source="a/rank01/x.json"), False),
+        (Patterns(range="for*"), Subject(scope="forward"), True),
+        (Patterns(range="*"), Subject(scope="steps"), False),
+        (Patterns(direction="h2d"), Subject(direction="d2h"), False),
+        (Patterns(device="1"), Subject(device=1), True),
+    ],
+)
+def test_patterns(pattern: Patterns, subject: Subject, fits: bool) -> None:
+    assert pattern.match(subject) is fits
+
+
+def test_defaults_speak_of_what_there_is() -> None:
+    assert list(DEFAULT_FORBID) == sorted(DEFAULT_FORBID)
+    assert all(RULES[rule].severity == "warning" for rule in DEFAULT_FORBID)
+    assert all(not METRICS[budget.metric].more_is_better for budget in DEFAULT_RELATIVE)
+
+
+def test_meanings_are_sentences_to_be_continued() -> None:
+    for metric in METRICS.values():
+        assert not metric.meaning.endswith(".")
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.id)
+        assert metric.unit != "pct" or (metric.id.endswith("_pct") and metric.whole is not None)
+        assert metric.unit != "ns" or metric.id.endswith("_time")

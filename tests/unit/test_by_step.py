@@ -1,0 +1,81 @@
+"""What a report says of each step, against a look at every nanosecond and every op."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlapscope.analysis import analyze_trace
+from overlapscope.trace.model import Kind
+from tests.support.helpers import Host, Op, Wait, make_trace
+from tests.unit.test_sums import gpu_ops, host_events, running, steps, waits
+
+
+@settings(max_examples=60, deadline=None)
+@given(gpu_ops(), host_events("cudaDeviceSynchronize", "cudaMalloc", "cudaHostAlloc"), steps, waits)
+def test_copies_kernels_and_stalls_of_each_step(
+    ops: list[Op], calls: list[Host], notes: list[Host], waiting: list[Wait]
+) -> None:
+    analysis = analyze_trace(make_trace(ops, calls=calls, annotations=notes, waits=waiting))
+    kernel = running(ops, Kind.COMPUTE, Kind.COMM)
+    for device in analysis.result.devices:
+        windows = [range(step.window.start_ns, step.window.end_ns) for step in device.steps]
+        for group in device.copies:
+            kind = Kind.H2D if group.direction == "h2d" else Kind.D2H
+            mine = [
+                op
+                for op in ops
+                if (op.kind, op.stream) == (kind, group.stream)
+                and (op.source.name.lower(), op.target.name.lower()) == (group.source_kind, group.target_kind)
+            ]
+            copying = running(mine, kind)
+            judged_from = device.window.start_ns + (device.lead_in_ns or 0)
+            judged = [op for op in mine if op.size >= 0 and op.start >= judged_from]
+            assert group.judged_bytes == sum(op.size for op in judged)
+            assert group.judged_duration_ns == sum(op.end - op.start for op in judged)
+            own = group.by_step
+            for number, window in enumerate(windows):
+                begun = [op for op in mine if op.start in window]
+                sized = [op for op in begun if op.size >= 0]
+                assert own.count[number] == len(begun)
+                assert own.bytes[number] == sum(op.size for op in sized)
+                assert own.duration_ns[number] == sum(op.end - op.start for op in sized)
+                assert own.time_ns[number] == sum(copying(t) for t in window)
+                assert own.exposed_ns[number] == sum(copying(t) and not kernel(t) for t in window)
+        kernels = [op for op in ops if op.kind in (Kind.COMPUTE, Kind.COMM)]
+        assert sum(group.count for group in device.kernels) == len(kernels)
+        assert sum(group.time_ns for group in device.kernels) == sum(op.end - op.start for op in kernels)
+        for number, window in enumerate(windows):
+            begun = [op for op in kernels if op.start in window]
+            assert sum(group.by_step.count[number] for group in device.kernels) == len(begun)
+            assert sum(group.by_step.time_ns[number] for group in device.kernels) == sum(
+                op.end - op.start for op in begun
+            )
+        for number, step in enumerate(device.steps):
+            caused = sum(stall.by_step.idle_caused_ns[number] for stall in device.host_stalls)
+            blamed = sum(step.idle_by_cause[cause] for cause in ("host-sync", "allocation", "host-staging"))
+            assert caused <= blamed
+            window = windows[number]
+            for stall in device.host_stalls:
+                assert 0 <= stall.by_step.host_wait_ns[number] <= min(stall.host_wait_ns, len(window) * stall.count)
+
+
+@settings(max_examples=40, deadline=None)
+@given(gpu_ops())
+def test_exposed_copies_by_direction(ops: list[Op]) -> None:
+    (device,) = analyze_trace(make_trace(ops)).result.devices
+    kernel, window = running(ops, Kind.COMPUTE, Kind.COMM), range(device.window.start_ns, device.window.end_ns)
+    for kind, exposed in ((Kind.H2D, device.overlap.exposed_h2d_ns), (Kind.D2H, device.overlap.exposed_d2h_ns)):
+        copying = running(ops, kind)
+        assert exposed == sum(copying(t) and not kernel(t) for t in window)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 5))
+def test_a_step_that_began_in_the_lead_in_is_partial(ahead: int) -> None:
+    launched = [Op(Kind.COMPUTE, 100 * n, 100 * n + 50, launch=(100 * n - 20, 100 * n - 10)) for n in range(1, 9)]
+    lead_in = Op(Kind.COMM, 0, 100 * ahead + 30, correlation=1, stream=13)
+    notes = [Host(f"ProfilerStep#{n}", 100 * n - 30, 100 * n + 60) for n in range(1, 9)]
+    (device,) = analyze_trace(make_trace([lead_in, *launched], annotations=notes)).result.devices
+    partial = [step.name for step in device.steps if step.partial]
+    assert partial == ([f"ProfilerStep#{ahead}"] if ahead else [])

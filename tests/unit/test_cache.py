@@ -1,0 +1,794 @@
+"""The cache: whatever happens to it, a trace is what a fresh reading gives."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import overlapscope as ov
+from overlapscope.analysis import analyze_trace
+from overlapscope.commands import main
+from overlapscope.dashboard.library import Library
+from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.reading import LIMIT_BYTES, cache_file, cache_folder, kineto
+from overlapscope.reading._crew import Crew
+from overlapscope.reading.cache import READER_DIGEST, Cache, Opening, reader_files
+from overlapscope.reading.cache_file import BrokenFile, Stored
+from overlapscope.reading.cache_folder import Folder
+from overlapscope.report.model import build, to_json
+from overlapscope.trace.model import Damage, Kind, Table, Trace
+from tests.support.helpers import MS, TRACES, Host, Op, Wait, make_trace, recordings
+from tests.support.kineto_files import kernel, write
+
+SMALL = TRACES / "streamed0_pinned0.json.gz"
+REAL = [path for path in recordings() if "laboratory" not in path.parts]
+
+
+def cache_in(folder: Path, **settings: Any) -> Cache:
+    """A cache that takes the smallest trace, and a file's word for its content as soon as its clock has ticked."""
+    return Cache(Folder(folder), **({"limit_bytes": 1 << 30, "least_bytes": 0, "settled_ns": 0} | settings))
+
+
+def load(cache: Cache, path: str | Path, **options: Any) -> Trace:
+    usual: dict[str, Any] = {"limit_bytes": LIMIT_BYTES, "progress": False, "crew": Crew()}
+    return cache.load(path, **(usual | options))
+
+
+def kept(cache: Cache, path: Path) -> Stored | None:
+    opening = Opening.of(cache, path)
+    return None if opening is None else opening.find(progress=False)
+
+
+def assert_equal(one: Trace, other: Trace) -> None:
+    for field in fields(Trace):
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        if not isinstance(mine, Table):
+            assert mine == theirs, field.name
+            continue
+        assert type(mine) is type(theirs) and mine.names is one.names
+        for column in fields(mine):
+            if column.name != "names":
+                values, expected = getattr(mine, column.name), getattr(theirs, column.name)
+                assert values.dtype == expected.dtype and np.array_equal(values, expected), (field.name, column.name)
+
+
+def report(trace: Trace) -> bytes:
+    return to_json(build([analyze_trace(trace)]))
+
+
+# -- the same as a fresh reading ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: str(path.relative_to(TRACES)))
+def test_a_kept_trace_is_the_one_that_was_read(path: Path, tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    fresh = kineto.read(path)
+    assert_equal(load(cache, path), fresh)
+    assert kept(cache, path) is not None
+    assert_equal(load(cache, path), fresh)
+
+
+@pytest.mark.parametrize("path", [SMALL, TRACES / "gpt2_train.json.gz", TRACES / "ddp" / "rank1.json.gz"], ids=str)
+def test_its_report_is_the_same_to_the_byte(path: Path, tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    load(cache, path)
+    assert report(load(cache, path)) == report(kineto.read(path))
+
+
+@pytest.mark.parametrize("spoil", ["cut", "cut-packed", "garbled", "impossible-time"])
+def test_a_damaged_trace_is_kept_with_its_damage(spoil: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    content = gzip.decompress(SMALL.read_bytes())
+    match spoil:
+        case "cut":
+            content = content[: len(content) * 2 // 3]
+        case "cut-packed":
+            content = SMALL.read_bytes()[:-900]
+        case "garbled":
+            middle = len(content) // 2
+            content = content[:middle] + b'\x00"{[' + content[middle:]
+        case "impossible-time":
+            content = content.replace(b'"dur": ', b'"dur": -', 40)
+    path.write_bytes(content)
+    cache = cache_in(tmp_path / "cache")
+    fresh = kineto.read(path)
+    assert fresh.damage != Damage()
+    load(cache, path)
+    assert kept(cache, path) is not None
+    assert_equal(load(cache, path), fresh)
+
+
+names = st.text(max_size=8) | st.sampled_from(["", "\0", "\U0001f600", "\N{REPLACEMENT CHARACTER}", "é" * 100])
+hosts = st.lists(st.builds(Host, names, st.integers(0, 10), st.integers(10, 1 << 62), st.integers(-1, 9)), max_size=4)
+
+
+@settings(max_examples=50)
+@given(
+    annotations=hosts,
+    cpu_ops=hosts,
+    named=st.lists(names, max_size=3),
+    devices=st.dictionaries(st.integers(-1, 99), names),
+    numbers=st.tuples(*[st.integers(-(1 << 62), 1 << 62)] * 3),
+    rank=st.none() | st.integers(0, 1 << 40),
+    damage=st.builds(Damage, st.booleans(), st.integers(0, 1 << 40), examples=st.tuples(names, names)),
+)
+def test_any_trace_comes_back_from_its_file(
+    annotations: list[Host],
+    cpu_ops: list[Host],
+    named: list[str],
+    devices: dict[int, str],
+    numbers: tuple[int, int, int],
+    rank: int | None,
+    damage: Damage,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    trace = replace(
+        make_trace(
+            [Op(Kind.H2D, MS * number, MS * (number + 1), name=name) for number, name in enumerate(named)],
+            annotations=annotations,
+            cpu_ops=cpu_ops,
+            waits=[Wait(5, 7)] if named else [],
+            source="",
+        ),
+        device_names=devices,
+        start_ns=numbers[0],
+        end_ns=numbers[1],
+        base_ns=numbers[2],
+        rank=rank,
+        versions=dict(zip("abc", named, strict=False)),
+        flags=dict.fromkeys(named, True),
+        damage=damage,
+    )
+    path = tmp_path_factory.mktemp("any") / "any.columns"
+    cache_file.write(trace, 17, path)
+    stored = cache_file.read(path)
+    assert stored.unpacked_bytes == 17
+    assert_equal(stored.trace, trace)
+
+
+def test_a_trace_that_cannot_be_written_is_read_all_the_same(tmp_path: Path) -> None:
+    # JSON has numbers that 64 bits have not.
+    path = write(tmp_path / "t.json", [kernel(1, 5)], distributedInfo={"rank": 1 << 70})
+    cache = cache_in(tmp_path / "cache")
+    for _ in range(2):
+        assert_equal(load(cache, path), kineto.read(path))
+
+
+def test_columns_can_be_written_to_as_those_of_a_fresh_trace(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    load(cache, SMALL)
+    load(cache, SMALL).gpu_ops.start_ns[:] = 0
+    assert_equal(load(cache, SMALL), kineto.read(SMALL))
+
+
+# -- found by content -----------------------------------------------------------------------------
+
+
+def test_a_copied_moved_or_touched_file_is_found(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "cache")
+    path = shutil.copy(SMALL, tmp_path / "a.json.gz")
+    load(cache, path)
+    os.utime(path, (5, 5))
+    copy = shutil.copy(path, tmp_path / "b.gz")
+    moved = Path(path).rename(tmp_path / "c")
+    for found in (copy, moved):
+        assert kept(cache, Path(found)) is not None
+        assert_equal(load(cache, found), kineto.read(found))
+    assert len(cache.folder.entries()) == 1
+
+
+def test_the_source_is_the_path_as_given_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = cache_in(tmp_path / "cache")
+    shutil.copy(SMALL, tmp_path / "t.json")
+    load(cache, tmp_path / "t.json")
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"bad\xff.json")
+    os.link("t.json", name)
+    for source in ("./t.json", Path("t.json"), name):
+        assert load(cache, source).source == kineto.read(source).source
+    assert len(cache.folder.entries()) == 1
+
+
+def test_a_rank_in_the_name_of_a_file_counts_as_in_a_fresh_reading(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "cache")
+    for _ in range(2):
+        for name in ("rank3.json", "rank4.json", "t.json"):
+            path = tmp_path / name
+            if not path.exists():
+                shutil.copy(SMALL, path)
+            assert_equal(load(cache, path), kineto.read(path))
+    assert [load(cache, tmp_path / name).rank for name in ("rank3.json", "rank4.json", "t.json")] == [3, 4, None]
+
+
+def test_a_file_changed_in_place_with_its_time_put_back_is_read_again(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "cache")
+    path = write(tmp_path / "t.json", [kernel(1, 5)])
+    state = path.stat()
+    for digit in b"678":
+        time.sleep(0.02)  # A tick of the file system's clock.
+        load(cache, path)
+        content = path.read_bytes()
+        with path.open("r+b") as file:
+            file.write(content.replace(b'"dur": 5', b'"dur": %c' % digit))
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        assert (path.stat().st_mtime_ns, path.stat().st_size) == (state.st_mtime_ns, state.st_size)
+        assert_equal(load(cache, path), kineto.read(path))
+        assert load(cache, path).gpu_ops.end_ns[0] == 1000 * (1 + digit - ord("0"))
+        path.write_bytes(content)
+
+
+def test_a_file_changed_within_one_tick_is_read_again(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "cache", settled_ns=2_000_000_000)
+    path = write(tmp_path / "t.json", [kernel(1, 0)])
+    content = path.read_bytes()
+    for number in range(200):
+        duration = number % 10
+        with path.open("r+b") as file:
+            file.write(content.replace(b'"dur": 0', b'"dur": %d' % duration))
+        os.utime(path, ns=(0, 0))
+        assert load(cache, path).gpu_ops.end_ns[0] == 1000 * (1 + duration)
+    assert len(cache.folder.entries()) == 10
+    assert not list(cache.folder.path.glob("*.note"))
+
+
+@pytest.mark.parametrize("settled_ns", [0, 2_000_000_000])
+def test_a_file_that_changes_while_it_is_read_is_not_kept_under_the_wrong_content(
+    settled_ns: int, tmp_path: Path
+) -> None:
+    cache = cache_in(tmp_path / "cache", settled_ns=settled_ns)
+    path = tmp_path / "t.json"
+    content = gzip.decompress((TRACES / "pipeline_1stream.json.gz").read_bytes())
+    changed = content.replace(b'"stream": 7', b'"stream": 9')
+    assert len(content) > 1 << 20 and changed != content
+    for moment in itertools.count(1):
+        cache.folder.clear()
+        path.write_bytes(content)
+        time.sleep(0.02)
+        calls = 0
+
+        def at(done: int, total: int, moment: int = moment) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == moment:
+                path.write_bytes(changed)
+
+        load(cache, path, progress=at)
+        if calls < moment:
+            break
+        for now in (changed, content):
+            path.write_bytes(now)
+            assert_equal(load(cache, path), kineto.read(path))
+    assert moment > 2
+
+
+def test_what_is_no_regular_file_is_left_to_the_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # To read it for its digest would be to take it away, or to wait for ever.
+    for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):
+        assert Opening.of(cache_in(tmp_path / "cache"), path) is None
+
+
+def test_the_size_limit_holds_for_what_is_kept(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    unpacked = len(gzip.decompress(SMALL.read_bytes()))
+    load(cache, SMALL)
+    load(cache, SMALL, limit_bytes=unpacked)
+    with pytest.raises(UnreadableTrace, match="--max-size"):
+        load(cache, SMALL, limit_bytes=unpacked - 1)
+    with pytest.raises(UnreadableTrace, match="--max-size"):
+        kineto.read(SMALL, limit_bytes=unpacked - 1)
+    assert kept(cache, SMALL) is not None
+
+
+def test_only_large_traces_are_kept(tmp_path: Path) -> None:
+    unpacked = len(gzip.decompress(SMALL.read_bytes()))
+    for least_bytes, count in ((unpacked + 1, 0), (unpacked, 1)):
+        cache = cache_in(tmp_path, least_bytes=least_bytes)
+        load(cache, SMALL)
+        assert len(cache.folder.entries()) == count
+
+
+# -- entries that are not as they were written ----------------------------------------------------
+
+
+def test_a_file_cut_anywhere_is_known_as_broken(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    load(cache, SMALL)
+    (entry,) = cache.folder.entries()
+    content = entry.path.read_bytes()
+    path = tmp_path / "cut"
+    for length in {*range(0, len(content), 997), *range(200), *range(len(content) - 300, len(content))}:
+        path.write_bytes(content[:length])
+        with pytest.raises(BrokenFile):
+            cache_file.read(path)
+    path.write_bytes(content + b"\0")
+    with pytest.raises(BrokenFile):
+        cache_file.read(path)
+
+
+def test_a_flipped_bit_anywhere_is_known_as_broken(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    load(cache, SMALL)
+    (entry,) = cache.folder.entries()
+    content = bytearray(entry.path.read_bytes())
+    path = tmp_path / "flipped"
+    for place in {*range(0, len(content), 499), *range(len(content) - 300, len(content))}:
+        content[place] ^= 1 << place % 8
+        path.write_bytes(content)
+        with pytest.raises(BrokenFile):
+            cache_file.read(path)
+        content[place] ^= 1 << place % 8
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", bytes(100_000), b"{}" * 50, SMALL.read_bytes(), None])
+def test_a_broken_or_foreign_entry_is_replaced(content: bytes | None, tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    fresh = load(cache, SMALL)
+    (entry,) = cache.folder.entries()
+    good = entry.path.read_bytes()
+    entry.path.write_bytes(good[:-1000] if content is None else content)
+    assert_equal(load(cache, SMALL), fresh)
+    assert entry.path.read_bytes() == good
+
+
+def test_a_whole_file_with_other_columns_is_known_as_broken(tmp_path: Path) -> None:
+    path = tmp_path / "entry"
+    cache_file.write(make_trace([Op(Kind.COMPUTE, MS, 2 * MS)], cpu_ops=[Host("a", 0, MS)]), 1, path)
+    content = path.read_bytes()
+    end = len(content) - cache_file._END.size
+    index_bytes, _, magic = cache_file._END.unpack(content[end:])
+    columns_bytes = end - index_bytes
+    index = msgspec.json.decode(content[columns_bytes:end])
+    start = index["columns"]["gpu_ops.start_ns"]
+    changes: list[dict[str, Any]] = [
+        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i8", columns_bytes - 4, 1, start[3]]}},
+        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i8", -8, 1, start[3]]}},
+        {"columns": index["columns"] | {"gpu_ops.start_ns": ["|O8", 0, 1, start[3]]}},
+        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i4", *start[1:]]}},
+        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i8", start[1], 0, 0]}},
+        {"columns": index["columns"] | {"new.start_ns": start}},
+        {"columns": {name: part for name, part in index["columns"].items() if name != "names.end"}},
+        {"scalars": {}},
+        {"unpacked_bytes": "many"},
+        {"more": 1},
+    ]
+    for change in ({}, *changes):
+        written = msgspec.json.encode(index | change)
+        tail = cache_file._END.pack(len(written), zlib.crc32(written), magic)
+        path.write_bytes(content[:columns_bytes] + written + tail)
+        if not change:
+            cache_file.read(path)
+            continue
+        with pytest.raises(BrokenFile):
+            cache_file.read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", bytes(50), b'{"state":[1,2,3,4,5],"digest":7}'])
+def test_a_broken_note_is_written_again(content: bytes, tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "cache")
+    path = Path(shutil.copy(SMALL, tmp_path / "t.json"))
+    time.sleep(0.02)
+    load(cache, path)
+    (note,) = cache.folder.path.glob("*.note")
+    good = note.read_bytes()
+    note.write_bytes(content)
+    assert_equal(load(cache, path), kineto.read(path))
+    assert note.read_bytes() == good
+
+
+def test_an_entry_of_another_reader_is_not_taken_and_makes_room(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    load(cache, SMALL)
+    (entry,) = cache.folder.entries()
+    old = entry.path.rename(str(entry.path).replace(READER_DIGEST, "0" * 8))
+    assert kept(cache, SMALL) is None
+    load(cache, SMALL)
+    assert not old.exists() and entry.path.exists()
+
+
+def test_the_digest_of_the_reader_covers_all_that_it_is_made_of() -> None:
+    code = (
+        f"import sys\nfrom overlapscope.reading import kineto\nkineto.read({str(SMALL)!r})\n"
+        "files = [module.__file__ for name, module in sys.modules.items() if name.startswith('overlapscope')]\n"
+        "print(*files, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # The version counts besides; errors have no say in what is read.
+    told = {"__init__.py", "base/__init__.py", "trace/__init__.py", "version.py", "errors.py"}
+    package = Path(ov.__file__).parent
+    needed = {Path(line) for line in done.stdout.split()} - {package / name for name in told}
+    assert needed <= set(reader_files())
+    assert all(file.is_file() for file in reader_files())
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+_FORKS = """
+import os, random, signal, sys, time
+from pathlib import Path
+from overlapscope.reading import kineto
+from overlapscope.reading._crew import Crew
+from overlapscope.reading.cache import Cache, Opening
+from overlapscope.reading.cache_folder import Folder
+
+def columns(trace):
+    return [trace.names, trace.gpu_ops.start_ns.tobytes(), trace.cpu_ops.thread.tobytes(), trace.damage, trace.rank]
+
+folder = Folder(Path(sys.argv[1]))
+paths = sys.argv[3:]
+fresh = [columns(kineto.read(path, progress=False)) for path in paths]
+
+def load(number, limit_bytes=1 << 30):
+    cache = Cache(folder, limit_bytes, least_bytes=0, settled_ns=0)
+    return columns(cache.load(paths[number], limit_bytes=1 << 30, progress=False, crew=Crew()))
+
+def fork(work):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+"""
+
+_KILLED = (
+    _FORKS
+    + """
+trace = kineto.read(paths[0], progress=False)
+load(0)
+reads, writes = os.pipe()
+
+def forever():
+    cache = Cache(folder, 1 << 30, least_bytes=0, settled_ns=0)
+    os.write(writes, b"!")
+    while True:
+        folder.clear()
+        Opening.of(cache, paths[0]).keep(trace, 1)
+
+interrupted = 0
+for seed in range(300):
+    pid = fork(forever)
+    os.read(reads, 1)
+    time.sleep(random.Random(seed).uniform(0, 0.01))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    interrupted += any(folder.path.glob(".*.part"))
+    assert load(0) == fresh[0]
+    assert load(0) == fresh[0]
+    # Whatever the process that died has left is removed with the next that is written.
+    folder.clear() if seed % 2 else folder.sweep(1 << 30)
+    assert not list(folder.path.glob(".*.part"))
+    if interrupted == int(sys.argv[2]):
+        break
+print(interrupted)
+"""
+)
+
+_READ_ONLY = (
+    _FORKS
+    + """
+def work():
+    if os.geteuid() == 0:
+        os.setuid(65534)  # To root nothing is read-only.
+    assert not os.access(folder.path, os.W_OK)
+    assert [load(number) for number in range(2)] == fresh
+
+_, status = os.waitpid(fork(work), 0)
+assert status == 0
+"""
+)
+
+_AT_ONCE = (
+    _FORKS
+    + """
+def work(seed):
+    rng = random.Random(seed)
+    for turn in range(int(sys.argv[2])):
+        number = rng.randrange(len(paths))
+        # A limit for about two of the three, so that each removes what others are about to read.
+        assert load(number, rng.choice([1 << 30, 400_000])) == fresh[number]
+        if rng.random() < 0.1:
+            folder.clear()
+
+pids = [fork(lambda seed=seed: work(seed)) for seed in range(4)]
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+assert codes == [0] * 4, codes
+assert not list(folder.path.glob(".*.part"))
+"""
+)
+
+
+def run_code(code: str, *args: str | Path) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_process_killed_while_it_writes_leaves_nothing_wrong(tmp_path: Path) -> None:
+    assert run_code(_KILLED, tmp_path / "cache", "20", TRACES / "pipeline_1stream.json.gz").strip() == "20"
+
+
+def test_processes_that_share_a_cache_all_get_what_is_right(tmp_path: Path) -> None:
+    paths = [SMALL, TRACES / "pipeline_1stream.json.gz", TRACES / "known_causes" / "host_sync_stacks.json.gz"]
+    run_code(_AT_ONCE, tmp_path / "cache", "25", *paths)
+
+
+def test_threads_that_share_a_cache_all_get_what_is_right(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    fresh = kineto.read(SMALL)
+    wrong: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for turn in range(10):
+                assert_equal(load(cache, SMALL), fresh)
+                if turn % 3 == 0:
+                    cache.folder.clear()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# -- the folder -----------------------------------------------------------------------------------
+
+
+def written_traces(folder: Path, count: int) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    return [write(folder / f"{number}.json", [kernel(1, 5 + number)] * 400) for number in range(count)]
+
+
+def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
+    paths = written_traces(tmp_path / "traces", 4)
+    cache = cache_in(tmp_path / "cache")
+    for path in paths[:3]:
+        load(cache, path)
+        time.sleep(0.01)
+    size = max(entry.bytes for entry in cache.folder.entries())
+    load(cache, paths[0])
+    time.sleep(0.01)
+    load(replace(cache, limit_bytes=int(3.5 * size)), paths[3])
+    assert [kept(cache, path) is not None for path in paths] == [True, False, True, True]
+
+
+def test_a_trace_larger_than_the_limit_is_not_kept_and_drives_nothing_out(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    load(cache, SMALL)
+    (entry,) = cache.folder.entries()
+    load(replace(cache, limit_bytes=entry.bytes + 1000), TRACES / "gpt2_train.json.gz")
+    assert cache.folder.entries() == [entry]
+
+
+def test_what_was_left_unfinished_is_swept(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    load(cache, SMALL)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    host = cache_folder._host()
+    alive, dead, elsewhere, old = (
+        tmp_path / f".{of}-{process}-abc{age}.part"
+        for of, process, age in ((host, os.getpid(), 0), (host, ended.pid, 0), ("0" * 8, 1, 0), ("0" * 8, 1, 2))
+    )
+    other = tmp_path / "precious.columns"
+    for path in (alive, dead, elsewhere, old, other):
+        path.write_bytes(b"x")
+    os.utime(old, (time.time() - 90_000,) * 2)
+    cache.folder.sweep(1 << 30)
+    assert [path.exists() for path in (alive, dead, elsewhere, old, other)] == [True, False, True, False, True]
+    assert len(cache.folder.entries()) == 1
+
+
+def test_only_its_user_may_look_into_the_folder(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "new" / "cache")
+    load(cache, SMALL)
+    assert cache.folder.path.stat().st_mode & 0o777 == 0o700
+    assert all(entry.path.stat().st_mode & 0o777 == 0o600 for entry in cache.folder.entries())
+
+
+def test_a_folder_that_cannot_be_made_or_read_keeps_nothing_from_being_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        cache = cache_in(folder)
+        for _ in range(2):
+            assert_equal(load(cache, SMALL), kineto.read(SMALL))
+
+
+def test_a_folder_that_may_only_be_read_serves_what_it_has() -> None:
+    other = TRACES / "streamed1_pinned1.json.gz"
+    # Not below pytest's own folder: only root may enter that where root runs this.
+    with tempfile.TemporaryDirectory() as base:
+        Path(base).chmod(0o755)
+        cache = cache_in(Path(base) / "cache")
+        load(cache, SMALL)
+        before = {held.path: held for held in cache.folder.held()}
+        for path in before:
+            path.chmod(0o444)
+        cache.folder.path.chmod(0o555)
+        run_code(_READ_ONLY, cache.folder.path, "0", SMALL, other)
+        assert {held.path: held for held in cache.folder.held()} == before
+        cache.folder.path.chmod(0o755)
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    """Writing more fails within a file, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.MonkeyPatch.context() as patch:
+        # Of a module that is first imported meanwhile Python would leave bytecode that is cut off, for good.
+        patch.setattr(sys, "dont_write_bytecode", True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_keeps_nothing_from_being_read(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    fresh = kineto.read(SMALL)
+    for size in (0, 1000, 5000):
+        with files_no_larger_than(size):
+            trace = load(cache, SMALL)
+        assert_equal(trace, fresh)
+        assert [held for held in cache.folder.held() if held.path.suffix != ".note"] == []
+    load(cache, SMALL)
+    assert len(cache.folder.entries()) == 1
+
+
+# -- as its users get it --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.setenv("OVERLAPSCOPE_CACHE_DIR", str(tmp_path / "cache"))
+    return Folder(tmp_path / "cache")
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A real trace with so much white space that it is worth keeping."""
+    path = tmp_path / "large.json.gz"
+    content = gzip.decompress(SMALL.read_bytes())
+    path.write_bytes(gzip.compress(b"{" + b" " * (16 << 20) + content.removeprefix(b"{"), 1))
+    return path
+
+
+def test_load_keeps_large_traces_and_no_others(large: Path, users_folder: Folder) -> None:
+    ov.load(SMALL)
+    assert users_folder.held() == []
+    ov.load(large, cache=False)
+    assert users_folder.held() == []
+    fresh = ov.load(large)
+    assert len(users_folder.entries()) == 1
+    assert_equal(ov.load(large), fresh)
+    assert_equal(ov.load(large, cache=False), fresh)
+
+
+def test_commands_use_the_cache_unless_told_not_to(
+    large: Path, users_folder: Folder, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    reports = []
+    for more, count in (["--no-cache"], 0), ([], 1), ([], 1):
+        assert main(["analyze", str(large), "--format", "json", *more]) == 0
+        reports.append(capsysbinary.readouterr().out)
+        assert len(users_folder.entries()) == count
+    assert len(set(reports)) == 1
+    for command in (
+        ["diff", str(large), str(large)],
+        ["check", str(large), "--budget", "step_time >= 0 ms"],
+        ["baseline", "write", str(large), "-o", str(tmp_path / "b.json")],
+    ):
+        users_folder.clear()
+        main([*command, "--no-cache"])
+        assert users_folder.held() == []
+        (tmp_path / "b.json").unlink(missing_ok=True)
+        main(command)
+        assert len(users_folder.entries()) == 1, command
+
+
+def test_the_dashboard_keeps_what_it_shows_but_nothing_of_dropped_files(large: Path, users_folder: Folder) -> None:
+    for cache in (False, True):
+        library = Library([large.parent], cache=cache)
+        (shown,) = library.entries()
+        opened = library.wait(shown.id)
+        assert len(users_folder.entries()) == cache
+    assert library.wait(shown.id).report == opened.report
+    users_folder.clear()
+    library = Library()
+    library.wait(library.add(large, "mine.json.gz"))
+    assert users_folder.held() == []
+
+
+def test_cache_info_and_clear(
+    large: Path, users_folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def info() -> dict[str, Any]:
+        assert main(["cache", "info", "--format", "json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    assert (info()["entries"], info()["bytes"], info()["problem"]) == (0, 0, None)
+    ov.load(large)
+    precious = users_folder.path / "precious.columns"
+    precious.write_bytes(b"x")
+    found = info()
+    assert found["folder"] == str(users_folder.path)
+    assert found["entries"] == 1
+    assert found["bytes"] == sum(file.bytes for file in users_folder.held()) > 1000
+    assert found["limit_bytes"] == 5 << 30
+    monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "1 GiB")
+    assert main(["cache", "info"]) == 0
+    text = capsys.readouterr().out
+    assert str(users_folder.path) in text and "1 trace, " in text and "1 GiB" in text
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out.startswith("Removed 1 trace, ")
+    assert users_folder.held() == [] and precious.exists()
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out == f"{users_folder.path} held nothing.\n"
+
+
+def test_cache_info_says_why_nothing_is_kept(
+    tmp_path: Path, users_folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def last_line() -> str:
+        assert main(["cache", "info"]) == 0
+        return capsys.readouterr().out.splitlines()[-1]
+
+    with files_no_larger_than(4096):
+        assert last_line().startswith(f"Nothing new is kept: {tmp_path} cannot be written to (")
+    monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "0")
+    assert last_line() == "Nothing is kept: the limit is 0."
+    (tmp_path / "cache").write_bytes(b"")
+    monkeypatch.delenv("OVERLAPSCOPE_CACHE_SIZE")
+    assert last_line().startswith("Nothing is kept: the folder cannot be read (")
+
+
+def test_a_limit_that_is_no_size_is_told(users_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "lots")
+    with pytest.raises(UsageError, match="OVERLAPSCOPE_CACHE_SIZE: 'lots' is not a size"):
+        ov.load(SMALL)
+    ov.load(SMALL, cache=False)
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OVERLAPSCOPE_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/me")
+    usual = {"darwin": "/home/me/Library/Caches/overlapscope"}.get(sys.platform, "/home/me/.cache/overlapscope")
+    assert cache_folder.default_folder() == Path(usual)
+    if sys.platform == "linux":
+        monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+        assert cache_folder.default_folder() == Path(usual)
+        monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache/me")
+        assert cache_folder.default_folder() == Path("/var/cache/me/overlapscope")
+    monkeypatch.setenv("OVERLAPSCOPE_CACHE_DIR", "~/mine")
+    assert cache_folder.default_folder() == Path("/home/me/mine")

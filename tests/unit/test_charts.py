@@ -1,0 +1,220 @@
+"""The figures: what they show is what the report says, in numbers and in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.each_copy import EachCopy, list_copies
+from overlapscope.reading import load
+from overlapscope.report import grids
+from overlapscope.report.model import build
+from overlapscope.report.page import Page, Section
+from overlapscope.report.scale import unit_of
+from overlapscope.trace.model import Kind, Memory, Trace
+from overlapscope.views import charts
+from overlapscope.views.charts.bandwidth import choose
+from overlapscope.views.charts.steps import MOST_BARS, chosen
+from tests.support.helpers import US, Host, Op, make_trace
+
+TRACES = sorted(Path("traces/known_causes").glob("*.json.gz")) + [
+    Path("traces/laboratory/offload_pipeline/one_stream.trace.json.gz"),
+    Path("traces/mixed_workloads/model_on_two_devices.json.gz"),
+]
+BOTH = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+EACH = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split(".")[0])
+EVIL = "<img src=x onerror=alert(1)>\x1b[31m&lt;b>"
+
+
+@cache
+def analysis_of(path: Path) -> TraceAnalysis:
+    return analyze_trace(load(path))
+
+
+def sections_of(analysis: TraceAnalysis) -> list[Section]:
+    return list(Page(build([analysis])).sections())
+
+
+def figures(analysis: TraceAnalysis, dark: bool) -> list[dict[str, Any]]:
+    found = []
+    sections = sections_of(analysis)
+    for section, device in zip(sections, analysis.devices, strict=True):
+        found += [charts.bucket_bar(section, dark), charts.steps(section, dark)]
+        found += [charts.causes(section, "exposed-copy", dark), charts.causes(section, "idle", dark)]
+        found.append(charts.bandwidth(section, list_copies(device), dark))
+    return [*found, charts.ranks(sections, dark)]
+
+
+@BOTH
+@EACH
+def test_a_figure_is_plain_json_with_units_in_its_hovers(path: Path, dark: bool) -> None:
+    for figure in figures(analysis_of(path), dark):
+        assert "NaN" not in json.dumps(figure)
+        assert figure["layout"]["paper_bgcolor"] == "rgba(0,0,0,0)"
+        for trace in figure["data"]:
+            assert trace.get("hoverinfo") == "skip" or "<extra></extra>" in trace["hovertemplate"]
+
+
+@EACH
+def test_the_bucket_bar_is_the_span(path: Path) -> None:
+    for section in sections_of(analysis_of(path)):
+        figure = charts.bucket_bar(section, False)
+        assert section.device is not None
+        span = section.device.span_ns / section.unit.ns
+        assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(span)
+        shares = [re.search(r"([<>]? ?)([\d.]+) %$", trace["name"]) for trace in figure["data"]]
+        # "< 0.1" adds nothing, and stands for what "> 99.9" lacks.
+        exact = sum(float(share[2]) for share in shares if share and "<" not in share[1])
+        assert exact == pytest.approx(99.9 if any(share and ">" in share[1] for share in shares) else 100)
+
+
+@EACH
+@pytest.mark.parametrize("subject", ["exposed-copy", "idle"])
+def test_the_bars_of_causes_add_up_to_their_bucket(path: Path, subject: Any) -> None:
+    for section in sections_of(analysis_of(path)):
+        assert section.device is not None
+        (bars,) = charts.causes(section, subject, False)["data"]
+        buckets = section.device.buckets
+        whole = buckets.idle_ns if subject == "idle" else buckets.exposed_copy_ns
+        unit = unit_of(section, whole)
+        assert sum(bars["x"]) * unit.ns == pytest.approx(whole)
+        assert bars["x"] == sorted(bars["x"], reverse=True)
+
+
+@EACH
+def test_each_step_is_as_high_as_its_span(path: Path) -> None:
+    for section in sections_of(analysis_of(path)):
+        assert section.device is not None
+        bars = [trace for trace in charts.steps(section, False)["data"] if trace["type"] == "bar"]
+        heights = np.sum([trace["y"] for trace in bars], axis=0) if bars else []
+        spans = [step.span_ns / section.unit.ns for step in section.device.steps]
+        assert list(heights) == pytest.approx(spans)
+
+
+def test_many_steps_are_thinned_but_no_outlier_is_lost() -> None:
+    ops, notes, at = [], [], 0
+    for number in range(3 * MOST_BARS):
+        length = 9000 if number == 1234 else 1000
+        ops.append(Op(Kind.COMPUTE, at, at + length, launch=(10 * number + 1, 10 * number + 2)))
+        notes.append(Host(f"ProfilerStep#{number}", 10 * number, 10 * number + 10))
+        at += length
+    (section,) = sections_of(analyze_trace(make_trace(ops, annotations=notes)))
+    assert section.device is not None
+    rows = chosen(section.device).tolist()
+    assert len(rows) <= MOST_BARS + 1
+    assert 1234 in rows
+    marks = [trace for trace in charts.steps(section, False)["data"] if trace["name"] == "outlier"]
+    assert [trace["x"] for trace in marks] == [[1234]]
+
+
+def copies_of(sizes: Any, lengths: Any, exposed: Any, directions: Any, memories: Any) -> EachCopy:
+    count = len(sizes)
+    start = np.zeros(count, np.int64)
+    with np.errstate(invalid="ignore"):
+        rate = np.where(sizes >= 0, sizes / lengths, np.nan)
+    return EachCopy(
+        np.arange(count),
+        np.where(directions, Kind.H2D, Kind.D2H).astype(np.int8),
+        np.where(memories, Memory.PINNED, Memory.PAGEABLE).astype(np.int8),
+        start,
+        start + lengths,
+        sizes,
+        rate,
+        np.minimum(exposed, lengths),
+        np.where(exposed > 0, 3, -1).astype(np.int8),
+    )
+
+
+def columns(low: int, high: int) -> st.SearchStrategy[Any]:
+    return hnp.arrays(np.int64, 300, elements=st.integers(low, high))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    columns(-1, 2**40),
+    columns(1, 10**9),
+    columns(0, 10**9),
+    hnp.arrays(np.bool_, 300),
+    hnp.arrays(np.bool_, 300),
+    st.integers(40, 320),
+)
+def test_thinning_keeps_the_extremes_and_the_count(
+    sizes: Any, lengths: Any, exposed: Any, directions: Any, memories: Any, most: int
+) -> None:
+    copies = copies_of(sizes, lengths, exposed, directions, memories)
+    drawn = choose(copies, most)
+    sized = np.flatnonzero(sizes > 0)
+    assert drawn.of == len(sized) == int(drawn.stands_for.sum())
+    assert len(drawn.row) <= most
+    assert (np.diff(drawn.row) > 0).all()
+    assert (drawn.stands_for >= 1).all()
+    for direction in (Kind.H2D, Kind.D2H):
+        for memory in (Memory.PINNED, Memory.PAGEABLE):
+            mine = sized[(copies.direction[sized] == direction) & (copies.memory[sized] == memory)]
+            shown = np.intersect1d(mine, drawn.row)
+            for column in (copies.bytes, copies.gb_per_s):
+                if len(mine):
+                    assert column[shown].min() == column[mine].min()
+                    assert column[shown].max() == column[mine].max()
+
+
+def evil_trace() -> Trace:
+    step, half = 100 * US, 50 * US
+    ops = [
+        op
+        for n in range(6)
+        for op in (
+            Op(Kind.H2D, n * step, n * step + half, launch=(n * step - 9, n * step - 8), size=1 << 20, name=EVIL),
+            Op(Kind.COMPUTE, n * step + half, (n + 1) * step, launch=(n * step - 7, n * step - 6), name=EVIL),
+        )
+    ]
+    notes = [Host(f"ProfilerStep#{n}", n * step - 10, (n + 1) * step - 10) for n in range(6)]
+    notes += [Host(EVIL, n * step - 10, n * step - 5) for n in range(6)]
+    return make_trace(ops, annotations=notes, cpu_ops=[Host(EVIL, -20, 6 * step)], source=f"{EVIL}.json")
+
+
+@BOTH
+def test_foreign_names_are_harmless_in_every_figure(dark: bool) -> None:
+    for figure in figures(analyze_trace(evil_trace()), dark):
+        text = json.dumps(figure)
+        assert "<img" not in text
+        assert "\\u001b[" not in text
+
+
+def test_foreign_names_are_cleaned_in_every_grid() -> None:
+    analysis = analyze_trace(evil_trace())
+    (section,), (device,) = sections_of(analysis), analysis.devices
+    found = [grids.ranges(section, device.result), grids.evidence(section, device.result, "exposed-copy")]
+    texts = [cell.text for grid in found for row in grid.rows for cell in row.cells]
+    assert any("<img" in text for text in texts)
+    assert not any("\x1b" in text for text in texts)
+
+
+@EACH
+def test_every_row_of_a_grid_has_a_cell_for_each_field(path: Path) -> None:
+    analysis = analysis_of(path)
+    for section, device in zip(sections_of(analysis), analysis.devices, strict=True):
+        result = device.result
+        tables = [
+            grids.copy_groups(section, result),
+            grids.evidence(section, result, "exposed-copy"),
+            grids.evidence(section, result, "idle"),
+            grids.stalls(section, result),
+            grids.each_step(section, result),
+            grids.ranges(section, result),
+        ]
+        for table in tables:
+            assert all(len(row.cells) == len(table.fields) for row in table.rows)
+            assert len({field.key for field in table.fields}) == len(table.fields)
+        stalls = grids.stalls(section, result)
+        assert len(stalls.rows) == len(result.host_stalls)

@@ -1,0 +1,324 @@
+"""Configurations of a check: where they are found, what they say, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from overlapscope.budgets import config
+from overlapscope.budgets.metrics import METRICS
+from overlapscope.budgets.settings import Budget, Exemption, NoiseFloor, Patterns
+from overlapscope.errors import ConfigError
+
+EVERYTHING = """
+aggregate = "p90"
+ranks = "each"
+skip_steps = 2
+allow_missing = true
+forbid = ["pageable-copy", "pin-in-loop", "pageable-copy"]
+
+[budgets]
+efficiency_pct = { min = "80 %", max_decrease = "5 %", level = "warn" }
+step_time = { max = "12 ms", aggregate = "worst", noise_floor = "1 %" }
+copy_bandwidth = { min = "40 GB/s", direction = "h2d", name = "the link" }
+idle_pct = { max = 10, scope = "window", ranks = "median", skip_steps = 0, allow_missing = false }
+
+[[budgets.exposed_copy_time]]
+max = "3 ms"
+rank = 0
+device = "*"
+trace = "rank*.json"
+step = "[3-5]"
+
+[[budgets.exposed_copy_time]]
+max_increase = "10 %"
+range = "forward"
+noise_floor = "50 us"
+
+[[overrides]]
+metric = "step_*"
+rank = 1
+max = "14 ms"
+noise_floor = "2 %"
+
+[[exceptions]]
+rule = "pin-in-loop"
+reason = "Fixed by the new loader."
+until = 2030-01-31
+trace = "rank0*"
+"""
+
+
+def settings_of(text: str, path: Path, name: str = "overlapscope.toml") -> Path:
+    file = path / name
+    file.write_text(text)
+    return file
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    text = EVERYTHING.replace('noise_floor = "1 %" }', 'max_increase = "5 %", noise_floor = "1 %" }')
+    path = settings_of(text, tmp_path)
+    settings = config.read(path)
+    assert settings.forbid == ("pageable-copy", "pin-in-loop")
+    assert settings.allow_missing is True
+    common = {"aggregate": "p90", "ranks": "each", "skip_steps": 2, "allow_missing": True}
+    efficiency, step, bandwidth, idle, first, second = settings.budgets
+    place = f"{path}: budgets"
+    assert efficiency == Budget(
+        metric="efficiency_pct",
+        min=80,
+        max_decrease_pct=5,
+        level="warn",
+        origin=f"{place}.efficiency_pct",
+        **common,  # type: ignore[arg-type]
+    )
+    assert (step.aggregate, step.noise_floor) == ("worst", NoiseFloor(1, share_of_step=True))
+    assert (bandwidth.name, bandwidth.min, bandwidth.direction) == ("the link", 40, "h2d")
+    assert (idle.max, idle.scope, idle.ranks, idle.skip_steps, idle.allow_missing) == (10, "window", "median", 0, False)
+    assert first.where == Patterns(trace="rank*.json", rank="0", device="*")
+    assert (first.max, first.step, first.origin) == (3e6, "[3-5]", f"{place}.exposed_copy_time[0]")
+    assert (second.where.range, second.max_increase_pct, second.noise_floor) == ("forward", 10, NoiseFloor(50_000))
+    [override] = settings.overrides
+    assert override.where == Patterns(rank="1")
+    assert override.changes == {"step_time": {"max": 14e6, "noise_floor": NoiseFloor(2, share_of_step=True)}}
+    assert settings.exceptions == (
+        Exemption(
+            rule="pin-in-loop",
+            reason="Fixed by the new loader.",
+            until=datetime.date(2030, 1, 31),
+            where=Patterns(trace="rank0*"),
+            origin=f"{path}: exceptions[0]",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
+         "budgets, exceptions, forbid, overrides, ranks, skip_steps."),
+        ("[tool.overlapscope]\nforbid = ['pageable-copy']", "tool: is for pyproject.toml; leave out tool.overlapscope "
+         "here, as in [budgets]."),
+        ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so nothing could "
+         "keep both."),
+        ("[budgets.idle_pct]\nmax = 100.5", "budgets.idle_pct.max: 100.5 % is above 100 %, which nothing can be."),
+        ("[budgets.copy_bandwidth]\nmax_decrease = '101 %'", "budgets.copy_bandwidth.max_decrease: 101 % is above "
+         "100 %, which nothing can be."),
+        ("aggregate = 'p0'", "aggregate: is 'p0', but must be median, mean, worst or a percentile such as p90."),
+        ("forbid = 'x'", "forbid: is 'x', but must be a list of texts."),
+        ("forbid = [1]", "forbid: is [1], but must be a list of texts."),
+        ("budgets = 3", 'budgets: is 3, but must be a table such as { max = "…" }.'),
+        ("[budgets]\nidle_pct = 3", 'budgets.idle_pct: is 3, but must be a table such as { max = "…" }.'),
+        ("[budgets]\nidle_pct = [3]",
+         'budgets.idle_pct[0]: is 3, but must be a table such as { max = "…" }.'),
+        ("[budgets]\nidle = {}", "budgets.idle: there is no metric 'idle' (did you mean 'idle_pct'?); metrics: "
+         f"{', '.join(METRICS)}."),
+        ("[budgets]\nidle_pct = {}", "budgets.idle_pct: has no limit; add min, max, max_increase."),
+        ("[budgets.idle_pct]\nmx = 3", "budgets.idle_pct.mx: there is no such key (did you mean 'max'?); keys: "
+         "aggregate, allow_missing, device, direction, level, max, max_decrease, max_increase, min, name, noise_floor, "
+         "range, rank, ranks, scope, skip_steps, step, trace."),
+        ("[budgets.idle_pct]\nmax = true", 'budgets.idle_pct.max: is true, but must be a number, or a text with a '
+         'unit such as "3 ms".'),
+        ("[budgets.idle_pct]\nmax = '3 ms'", "budgets.idle_pct.max: '3 ms' has the unit 'ms', and a percentage is "
+         'needed; write it like "80 %".'),
+        ("[budgets.step_time]\nmax = 3", 'budgets.step_time.max: 3 has no unit, and a time is needed; write it like '
+         '"3 ms".'),
+        ("[budgets.step_time]\nmax_decrease = 3", "budgets.step_time.max_decrease: of step_time less is better; write "
+         "max_increase."),
+        ("[budgets.efficiency_pct]\nmax_increase = 3", "budgets.efficiency_pct.max_increase: of efficiency_pct more is "
+         "better; write max_decrease."),
+        ("[budgets.step_time]\nmax = '1 s'\nnoise_floor = '1 ms'", "budgets.step_time.noise_floor: is for a budget "
+         "against a baseline, with max_increase."),
+        ("[budgets.step_time]\nmax = '1 s'\naggregate = 'avg'", "budgets.step_time.aggregate: is 'avg', but must be "
+         "median, mean, worst or a percentile such as p90."),
+        ("[budgets.step_time]\nmax = '1 s'\nranks = 'every'", "budgets.step_time.ranks: is 'every', but must be worst, "
+         "median or each."),
+        ("[budgets.step_time]\nmax = '1 s'\nlevel = 'warning'", "budgets.step_time.level: is 'warning', but must be "
+         "error or warn (did you mean 'warn'?)."),
+        ("[budgets.step_time]\nmax = '1 s'\nscope = 'step'", "budgets.step_time.scope: is 'step', but must be steps or "
+         "window (did you mean 'steps'?)."),
+        ("[budgets.step_time]\nmax = '1 s'\nskip_steps = -1", "budgets.step_time.skip_steps: is -1, but must be a "
+         "whole number from 0 on."),
+        ("[budgets.step_time]\nmax = '1 s'\nskip_steps = '1'", "budgets.step_time.skip_steps: is '1', but must be a "
+         "whole number from 0 on."),
+        ("[budgets.step_time]\nmax = '1 s'\nallow_missing = 1", "budgets.step_time.allow_missing: is 1, "
+         "but must be true or false."),
+        ("[budgets.step_time]\nmax = '1 s'\nname = ''", "budgets.step_time.name: is '', but must be a text that "
+         "is not empty."),
+        ("[budgets.step_time]\nmax = '1 s'\ndirection = 'h2d'", "budgets.step_time.direction: step_time is not of "
+         "copies alone."),
+        ("[budgets.copy_time]\nmax = '1 s'\ndirection = 'up'", "budgets.copy_time.direction: is 'up', but must be h2d "
+         "or d2h."),
+        ("[budgets.copy_bandwidth]\nmin = '1 GB/s'\nrange = 'x'", "budgets.copy_bandwidth.range: copy_bandwidth is "
+         "known of steps and of the window only."),
+        ("[budgets.step_time]\nmax_increase = 5\nscope = 'window'", "budgets.step_time.scope: the window is measured "
+         "once, and a change is judged by many steps; use steps."),
+        ("[budgets.step_time]\nmax = '1 s'\nscope = 'window'\nrange = 'x'", "budgets.step_time.scope: the window is "
+         "not "
+         "that of a range or of steps; leave out one of them."),
+        ("[[budgets.step_time]]\nmax = '1 s'\n[[budgets.step_time]]", "budgets.step_time[1]: has no limit; add min, "
+         "max, max_increase."),
+        ("overrides = 3", "overrides: is 3, but must be a list of tables: write [[overrides]] above each."),
+        ("overrides = [3]", "overrides: is [3], but must be a list of tables: write [[overrides]] above each."),
+        ("[[overrides]]\nmax = '1 s'", "overrides[0]: says for what nowhere; add trace, rank, device, step, range, "
+         "direction or metric."),
+        ("[[overrides]]\nmetric = 'step'", "overrides[0].metric: there is no metric 'step' (did you mean "
+         "'step_time'?); "
+         f"metrics: {', '.join(METRICS)}."),
+        ("[[overrides]]\nmetric = 'idle_*'\nmax = 3", "overrides[0].metric: no budget is set of idle_*."),
+        ("[[overrides]]\nrank = 3\nmax = 3", "overrides[0]: no budget is set that it could change."),
+        ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1", "overrides[0]: changes nothing; add what is to be "
+         "replaced, such as max, level or skip_steps."),
+        ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nscope = 'window'", "overrides[0].scope: there is no "
+         "such "
+         "key; keys: aggregate, allow_missing, device, direction, level, max, max_decrease, "
+         "max_increase, metric, min, noise_floor, range, rank, ranks, skip_steps, step, trace."),
+        ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nmax = '3 ms'", "overrides[0].max: '3 ms' has the unit "
+         "'ms', and a percentage is needed; write it like \"80 %\"."),
+        ("[[exceptions]]\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0]: needs a budget or a rule, one of the two, "
+         "that it is an exception from."),
+        ("[[exceptions]]\nrule = 'pageable'\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0].rule: there is no rule "
+         "'pageable' (did you mean 'pageable-copy'?); rules: "),
+        ("[[exceptions]]\nbudget = 'x'\nuntil = 2030-01-01", "exceptions[0].reason: is missing; say in a sentence why "
+         "it is accepted."),
+        ("[[exceptions]]\nbudget = 'x'\nreason = 'x'", "exceptions[0].until: is missing; name the last day, such as "
+         "until = 2030-01-31."),
+        ("[[exceptions]]\nbudget = 'x'\nreason = 'x'\nuntil = '2030-01-01'", "exceptions[0].until: is "
+         "'2030-01-01', but must be a date without quotes, such as 2030-01-31."),
+        ("[[exceptions]]\nbudget = 'x'\nreason = 'x'\nuntil = 2030-01-01T00:00:00", "exceptions[0].until: is "
+         "2030-01-01 00:00:00, but must be a date without quotes, such as 2030-01-31."),
+        ("forbid = ['pageable']", "forbid: there is no rule 'pageable' (did you mean 'pageable-copy'?); rules: "),
+        ("forbid = ['overlap-achieved']", "forbid: 'overlap-achieved' is good news, which need not be forbidden."),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
+    path = settings_of(text, tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        config.read(path)
+    told = str(raised.value)
+    assert told.startswith(f"{path}: {message}")
+    assert told == f"{path}: {message}" or message.endswith("rules: ")
+
+
+def test_what_is_no_toml_is_told(tmp_path: Path) -> None:
+    path = settings_of("a = ", tmp_path)
+    with pytest.raises(ConfigError, match="is not valid TOML: Invalid value"):
+        config.read(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is not TOML, which is UTF-8 text"):
+        config.read(path)
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read"):
+        config.read(tmp_path / "nowhere.toml")
+
+
+def test_the_nearest_configuration_is_found(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    assert config.find(inner) is None or tmp_path not in (config.find(inner) or inner).parents
+    outer = settings_of("", tmp_path)
+    assert config.find(inner) == outer
+    project = settings_of("[project]\nname = 'x'\n", inner.parent, "pyproject.toml")
+    assert config.find(inner) == outer
+    project.write_text("[tool.overlapscope]\nforbid = ['host-sync']\n")
+    assert config.find(inner) == project
+    assert config.read(project).forbid == ("host-sync",)
+    beside = settings_of("", inner.parent)
+    assert config.find(inner) == beside
+
+
+def test_a_project_without_a_section_is_told_where_it_was_named(tmp_path: Path) -> None:
+    path = settings_of("[tool.ruff]\n", tmp_path, "pyproject.toml")
+    with pytest.raises(ConfigError, match=r"has no \[tool.overlapscope\]"):
+        config.read(path)
+
+
+def test_keys_of_a_project_are_named_in_full(tmp_path: Path) -> None:
+    path = settings_of("[tool.overlapscope.budgets.idle_pct]\nmax = '3 ms'\n", tmp_path, "pyproject.toml")
+    with pytest.raises(ConfigError, match=r"pyproject\.toml: tool\.overlapscope\.budgets\.idle_pct\.max: "):
+        config.read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("efficiency_pct >= 80", Budget(metric="efficiency_pct", min=80)),
+        ("efficiency_pct>=80%", Budget(metric="efficiency_pct", min=80)),
+        ("p90 step_time <= 12 ms", Budget(metric="step_time", max=12e6, aggregate="p90")),
+        ("window idle_pct <= 10 %", Budget(metric="idle_pct", max=10, scope="window")),
+        ("step_time increase <= 5 %", Budget(metric="step_time", max_increase_pct=5)),
+        ("mean efficiency_pct decrease <= 5", Budget(metric="efficiency_pct", max_decrease_pct=5, aggregate="mean")),
+        ("h2d copy_time <= 1 ms", Budget(metric="copy_time", max=1e6, where=Patterns(direction="h2d"))),
+        (
+            "worst d2h copy_bandwidth >= 40 GB/s",
+            Budget(metric="copy_bandwidth", min=40, aggregate="worst", where=Patterns(direction="d2h")),
+        ),
+    ],
+)
+def test_expressions(text: str, budget: Budget) -> None:
+    found = config.expression(text)
+    assert found == Budget(**{name: getattr(budget, name) for name in budget.__slots__} | {"origin": found.origin})
+    assert found.origin == f"--budget {text!r}"
+    # A budget's name is what may be written for it.
+    assert config.expression(found.title).title == found.title
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("step_time", "is no budget; write it like 'efficiency_pct >= 80 %', 'p90 step_time <= 12 ms' or "
+         "'step_time increase <= 5 %'."),
+        ("<= 3 ms", "is no budget; write it like 'efficiency_pct >= 80 %', 'p90 step_time <= 12 ms' or "
+         "'step_time increase <= 5 %'."),
+        ("stp_time <= 3 ms", "there is no metric 'stp_time' (did you mean 'step_time'?); metrics: "
+         f"{', '.join(METRICS)}."),
+        ("step_time < 3 ms", "'<' is not understood; a limit itself is allowed, so write <= or >=."),
+        ("step_time == 3 ms", "'==' is not understood; a limit itself is allowed, so write <= or >=."),
+        ("step_time increase >= 3 %", "a change is limited from above; write <=."),
+        ("a p90 step_time <= 3 ms", "'a' is too much; write [AGGREGATE] [h2d|d2h] METRIC <= LIMIT."),
+        ("step_time <= 3", "max: '3' has no unit, and a time is needed; write it like \"3 ms\"."),
+        ("step_time decrease <= 3 %", "of step_time less is better; write increase."),
+        ("efficiency_pct increase <= 3 %", "of efficiency_pct more is better; write decrease."),
+        ("efficiency_pct >= 101 %", "min: 101 % is above 100 %, which nothing can be."),
+        ("p0 step_time <= 3 ms", "aggregate: is 'p0', but must be median, mean, worst or a percentile such as p90."),
+        ("p101 step_time <= 3 ms", "aggregate: is 'p101', but must be median, mean, worst or a percentile "
+         "such as p90."),
+        ("h2d step_time <= 3 ms", "direction: step_time is not of copies alone."),
+        ("window step_time increase <= 3 %", "scope: the window is measured once, and a change is judged by many "
+         "steps; "
+         "use steps."),
+    ],
+)  # fmt: skip
+def test_wrong_expressions_are_told(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config.expression(text)
+    assert str(raised.value) == f"--budget {text!r}: {message}"
+
+
+def test_the_documentation_speaks_of_every_metric_and_key() -> None:
+    text = Path("docs/check.md").read_text()
+    table = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")}
+    named = {name.strip("` ") for cell in table for name in cell.split(",")}
+    keys = (
+        "aggregate allow_missing device direction level max max_decrease max_increase min name noise_floor range rank"
+    )
+    tops = "ranks scope skip_steps step trace budgets forbid overrides exceptions"
+    assert named >= {*METRICS, *keys.split(), *tops.split()}
+    for metric in METRICS.values():
+        [row] = [line for line in text.splitlines() if line.startswith(f"| `{metric.id}` |")]
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[2] == ("more" if metric.more_is_better else "less")
+        assert cells[3] == {"ns": "time", "pct": "%", "gb_per_s": "1e9 B/s"}[metric.unit]
+        assert cells[4] == ("yes" if metric.directional else "")
+
+
+def test_the_example_of_the_documentation_is_understood(tmp_path: Path) -> None:
+    text = Path("docs/check.md").read_text()
+    example = text.partition("```toml\n")[2].partition("```")[0]
+    settings = config.read(settings_of(example, tmp_path, "pyproject.toml"))
+    assert len(settings.budgets) == 5
+    assert (len(settings.overrides), len(settings.exceptions)) == (1, 1)
+    for line in text.splitlines():
+        if line.startswith("    --budget '"):
+            config.expression(line.strip()[10:-1])

@@ -1,0 +1,108 @@
+"""The recipes of docs/ci.md: every command in them is one, and runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from overlapscope.commands import main
+from overlapscope.views.check import FORMATS
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/ci.md").read_text()
+TRACE = ROOT / "traces/pipeline_3stream.json.gz"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+def strings(value: Any) -> list[str]:
+    """Every string in a YAML document."""
+    if isinstance(value, dict):
+        return [one for inner in value.values() for one in strings(inner)]
+    if isinstance(value, list):
+        return [one for inner in value for one in strings(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+def commands() -> list[str]:
+    """All lines that run overlapscope, in the order in which they stand."""
+    plain = re.findall(r"^    (overlapscope .*)$", TEXT, re.MULTILINE)
+    scripted = [one for block in blocks("yaml") for one in strings(yaml.safe_load(block))]
+    shelled = [one for block in blocks("groovy") for one in re.findall(r"sh '(.*)'", block)]
+    return [one for one in (*plain, *scripted, *shelled) if one.startswith("overlapscope ")]
+
+
+def files_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the recipes speak of: a trace, a directory of traces, a configuration, a baseline."""
+    monkeypatch.chdir(directory)
+    (directory / "traces").mkdir()
+    shutil.copy(TRACE, directory / "train.trace.json.gz")
+    shutil.copy(TRACE, directory / "traces")
+    (directory / "overlapscope.toml").write_text(blocks("toml")[0])
+    assert main(["baseline", "write", "train.trace.json.gz", "--output", "overlap-baseline.json"]) == 0
+
+
+def test_there_are_recipes() -> None:
+    assert len(commands()) >= 10 and len(blocks("yaml")) >= 4
+
+
+@pytest.mark.parametrize("command", [one for one in commands() if not one.startswith("overlapscope run ")])
+def test_a_recipes_command_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files_of(tmp_path, monkeypatch)
+    arguments = shlex.split(command)[1:]
+    if arguments[:2] == ["baseline", "write"] and "--force" not in arguments:
+        (tmp_path / "overlap-baseline.json").unlink()
+    assert main(arguments) in (0, 1, 3)
+    for part in arguments:
+        name, _, path = part.partition(":")
+        assert not path or (tmp_path / path).stat().st_size > 0, name
+
+
+def test_recordings_of_the_recipes_name_a_script() -> None:
+    recordings = [shlex.split(one) for one in commands() if one.startswith("overlapscope run ")]
+    assert recordings
+    for arguments in recordings:
+        assert arguments[-1] == "train.py"
+        assert set(arguments[2:-1:2]) <= {"--active", "--output"}
+
+
+@pytest.mark.parametrize("block", blocks("toml"))
+def test_the_configurations_are_understood(block: str, tmp_path: Path) -> None:
+    assert tomllib.loads(block)
+    (tmp_path / "c.toml").write_text(block)
+    baseline = ["--baseline", str(TRACE)] if "max_increase" in block else []
+    assert main(["check", str(TRACE), "--config", str(tmp_path / "c.toml"), *baseline]) in (0, 1, 3)
+
+
+def test_the_action_is_used_with_inputs_that_it_has() -> None:
+    inputs = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
+    steps = [
+        step
+        for block in blocks("yaml")
+        for job in yaml.safe_load(block).get("jobs", {}).values()
+        for step in job["steps"]
+        if "overlapscope@" in step.get("uses", "")
+    ]
+    assert len(steps) >= 2
+    for step in steps:
+        assert step["with"].keys() <= inputs.keys()
+    for name in inputs:
+        assert f"`{name}`" in TEXT
+
+
+def test_every_format_is_in_the_table() -> None:
+    assert {name for name in FORMATS if f"| `{name}` |" not in TEXT} == set()
+
+
+def test_the_page_names_what_is_there() -> None:
+    for page in re.findall(r"\]\((\w+\.md)\)", TEXT):
+        assert (ROOT / "docs" / page).is_file(), page

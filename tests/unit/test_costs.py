@@ -1,0 +1,182 @@
+"""What findings cost: by replay what was measured where the fix was made, elsewhere the bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.prediction import program
+from overlapscope.prediction.predict import parse
+from overlapscope.prediction.savings import Savings
+from overlapscope.reading import load
+from overlapscope.report import findings as costing
+from overlapscope.report import verdict
+from overlapscope.report.findings import find_all
+from overlapscope.report.model import build
+from overlapscope.report.page import Page, section_of
+from overlapscope.report.tables import cost, costs_note
+from overlapscope.rules import RULES
+from overlapscope.rules.finding import Finding
+from overlapscope.rules.rule import Rule
+from overlapscope.trace.model import Memory
+from tests.support.rule_traces import blocking_uploads, uploads
+
+DATA = Path(__file__).parents[2] / "traces"
+SLOW_ON_THE_HOST = "laboratory/chunked_streams/breadth_first_8.trace"
+
+
+@cache
+def analysed(recording: str) -> TraceAnalysis:
+    return analyze_trace(load(DATA / f"{recording}.json.gz"))
+
+
+def findings(recording: str) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in find_all([analysed(recording)])}
+
+
+def judged_ns(recording: str) -> int:
+    (device,) = analysed(recording).result.devices
+    return device.span_ns - (device.lead_in_ns or 0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "before", "after"),
+    [
+        ("copy-on-compute-stream", "offload_pipeline/one_stream", "offload_pipeline/three_streams"),
+        ("one-way-copies", "offload_pipeline/one_stream", "offload_pipeline/three_streams"),
+        ("copy-on-compute-stream", "kv_offload/on_demand", "kv_offload/prefetch"),
+        ("pageable-copy", "kv_offload/pageable", "kv_offload/on_demand"),
+        ("pageable-copy", "activation_offload/pageable", "activation_offload/pinned"),
+        ("launch-bound", "cuda_graph/eager", "cuda_graph/graph_replay"),
+        ("blocking-copy", "pin_strategies/pinned_blocking", "pin_strategies/pinned_non_blocking"),
+    ],
+)
+def test_a_finding_costs_what_the_fixed_program_took_less(rule: str, before: str, after: str) -> None:
+    before, after = (f"laboratory/{name}.trace" for name in (before, after))
+    finding = findings(before)[rule]
+    assert finding.cost_from == "replay"
+    saved = judged_ns(before) - judged_ns(after)
+    assert finding.cost_ns == pytest.approx(saved, rel=0.1)
+    # The recording's steps vary by more than the rest.
+    assert abs(finding.cost_ns - saved) < 0.02 * judged_ns(before)
+
+
+def test_a_replay_that_contradicts_what_explains_most_of_the_loss_does_not_make_a_finding_cheap() -> None:
+    finding = findings("mixed_workloads/two_threads")["host-sync"]
+    assert (finding.cost_ns, finding.cost_from) == (finding.bound_ns, "bound")
+    assert "By replay the fix saves only 0 ns, though the finding explains most of the time" in finding.doubt
+    assert "upper bound" in finding.doubt
+
+
+@pytest.mark.parametrize("plain_step_ns", [None, 40_000_000])
+def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(plain_step_ns: int | None) -> None:
+    found = build([analysed("gpt2_train")], plain_step_ns=plain_step_ns).findings
+    assert "launch-bound" in {finding.rule for finding in found}
+    for finding in found:
+        assert finding.plain_bound_ns is None or plain_step_ns is not None
+        exceeds = finding.cost_ns > costing.MORE * finding.spoken_bound_ns
+        assert exceeds == finding.doubt.startswith("By replay the fix saves more than the ")
+        assert not exceeds or "may shorten what other findings explain" in finding.doubt
+
+
+def test_bounds_and_what_fires_do_not_depend_on_the_replay() -> None:
+    for recording in ("laboratory/offload_pipeline/one_stream.trace", SLOW_ON_THE_HOST):
+        replayed = find_all([analysed(recording)])
+        measured = find_all([analysed(recording)], replayed=False)
+        assert {(f.rule, f.bound_ns) for f in replayed} == {(f.rule, f.bound_ns) for f in measured}
+        assert all(finding.cost_ns == finding.bound_ns for finding in measured)
+        assert all(finding.cost_from == "bound" for finding in measured)
+
+
+def test_the_synchronize_at_the_findings_place_is_the_one_that_goes() -> None:
+    finding = findings("known_causes/item_every_step")["host-sync"]
+    assert finding.cost_from == "replay"
+    assert finding.cost_ns == pytest.approx(finding.bound_ns, rel=0.05)
+
+
+def test_a_step_alone_is_not_replayed() -> None:
+    trace = analysed("known_causes/same_stream").trace
+    (device,) = analyze_trace(trace).devices
+    step = device.result.steps[1].name
+    narrowed = find_all([analyze_trace(trace, step=step)], scope=step)
+    assert narrowed
+    assert all((finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns) for finding in narrowed)
+
+
+def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "MOST_OPS", 10)
+    finding = findings("known_causes/item_every_step")["host-sync"]
+    assert (finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns)
+
+
+def test_what_no_intervention_stands_for_costs_its_bound() -> None:
+    queued = findings("known_causes/engine_busy")["late-prefetch"]
+    (slow,) = (f for f in find_all([analyze_trace(uploads([0.3, 0.3, 0.3, 0.3, 2.0]))]) if f.rule == "slow-link")
+    for finding in (queued, slow):
+        assert (finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns)
+
+
+def test_a_recording_without_launches_keeps_its_bounds() -> None:
+    # Nothing tells what its ops waited for, so no replay explains it.
+    trace = analysed("known_causes/same_stream").trace
+    unlaunched = replace(trace.gpu_ops, launch=np.full(len(trace.gpu_ops), -1, np.int64))
+    warned = [f for f in find_all([analyze_trace(replace(trace, gpu_ops=unlaunched))]) if f.bound_ns]
+    assert warned
+    assert all(finding.cost_from == "bound" for finding in warned)
+
+
+@pytest.mark.parametrize("error", [IndexError, ValueError, ZeroDivisionError, MemoryError])
+def test_a_replay_that_fails_does_not_cost_the_analysis(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Savings, fixes: object) -> int:
+        raise error("unlike any trace seen so far")
+
+    monkeypatch.setattr(Savings, "largest", fail)
+    warned = [finding for finding in find_all([analyze_trace(blocking_uploads(Memory.PINNED))]) if finding.bound_ns]
+    assert warned
+    assert all((finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns) for finding in warned)
+
+
+def test_views_say_how_a_cost_is_known() -> None:
+    pages = {name: Page(build([analysed(name)])) for name in ("ddp/rank0", SLOW_ON_THE_HOST)}
+    said = {
+        (name, finding.rule): cost(section_of(page, finding), finding)
+        for name, page in pages.items()
+        for finding in page.report.findings
+    }
+    assert said["ddp/rank0", "launch-bound"].startswith("saves about 2")
+    assert said["ddp/rank0", "launch-bound"].endswith(" %), by replay")
+    assert said["ddp/rank0", "host-compute"].startswith("saves at most 4.")
+    assert said[SLOW_ON_THE_HOST, "one-way-copies"] == "by itself it saves nothing, by replay"
+    assert said[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""
+    (section,) = pages["ddp/rank0"].sections()
+    assert "Fixing launch-bound would save about 2" in verdict.judge(section).text
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_every_fix_is_something_that_can_be_predicted(rule: Rule) -> None:
+    for fix in rule.fixes:
+        assert len(parse([one.replace("{call}", "cudaStreamSynchronize") for one in fix])) == len(fix)
+        assert all(one.split()[0] in rule.cost for one in fix)
+    assert not (rule.fixes and rule.severity == "info")
+
+
+def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
+    recording = "mixed_workloads/checkpoint_blocking"
+    finding, savings = findings(recording)["host-sync"], Savings(analysed(recording).trace, 0)
+    assert finding.where is not None and finding.where.op == "aten::copy_"
+    assert finding.cost_ns == pytest.approx(savings.largest([["no-sync aten::copy_"]]), rel=1e-3)
+    assert finding.cost_ns != savings.largest([[f"no-sync {finding.where.call}"]])
+
+
+def test_several_costs_by_replay_are_said_not_to_add_up() -> None:
+    found = list(findings("laboratory/offload_pipeline/one_stream.trace").values())
+    costly = [finding for finding in found if finding.bound_ns]
+    assert len(costly) > 1 and "do not add up" in costs_note(found)
+    assert not costs_note(costly[:1])

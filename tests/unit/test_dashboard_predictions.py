@@ -1,0 +1,149 @@
+"""Predictions of the dashboard: made aside, once, kept while there is room, and drawn through the timeline's routes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import flask
+import pytest
+from msgspec import structs
+
+from overlapscope import timeline as lanes
+from overlapscope.dashboard import timeline_routes, whatif_panels
+from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.predictions import Asked, Predicted, Predictions
+from overlapscope.dashboard.url import UrlState
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.prediction import Prediction, predict
+from overlapscope.trace.model import Trace
+
+TRACE = Path(__file__).parents[2] / "traces" / "laboratory" / "offload_pipeline" / "one_stream.trace.json.gz"
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    library = Library([TRACE])
+    library.wait("one_stream")
+    return library
+
+
+@pytest.fixture
+def opened(library: Library) -> Opened:
+    return library.wait("one_stream")
+
+
+class Made:
+    """Stands in for `predict`: counts, and waits until it may go on."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.result = predict(trace, ()).result
+
+    def __call__(self, trace: Trace, interventions: Sequence[str], *, device: int) -> Prediction:
+        self.asked.append(tuple(interventions))
+        assert self.may_go_on.wait(30)
+        if "nonsense" in interventions:
+            raise UsageError("there is no intervention 'nonsense'.")
+        if "broken" in interventions:
+            raise ZeroDivisionError("by zero")
+        return Prediction(self.result, trace, None)
+
+
+@pytest.fixture
+def made(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Made:
+    made = Made(opened.analysis.trace)
+    monkeypatch.setattr("overlapscope.dashboard.predictions.predict", made)
+    return made
+
+
+def asked(*interventions: str) -> Asked:
+    return Asked(0, interventions)
+
+
+def test_what_takes_long_is_asked_for_again_and_made_once(opened: Opened, made: Made) -> None:
+    predictions = Predictions()
+    made.may_go_on.clear()
+    assert [predictions.get(opened, asked("pin")) for _ in range(3)] == [None] * 3
+    made.may_go_on.set()
+    first = predictions.get(opened, asked("pin"), wait_s=30)
+    assert isinstance(first, Predicted)
+    assert predictions.get(opened, asked("pin")) is first
+    assert made.asked == [("pin",)]
+
+
+def test_what_was_asked_for_last_comes_first(opened: Opened, made: Made) -> None:
+    predictions = Predictions()
+    made.may_go_on.clear()
+    for name in ("a", "b", "c"):
+        predictions.get(opened, asked(name), wait_s=0.05)
+    made.may_go_on.set()
+    assert predictions.get(opened, asked("b"), wait_s=30) is not None
+    assert made.asked[:2] == [("a",), ("b",)]
+
+
+def test_what_cannot_be_predicted_says_why_each_time(opened: Opened, made: Made) -> None:
+    predictions = Predictions()
+    for _ in range(2):
+        with pytest.raises(UsageError, match="nonsense"):
+            predictions.get(opened, asked("nonsense"), wait_s=30)
+        with pytest.raises(OverlapscopeError, match="ZeroDivisionError: by zero; please report"):
+            predictions.get(opened, asked("broken"), wait_s=30)
+    assert len(made.asked) == 2
+
+
+def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
+    opened: Opened, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overlapscope.dashboard.predictions.MOST_KEPT", 3)
+    predictions = Predictions()
+    for name in ("a", "b", "c", "a", "d"):
+        predictions.get(opened, asked(name), wait_s=30)
+    assert [predictions.known(opened, asked(name)) is not None for name in "abcd"] == [True, False, True, True]
+    assert predictions.known(replace(opened), asked("a")) is None
+
+
+def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library: Library, opened: Opened) -> None:
+    found = predict(opened.analysis.trace, ()).result
+    reason = "31.2 % of <img src=x> begin elsewhere."
+    invalid = structs.replace(
+        found,
+        predicted_step_ns=None,
+        gain_ns=None,
+        buckets={},
+        replay=structs.replace(found.replay, valid=False, reasons=(reason,)),
+    )
+    context = PageContext(UrlState(page="whatif", trace="one_stream"), library, opened, None, dark=False)
+    text = str(whatif_panels.answer(context, invalid))
+    assert "not predicted" in text and reason in text
+    assert "whatif-figures" not in text
+    assert whatif_panels.details(context, invalid) is None
+    assert whatif_panels.timelines(context, Predicted(invalid, None), ()) is None
+
+
+def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, opened: Opened) -> None:
+    server = flask.Flask(__name__)
+    timeline_routes.register(server, library)
+    client = server.test_client()
+
+    def answer(predicted: str, device: Any = 0, name: str = "model") -> Any:
+        query = {"trace": "one_stream", "predicted": predicted, "device": device}
+        return client.get(f"/api/timeline/{name}", query_string=query)
+
+    found = library.predictions.get(opened, asked("side-stream"), wait_s=60)
+    assert found is not None and found.lanes is not None
+    told = answer('["side-stream"]')
+    assert told.json == lanes.model(found.lanes)
+    assert len(told.json["lanes"]) > len(opened.lanes.lanes)
+    for nonsense in ("pin", '{"a": 1}', "[1]"):
+        assert answer(nonsense).status_code == 400
+    assert "no intervention" in answer(json.dumps(["<img>"])).json["error"]
+    assert answer("[]", "x").status_code == 400
+    assert answer("[]", 7).status_code == 400

@@ -1,0 +1,394 @@
+"""The diff of two reports: its sums, its symmetry, and what it says of recordings whose difference is known."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import overlapscope as ov
+from overlapscope.compare.diff import diff, schema, to_json
+from overlapscope.compare.difference import Change, DeviceDiff, Diff, Figures
+from overlapscope.compare.resampling import DRAWS, draw, interval, weights
+from overlapscope.compare.steps import averaged, compared
+from overlapscope.report.model import Report
+from overlapscope.trace.model import Kind, Memory, Trace
+from tests.support.helpers import MS, Host, Op, make_trace
+
+TRACES = Path(__file__).parents[2] / "traces"
+LABORATORY = TRACES / "laboratory"
+
+
+@cache
+def report(name: str) -> Report:
+    """The report of one recording, or of the ranks in a directory."""
+    path = LABORATORY / name
+    files = sorted(path.glob("*.json.gz")) if path.is_dir() else [path.with_name(f"{path.name}.trace.json.gz")]
+    return ov.analyze([ov.load(file) for file in files])
+
+
+# -- made-up loops --------------------------------------------------------------------------------
+
+
+def loop(
+    steps: list[tuple[int, int, int]],
+    *,
+    copy_stream: int = 13,
+    memory: Memory = Memory.PINNED,
+    kernel: str = "gemm",
+    op: str = "aten::mm",
+    **rest: Any,
+) -> Trace:
+    """Steps of (compute, copy beside it, exposed copy), in microseconds, one apart from one another."""
+    ops, notes, cpu_ops, at = [], [], [], 10_000
+    for number, (compute, beside, exposed) in enumerate(steps):
+        begin, end = at, at + compute * 1000
+        launch = begin - 5000
+        ops.append(Op(Kind.COMPUTE, begin, end, stream=7, launch=(launch, launch + 100), name=kernel))
+        cpu_ops.append(Host(op, launch - 10, launch + 200))
+        if beside:
+            ops.append(
+                Op(Kind.H2D, begin, begin + beside * 1000, stream=13, launch=(launch + 300, launch + 400), size=beside)
+            )
+        if exposed:
+            copied = (end, end + exposed * 1000)
+            called = (launch + 500, launch + 600)
+            ops.append(
+                Op(
+                    Kind.H2D,
+                    *copied,
+                    stream=copy_stream,
+                    launch=called,
+                    source=memory,
+                    size=exposed,
+                    call="cudaMemcpyAsync",
+                )
+            )
+            end = copied[1]
+        notes.append(Host(f"ProfilerStep#{number}", launch - 100, launch + 1000))
+        at = end + 1000
+    return make_trace(ops, annotations=notes, cpu_ops=cpu_ops, **rest)
+
+
+def reported(*args: Any, **rest: Any) -> Report:
+    return ov.analyze(loop(*args, **rest))
+
+
+step_lists = st.lists(st.tuples(st.integers(1, 900), st.integers(0, 900), st.integers(0, 300)), min_size=1, max_size=12)
+
+
+def figures(device: DeviceDiff) -> list[Change]:
+    own = device.figures
+    return [own.span, *own.buckets, *own.exposed_copy_by_cause, *own.idle_by_cause, *own.engines, *own.overlap]
+
+
+def every_change(device: DeviceDiff) -> list[Change]:
+    found = figures(device)
+    for copy in device.copies:
+        found += [copy.count, copy.bytes, copy.time, copy.exposed, copy.bandwidth]
+    for stall in device.host_stalls:
+        found += [stall.host_wait, stall.idle_caused]
+    for kernel in device.kernels:
+        found += [kernel.count, kernel.time]
+    for op in device.ops:
+        found += [op.count, op.time]
+    for each in device.ranges:
+        if each.figures:
+            found += [each.figures.span, *each.figures.buckets]
+    return found
+
+
+def check_sums(own: Figures) -> None:
+    for side in ("before", "after", "change"):
+
+        def value(change: Change, side: str = side) -> int:
+            number = getattr(change, side)
+            assert isinstance(number, int)
+            return number
+
+        buckets = {change.name: value(change) for change in own.buckets}
+        assert sum(buckets.values()) == value(own.span)
+        assert sum(value(change) for change in own.exposed_copy_by_cause) == buckets["exposed copy"]
+        assert sum(value(change) for change in own.idle_by_cause) == buckets["idle"]
+        overlap = {change.name: change for change in own.overlap}
+        exposed = [value(overlap[name]) for name in ("exposed H2D", "exposed D2H", "exposed at once")]
+        assert exposed[0] + exposed[1] - exposed[2] == buckets["exposed copy"]
+        assert value(overlap["hidden copy"]) + buckets["exposed copy"] == value(overlap["copy"])
+        if side != "change":
+            assert min(value(change) for change in (*own.buckets, *own.overlap[3:], *own.engines)) >= 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(step_lists, step_lists)
+def test_the_parts_of_every_change_add_up_to_the_whole(before: list[Any], after: list[Any]) -> None:
+    for device in diff(reported(before), reported(after)).devices:
+        check_sums(device.figures)
+
+
+@settings(max_examples=15, deadline=None)
+@given(step_lists)
+def test_a_report_does_not_differ_from_itself(steps: list[Any]) -> None:
+    (device,) = diff(reported(steps), reported(steps)).devices
+    for change in every_change(device):
+        assert not change.change and not change.beyond_noise
+        assert (change.low or 0) <= 0 <= (change.high or 0)
+        # Of so few steps the interval is how far any two are apart; otherwise the draws are the same.
+        assert not change.low or device.steps_before < 5
+    assert not device.kernels and not device.ops
+    assert all(one.standing == "same" for one in device.findings)
+    assert {one.standing for one in device.copies} | {one.standing for one in device.ranges} <= {"both"}
+    assert {one.standing for one in device.host_stalls} <= {"both"}
+
+
+def mirrored(one: Change, other: Change) -> None:
+    assert (one.before, one.after) == (other.after, other.before)
+    assert one.beyond_noise == other.beyond_noise
+    assert one.noise_floor == pytest.approx(other.noise_floor)
+    for mine, theirs in ((one.change, other.change), (one.low, other.high), (one.high, other.low)):
+        assert (mine is None) == (theirs is None)
+        if mine is not None and theirs is not None:
+            assert mine == pytest.approx(-theirs, abs=1e-6)
+
+
+OPPOSITE = {"new": "gone", "slower": "faster", "more": "fewer", "grown": "shrunk"}
+OPPOSITE |= {there: here for here, there in OPPOSITE.items()}
+
+
+def check_mirrored(there: Diff, back: Diff) -> None:
+    assert len(there.devices) == len(back.devices)
+    for one, other in zip(there.devices, back.devices, strict=True):
+        for mine, theirs in zip(figures(one), figures(other), strict=True):
+            mirrored(mine, theirs)
+        copies = {(c.direction, c.source_kind, c.target_kind, c.stream): c for c in other.copies}
+        for copy in one.copies:
+            partner = copies[copy.direction, copy.source_kind, copy.target_kind, copy.stream]
+            assert partner.standing == OPPOSITE.get(copy.standing, copy.standing)
+            mirrored(copy.time, partner.time)
+            mirrored(copy.bandwidth, partner.bandwidth)
+        assert sorted(OPPOSITE.get(k.standing, k.standing) for k in one.kernels) == sorted(
+            k.standing for k in other.kernels
+        )
+        assert sorted((f.rule, OPPOSITE.get(f.standing, f.standing)) for f in one.findings) == sorted(
+            (f.rule, f.standing) for f in other.findings
+        )
+        assert {d.id for d in there.doubts} == {d.id for d in back.doubts}
+
+
+@settings(max_examples=15, deadline=None)
+@given(step_lists, step_lists, st.sampled_from(("gemm", "other_gemm")))
+def test_a_diff_mirrors_the_diff_the_other_way_round(before: list[Any], after: list[Any], kernel: str) -> None:
+    one, other = reported(before), reported(after, kernel=kernel)
+    check_mirrored(diff(one, other), diff(other, one))
+
+
+# -- steps and noise ------------------------------------------------------------------------------
+
+EVEN = [(500, 400, 50)] * 8
+
+
+def test_the_warm_up_and_the_last_step_are_left_out_of_means() -> None:
+    steps = [(2000, 400, 50), *EVEN]
+    (device,) = ov.analyze(loop(steps)).devices
+    assert compared(device) == tuple(range(1, 9))
+    assert averaged(device) == tuple(range(1, 8))
+    (found,) = diff(reported(EVEN), reported(steps)).devices
+    assert (found.steps_before, found.steps_after) == (7, 7)
+    assert (found.left_out_before, found.left_out_after) == (1, 2)
+    assert found.figures.span.change == 0
+
+
+def test_few_steps_keep_their_last_one() -> None:
+    (device,) = ov.analyze(loop(EVEN[:5])).devices
+    assert averaged(device) == compared(device) == tuple(range(5))
+
+
+def test_what_varies_as_much_among_the_steps_is_noise() -> None:
+    uneven = [(500 + 200 * (number % 2), 0, 0) for number in range(12)]
+    shifted = [(compute + 20, 0, 0) for compute, _, _ in uneven]
+    (found,) = diff(reported(uneven), reported(shifted)).devices
+    assert found.figures.span.beyond_noise is False
+    low, high = found.figures.span.low, found.figures.span.high
+    assert low is not None and high is not None and low < 0 < high
+    even = [(600, 0, 0)] * 12
+    (found,) = diff(reported(even), reported([(620, 0, 0)] * 12)).devices
+    assert found.figures.span.beyond_noise is True
+    assert found.verdict == "Step 3.3 % slower (601.0 to 621.0 us): 20.0 us more compute."
+
+
+def test_a_change_below_the_floor_is_noise_however_even_the_steps() -> None:
+    (found,) = diff(reported([(1000, 0, 0)] * 9), reported([(1005, 0, 0)] * 9)).devices
+    span = found.figures.span
+    assert span.low is not None and span.low > 0
+    assert span.beyond_noise is False
+    assert "as long as before, but for noise" in found.verdict
+
+
+@pytest.mark.parametrize(("count", "ids"), [(1, {"few-steps"}), (4, {"few-steps"}), (5, set())])
+def test_too_few_steps_are_said_to_be(count: int, ids: set[str]) -> None:
+    found = diff(reported([(500, 0, 0)] * count), reported([(600, 0, 0)] * count))
+    assert {doubt.id for doubt in found.doubts} == ids
+    assert found.devices[0].figures.span.beyond_noise is (None if count == 1 else True)
+
+
+def test_without_steps_whole_windows_are_compared_and_noise_is_unknown() -> None:
+    def window(length: int) -> Report:
+        return ov.analyze(make_trace([Op(Kind.COMPUTE, 0, length * MS, launch=(-10, -5))]))
+
+    found = diff(window(5), window(10))
+    (device,) = found.devices
+    assert (device.basis, device.steps_before, device.figures.span.beyond_noise) == ("window", 0, None)
+    assert {doubt.id for doubt in found.doubts} == {"no-steps"}
+    assert device.verdict.startswith("Window 100 % longer, noise unknown (5.00 to 10.00 ms): 5.00 ms more compute")
+
+
+def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(300):
+        before, after = generator.normal(100.0, 3.0, 20), generator.normal(104.0, 3.0, 20)
+        low, high = interval(*(weights(draw(_ns(side))) @ side[:, None] for side in (before, after)))
+        held += bool(low[0] <= 4.0 <= high[0])
+    # The percentile bootstrap of 20 is a little narrower than its 99 %.
+    assert held >= 0.96 * 300
+
+
+def _ns(values: Any) -> list[int]:
+    return [round(1e6 * value) for value in values]
+
+
+def test_draws_are_of_the_steps_alone_and_there_are_fewer_of_very_many() -> None:
+    assert (draw([1, 2, 3]) == draw([1, 2, 3])).all()
+    assert (draw(range(40)) != draw(range(1, 41))).any()
+    assert draw([1, 2, 3]).shape == (DRAWS, 3)
+    assert draw(range(100_000)).shape == (200, 100_000)
+
+
+# -- kernels --------------------------------------------------------------------------------------
+
+
+def kernels(before: Report, after: Report) -> list[tuple[str, str, str | None]]:
+    return [(one.standing, one.kernel, one.renamed_from) for one in diff(before, after).devices[0].kernels]
+
+
+def test_a_kernel_under_another_name_is_found_through_its_op() -> None:
+    assert kernels(reported(EVEN), reported(EVEN, kernel="sm90_gemm")) == [("renamed", "sm90_gemm", "gemm")]
+    slower = [(700, beside, exposed) for _, beside, exposed in EVEN]
+    assert kernels(reported(EVEN), reported(slower, kernel="sm90_gemm")) == [("slower", "sm90_gemm", "gemm")]
+
+
+def test_a_kernel_that_another_op_launches_is_the_same_kernel() -> None:
+    assert kernels(reported(EVEN), reported(EVEN, op="aten::addmm")) == []
+
+
+def test_kernels_of_other_names_and_ops_are_new_and_gone() -> None:
+    found = kernels(reported(EVEN), reported(EVEN, kernel="conv", op="aten::conv2d"))
+    assert sorted(found) == [("gone", "gemm", None), ("new", "conv", None)]
+
+
+# -- what cannot be compared ----------------------------------------------------------------------
+
+
+def test_another_gpu_torch_and_number_of_steps_are_said_and_what_still_holds() -> None:
+    one = reported(EVEN, device_names={0: "NVIDIA H200"}, versions={"torch": "2.11.0"})
+    other = reported(EVEN + EVEN, device_names={0: "NVIDIA A100"}, versions={"torch": "2.13.0"})
+    doubts = {doubt.id: doubt for doubt in diff(one, other).doubts}
+    assert set(doubts) == {"gpu", "torch", "steps"}
+    assert "NVIDIA H200 before, NVIDIA A100 after" in doubts["gpu"].detail
+    assert all(doubt.holds for doubt in doubts.values())
+
+
+def test_what_one_side_does_not_say_is_no_difference() -> None:
+    one, other = reported(EVEN, versions={"torch": "2.11.0"}), reported(EVEN)
+    assert diff(one, other).doubts == ()
+
+
+def test_an_unusable_trace_is_not_compared() -> None:
+    cpu_only = ov.analyze(make_trace(cpu_ops=[Host("aten::mm", 0, 10)]))
+    found = diff(reported(EVEN), cpu_only)
+    assert found.devices == ()
+    assert found.verdict == "Nothing can be compared."
+    assert {doubt.id for doubt in found.doubts} == {"trust", "ranks"}
+    assert any("unusable" in one for one in found.unmatched)
+
+
+def test_ranks_are_compared_each_with_itself() -> None:
+    ranks = {
+        number: loop([(500 + 100 * number, 0, 0)] * 7, rank=number, source=f"{number}.json") for number in range(3)
+    }
+    before = ov.analyze([ranks[0], ranks[1]])
+    after = ov.analyze([ranks[2], ranks[1], ranks[0]])
+    found = diff(before, after)
+    assert [(device.rank, device.figures.span.change) for device in found.devices] == [(0, 0), (1, 0)]
+    assert found.unmatched == ("rank 2, device 0, is only in after",)
+    assert found.verdict.startswith("2 devices (0 % to 0 %)")
+
+
+# -- real recordings ------------------------------------------------------------------------------
+
+NAMED = [
+    # What was changed, which follows from how the programs are written, must be in the verdict or the changes.
+    ("copy_matrix/streamed1_pinned0", "copy_matrix/streamed1_pinned1", {"pageable-copy gone"}),
+    ("dataloader/pinned0_nonblocking0_workers0", "dataloader/prefetcher", {"data-loading gone", "pageable-copy gone"}),
+    ("offload_pipeline/one_stream", "offload_pipeline/three_streams", {"copy-on-compute-stream gone"}),
+    ("cuda_graph/eager", "cuda_graph/graph_replay", {"launch-bound gone"}),
+    ("kv_offload/pageable", "kv_offload/prefetch", {"pageable-copy gone"}),
+    ("activation_offload/pageable", "activation_offload/overlapped", {"pageable-copy gone"}),
+    ("fsdp_offload/offload_pageable.traces", "fsdp_offload/offload.traces", {"pageable-copy gone"}),
+    ("ddp_training/no_overlap.traces", "ddp_training/ddp.traces", {"less exposed comm"}),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "said"), NAMED)
+def test_the_diff_of_two_variants_names_what_was_changed(before: str, after: str, said: set[str]) -> None:
+    there, back = diff(report(before), report(after)), diff(report(after), report(before))
+    for words in said:
+        assert words in there.verdict
+        assert words.replace("gone", "new").replace("less", "more") in back.verdict
+    for device in there.devices:
+        check_sums(device.figures)
+    check_mirrored(there, back)
+
+
+def test_copies_that_were_pinned_are_gone_as_pageable_ones_and_new_as_pinned_ones() -> None:
+    (device,) = diff(report("copy_matrix/streamed1_pinned0"), report("copy_matrix/streamed1_pinned1")).devices
+    standing = {(copy.direction, copy.source_kind, copy.standing) for copy in device.copies}
+    assert ("h2d", "pageable", "gone") in standing
+    assert ("h2d", "pinned", "new") in standing
+
+
+def test_a_graph_launches_the_kernels_that_ops_launched() -> None:
+    (device,) = diff(report("cuda_graph/eager"), report("cuda_graph/graph_replay")).devices
+    assert not {"new", "gone"} & {kernel.standing for kernel in device.kernels}
+
+
+@pytest.mark.parametrize("name", ["offload_pipeline/three_streams", "ddp_training/ddp.traces", "dataloader/prefetcher"])
+def test_the_json_holds_all_and_follows_its_schema(name: str) -> None:
+    found = diff(report(name), report(name))
+    data = to_json(found)
+    jsonschema.validate(msgspec.json.decode(data), schema())
+    assert msgspec.json.decode(data, type=Diff) == found
+    assert not any(change.change for device in found.devices for change in every_change(device))
+
+
+def test_ops_whose_kernels_a_graph_launches_now_are_not_gone() -> None:
+    (device,) = diff(report("cuda_graph/big_eager"), report("cuda_graph/big_graph")).devices
+    assert device.ops == ()
+
+
+def test_a_change_that_may_be_noise_is_not_said_to_be_none() -> None:
+    (device,) = diff(report("host_work/after_both"), report("host_work/after_none")).devices
+    assert device.verdict.startswith("Step 63.5 % slower, which may be noise (1.045 to 1.709 ms)")
+
+
+def test_the_api_takes_files_too() -> None:
+    path = LABORATORY / "offload_pipeline/one_stream.trace.json.gz"
+    assert ov.diff(path, str(path)).verdict.startswith("Step as long as before")
+    assert ov.check(path, {"forbid": ["pageable-copy"]}).outcome == "pass"
+    assert ov.check(path, {"budgets": {"efficiency_pct": {"min": "80 %"}}}).outcome == "fail"

@@ -1,0 +1,91 @@
+"""What `tests/fuzz` found and no other test is about."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from overlapscope import analyze, load
+from overlapscope.base.marks import METADATA, PLAIN_STEPS
+from overlapscope.prediction.turns import Relation, relations
+from overlapscope.report.model import from_json, to_json
+from tests.support.helpers import Host, make_trace
+from tests.support.kineto_files import call, host, kernel, memcpy, write
+
+
+def test_a_report_reads_back_whatever_the_ids_of_threads(tmp_path: Path) -> None:
+    events = [
+        kernel(1.0, 10.0, correlation=1),
+        call(0.5, 0.2, 1, tid=2**63 - 1),
+        call(2.0, 15.0, 2, name="cudaEventSynchronize", tid=2**63 - 1),
+        kernel(20.0, 10.0, correlation=3),
+        call(18.0, 0.2, 3, tid=2**63 - 1),
+    ]
+    report = analyze(load(write(tmp_path / "trace.json", events)))
+    assert [stall.thread for stall in report.devices[0].host_stalls] == [2**63 - 1]
+    assert from_json(to_json(report)) == report
+
+
+def test_a_report_whose_host_time_has_no_steps_is_none_of_ours(tmp_path: Path) -> None:
+    report = analyze(load(write(tmp_path / "trace.json", [host("cpu_op", "aten::mm", 1.0, 10.0)])))
+    changed = json.loads(to_json(report))
+    changed["traces"][0]["host"]["steps"] = []
+    with pytest.raises(msgspec.ValidationError, match="length >= 1"):
+        from_json(json.dumps(changed).encode())
+
+
+@pytest.mark.parametrize("place", ["rule", "id", "cause", "target_kind"])
+def test_a_report_whose_words_would_control_a_terminal_is_none_of_ours(place: str) -> None:
+    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
+    [trace] = changed["traces"]
+    [device] = trace["devices"]
+    within = {"rule": changed["findings"], "id": trace["trust"]["checks"], "cause": device["evidence"]}
+    within.get(place, device["copies"])[0][place] = "\x1b[2J"
+    with pytest.raises(msgspec.ValidationError, match="Expected a name"):
+        from_json(json.dumps(changed).encode())
+
+
+def test_an_estimate_holds_its_middle_where_a_replay_takes_longer_than_the_recording(tmp_path: Path) -> None:
+    events = [
+        host("user_annotation", "ProfilerStep#3", 1858.179, 895.683),
+        call(0.0, 0.321, 98, name="cudaGraphLaunch"),
+        memcpy(118.101, 40.672, stream=45, correlation=0),
+        memcpy(160.117, 40.544, stream=61, correlation=98),
+        kernel(185.365, 7.168, correlation=98),
+        call(172.971, 7.902, 68),
+        call(1958.202, 3.916, 56, name="cudaMemcpyAsync"),
+        memcpy(1993.074, 40.512, stream=7, correlation=56),
+        memcpy(2035.314, 40.288, stream=41, correlation=98),
+    ]
+    [device] = analyze(load(write(tmp_path / "trace.json", events))).devices
+    assert device.plain is not None
+    assert device.plain.low_ns <= device.plain.step_ns <= device.plain.high_ns
+
+
+def test_of_very_many_threads_the_busiest_alone_are_compared_for_taking_turns() -> None:
+    busy = [Host("aten::mm", 100 * turn, 100 * turn + 40, thread) for turn in range(50) for thread in (998, 999)]
+    idlers = [Host("aten::mm", 7 * thread, 7 * thread + 3, thread) for thread in range(500)]
+    threads = [*range(500), 998, 999]
+    found = relations(make_trace(cpu_ops=[*idlers, *busy]), threads)
+    assert found[500, 501] == Relation.BESIDE
+    assert len(found) < len(threads)
+
+
+def test_plain_steps_in_a_file_of_very_many_threads_replay_nothing(tmp_path: Path) -> None:
+    numbers = range(400)
+    events = [
+        event
+        for number in numbers
+        for event in (call(10.0 * number, 2.0, number, tid=number), kernel(10.0 * number + 3, 5.0, correlation=number))
+    ]
+    timed = {"host_ns": [4_000_000] * 12, "device_ns": []}
+    plain = {METADATA: {PLAIN_STEPS: {"before": timed, "after": timed}}}
+    few, many = (
+        analyze(load(write(tmp_path / f"{len(some)}.json", some, **plain))).devices[0].plain
+        for some in (events[:100], events)
+    )
+    assert few is not None and few.origin == "measured"
+    assert many is None

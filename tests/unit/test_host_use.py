@@ -1,0 +1,165 @@
+"""Where the time of a program without GPU activity goes: exact against counting nanoseconds one by one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.host_use import describe_host
+from overlapscope.analysis.results import HostUse
+from overlapscope.commands import main
+from overlapscope.trace.model import Trace
+from tests.support.helpers import Host, Op, make_trace
+
+NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+WAIT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+SPANS = st.tuples(st.integers(0, 60), st.integers(1, 30))
+
+
+def use(trace: Trace) -> HostUse:
+    found = describe_host(trace)
+    assert found is not None
+    return found
+
+
+def stepped(lengths: list[int]) -> list[Host]:
+    steps, now = [], 0
+    for number, length in enumerate(lengths):
+        steps.append(Host(f"ProfilerStep#{number}", now, now + length))
+        now += length
+    return steps
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    loads=st.lists(SPANS, max_size=4),
+    ops=st.lists(st.tuples(SPANS, st.sampled_from("abc"), st.integers(1, 2)), max_size=8),
+)
+def test_every_nanosecond_of_a_step_is_in_one_part(
+    lengths: list[int], loads: list[tuple[int, int]], ops: list[tuple[tuple[int, int], str, int]]
+) -> None:
+    steps = stepped(lengths)
+    loading = [Host(NEXT, start, start + length) for start, length in loads]
+    events = [Host(name, start, start + length, thread) for (start, length), name, thread in ops]
+    found = use(make_trace(cpu_ops=events, annotations=[*steps, *loading]))
+
+    def inside(some: list[Host], ns: int, thread: int = 1) -> bool:
+        return any(one.start <= ns < one.end for one in some if one.thread == thread)
+
+    for step, shown in zip(steps, found.steps, strict=True):
+        each = range(step.start, step.end)
+        assert shown.span_ns == shown.loading_ns + shown.ops_ns + shown.rest_ns == len(each)
+        assert shown.loading_ns == sum(inside(loading, ns) for ns in each)
+        assert shown.ops_ns == sum(inside(events, ns) and not inside(loading, ns) for ns in each)
+    assert sum(one.time_ns for one in found.ops) == sum(step.ops_ns for step in found.steps)
+    # The one that began first, and is the longest of those, has what it covers.
+    order = sorted((one for one in events if one.thread == 1), key=lambda one: (one.start, -one.end))
+    owners = [next((one.name for one in order if one.start <= ns < one.end), None) for ns in range(sum(lengths))]
+    mine = {one.op: one.time_ns for one in found.ops}
+    for name in "abc":
+        expected = sum(owner == name and not inside(loading, ns) for ns, owner in enumerate(owners))
+        assert mine.get(name, 0) == expected
+    busy = {one.thread: one.busy_ns for one in found.threads}
+    for thread in {one.thread for one in events}:
+        assert busy[thread] == sum(inside(events, ns, thread) for ns in range(sum(lengths)))
+
+
+@pytest.mark.parametrize(("name", "loader"), [(NEXT, "own-thread"), (WAIT, "workers"), ("other", "none")])
+def test_who_makes_the_batches_is_told(name: str, loader: str) -> None:
+    trace = make_trace(cpu_ops=[Host("aten::mm", 1, 2)], annotations=[*stepped([10]), Host(name, 3, 5)])
+    assert use(trace).loader == loader
+
+
+def test_without_steps_the_whole_recording_is_looked_at() -> None:
+    found = use(make_trace(cpu_ops=[Host("aten::mm", 10, 20), Host("aten::add", 30, 35), Host("x", 0, 90, thread=2)]))
+    assert not found.by_steps
+    assert [(step.span_ns, step.ops_ns) for step in found.steps] == [(90, 15)]
+
+
+def test_warm_up_steps_are_left_out() -> None:
+    trace = make_trace(cpu_ops=[Host("aten::mm", 1, 2)], annotations=stepped([50, 10, 10]), warm_up_steps=1)
+    assert [step.name for step in use(trace).steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
+def test_a_trace_with_gpu_activity_has_no_such_figures() -> None:
+    trace = make_trace([Op(0, 0, 10)], cpu_ops=[Host("aten::mm", 1, 2)])  # type: ignore[arg-type]
+    assert analyze_trace(trace).result.host is None
+    assert describe_host(make_trace()) is None
+
+
+# -- in commands
+
+MS_US = 1000.0
+
+
+def write(path: Path, *, loading_ms: float, rank: int | None = None, lose: str | None = None) -> str:
+    """Eight steps of 10 ms: loading, 4 ms of ops, nothing."""
+    events: list[dict[str, Any]] = []
+    for step in range(8):
+        at, jitter = 1.5 + step * 10 * MS_US, step % 3 / 10
+        for category, name, start, length in (
+            ("user_annotation", f"ProfilerStep#{step}", at, 10 * MS_US),
+            ("user_annotation", NEXT, at + 10, loading_ms * MS_US + jitter),
+            ("cpu_op", "aten::linear", at + 5 * MS_US, 4 * MS_US),
+            ("cpu_op", "aten::addmm", at + 6 * MS_US, MS_US),
+        ):
+            event = {"ph": "X", "cat": category, "name": name, "ts": start, "dur": length, "pid": 1, "tid": 1}
+            events.append(event | ({"dur": -1} if name == lose else {}))
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return str(path)
+
+
+def test_analyze_says_where_the_time_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "cpu.json", loading_ms=2)
+    for form in ("terminal", "markdown", "html"):
+        assert main(["analyze", path, "--format", form]) == 0
+        said = " ".join(capsys.readouterr().out.replace("\\", "").split())
+        assert "20.0 % loading data, 40.0 % in ops, 40.0 % in neither, such as Python." in said
+        assert "use num_workers" in said and "aten::linear" in said.replace("&#8203;", "") and "aten::addmm" not in said
+    assert main(["analyze", path, "--format", "json"]) == 0
+    [trace] = json.loads(capsys.readouterr().out)["traces"]
+    assert [(one["op"], one["count"]) for one in trace["host"]["ops"]] == [("aten::linear", 8)]
+
+
+@pytest.mark.parametrize(
+    ("budget", "code"),
+    [
+        ("host_step_time <= 11 ms", 0),
+        ("p90 host_step_time <= 9 ms", 1),
+        ("host_loading_pct <= 25 %", 0),
+        ("host_loading_pct <= 15 %", 1),
+        ("window host_step_time <= 11 ms", 3),
+        ("step_time <= 11 ms", 3),
+        ("idle_pct <= 100 %", 3),
+        ("efficiency_pct >= 0 %", 3),
+    ],
+)
+def test_check_holds_steps_and_loading_to_budgets(budget: str, code: int, tmp_path: Path) -> None:
+    assert main(["check", write(tmp_path / "cpu.json", loading_ms=2), "--budget", budget]) == code
+
+
+@pytest.mark.parametrize("lost", ["ProfilerStep#3", NEXT, "aten::linear"])
+def test_what_was_lost_does_not_pass(lost: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "cpu.json", loading_ms=2, lose=lost)
+    assert main(["check", path, "--budget", "host_step_time <= 1 s", "--budget", "host_loading_pct <= 99 %"]) == 3
+
+
+def test_a_program_that_used_a_gpu_is_held_to_none_of_them(tmp_path: Path) -> None:
+    for path in ("traces/streamed1_pinned1.json.gz", "traces/laboratory/pin_cost/pinned_to.trace.json.gz"):
+        assert main(["check", path, "--budget", "host_step_time <= 100 s"]) == 3
+    content = json.loads(Path(write(tmp_path / "cpu.json", loading_ms=2)).read_text())
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 20.5, "dur": -3.0, "pid": 0, "tid": 7}
+    launch = kernel | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 3.0}
+    for left in (kernel, launch):
+        (tmp_path / "lost.json").write_text(json.dumps(content | {"traceEvents": [*content["traceEvents"], left]}))
+        assert main(["check", str(tmp_path / "lost.json"), "--budget", "host_step_time <= 100 s"]) == 3
+
+
+def test_without_a_budget_nothing_can_be_judged(tmp_path: Path) -> None:
+    assert main(["check", write(tmp_path / "cpu.json", loading_ms=2)]) == 3

@@ -1,0 +1,26 @@
+"""`docs/hta.md` says what is so, and every difference to HTA in it is explained."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hta", reason="compares with HolisticTraceAnalysis")
+
+from benchmarks.hta import page
+
+WRITTEN = Path(__file__).parents[2] / "docs" / "hta.md"
+
+
+def test_the_page_is_what_is_measured() -> None:
+    made = page()
+    assert "are ours on all of these" in made
+    assert _rounded(WRITTEN.read_text(encoding="utf-8")) == _rounded(made), "run python -m benchmarks.hta docs/hta.md"
+
+
+def _rounded(page: str) -> str:
+    """HTA sorts with NumPy's unstable sort, whose order of equal times depends on the processor: by a microsecond, its
+    idle time does too."""
+    return re.sub(r"(\d+\.\d\d)\d\b", r"\1", page)

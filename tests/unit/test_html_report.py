@@ -1,0 +1,326 @@
+"""The report as one HTML file: whole, small, harmless, and with tiles that hold what a person zooms in on."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import struct
+from copy import deepcopy
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlapscope import timeline as lanes
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.commands import main
+from overlapscope.reading import expand, load
+from overlapscope.render import html
+from overlapscope.render.page import changes
+from overlapscope.report.model import build
+from overlapscope.report.page import Page
+from overlapscope.rules import RULES
+from overlapscope.timeline import Lanes
+from overlapscope.timeline.file import document as file_document
+from overlapscope.timeline.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
+from overlapscope.trace.model import Kind, Trace
+from tests.support.helpers import MS, US, Host, Op, make_trace
+
+TRACES = Path(__file__).parents[2] / "traces"
+LIMIT_BYTES = 5_000_000
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@cache
+def analyses(name: str) -> tuple[TraceAnalysis, ...]:
+    return tuple(analyze_trace(load(path)) for path in expand([TRACES / name]))
+
+
+@cache
+def rendered(name: str) -> str:
+    done = analyses(name)
+    return html.render(file_document(Page(build(done)), [lanes.build(one) for one in done]))
+
+
+def of_trace(trace: Trace) -> str:
+    analysis = analyze_trace(trace)
+    return html.render(file_document(Page(build([analysis])), [lanes.build(analysis)]))
+
+
+def data(document: str, name: str) -> Any:
+    """What a document carries along under a name."""
+    [packed] = re.findall(rf'<script type="text/plain" id="packed-{name}">([^<]*)</script>', document)
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+class Parsed(HTMLParser):
+    """The text of a page, what it loads, and whether every tag is closed."""
+
+    VOID = ("meta", "br", "img")
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+        self.attributes: list[dict[str, str | None]] = []
+        self.feed(document)
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.append(dict(attrs))
+        self.loaded += [value for name, value in attrs if name in ("src", "href") and value and value[0] != "#"]
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["script"], ["style"]):
+            self.text += f" {data}"
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+SHOWN = ["gpt2_train.json.gz", "pipeline_3stream.json.gz", "ddp", "laboratory/fsdp_offload/offload.traces"]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_report_is_one_small_file_that_loads_nothing(name: str) -> None:
+    document = rendered(name)
+    page = Parsed(document)
+    assert page.loaded == [] and page.open == []
+    assert len(document.encode()) < LIMIT_BYTES
+    assert len(page.ids) == len(set(page.ids))
+    assert "default-src 'none'" in document and "form-action 'none'" in document
+
+
+def test_many_traces_share_one_files_room() -> None:
+    done = analyses("known_causes")
+    assert len(done) > 20
+    assert len(rendered("known_causes").encode()) < LIMIT_BYTES
+    timelines = data(rendered("known_causes"), "timelines")
+    assert len(timelines) == len(done) and all(one["tiles"] for one in timelines.values())
+
+
+def test_a_report_is_the_same_every_time() -> None:
+    done = analyses("pipeline_3stream.json.gz")
+    again = html.render(file_document(Page(build(done)), [lanes.build(one) for one in done]))
+    assert again == rendered("pipeline_3stream.json.gz")
+
+
+def test_it_says_what_the_other_reports_say() -> None:
+    text = Parsed(rendered("pipeline_1stream.json.gz")).text
+    for part in (
+        "Full overlap would save at most 69.2 ms",
+        "exposed copy 89.8 ms 76.4 %",
+        "Uploads and downloads take turns",
+        "saves about 61.6 ms (52.4 %), by replay",
+        "no-compute 65.4 72.9",
+        "Every check of the trace passed.",
+    ):
+        assert part in text, part
+
+
+def test_every_finding_has_its_evidence_advice_and_code() -> None:
+    report = build(analyses("gpt2_train.json.gz"))
+    text = Parsed(rendered("gpt2_train.json.gz")).text
+    assert report.findings
+    for finding in report.findings:
+        for part in (
+            finding.title,
+            finding.detail,
+            finding.advice,
+            RULES[finding.rule].wrong,
+            RULES[finding.rule].right,
+        ):
+            assert " ".join(part.split()) in text, part
+
+
+@pytest.mark.parametrize("name", ["gpt2_train.json.gz", "ddp"])
+def test_a_finding_leads_into_its_own_timeline(name: str) -> None:
+    document = rendered(name)
+    timelines = data(document, "timelines")
+    buttons = [one for one in Parsed(document).attributes if "data-timeline" in one]
+    assert len(buttons) == len([one for one in build(analyses(name)).findings if one.example is not None])
+    for button in buttons:
+        model = timelines[button["data-timeline"]]["model"]
+        start, end = map(int, str(button["data-example"]).split())
+        first, last = map(int, str(button["data-view"]).split())
+        assert model["start"] <= first <= start <= end <= last <= model["end"]
+
+
+def test_several_ranks_are_compared_before_each_is_told() -> None:
+    document = rendered("ddp")
+    text = Parsed(document).text
+    assert text.index("Traces") < text.index("Where the time goes") < text.index("Findings")
+    assert "rank0.json.gz, rank 0" in text and "rank1.json.gz, rank 1" in text
+    assert {"timeline-0", "timeline-1"} == set(data(document, "timelines"))
+
+
+def test_charts_are_there_for_light_and_dark() -> None:
+    charts = data(rendered("gpt2_train.json.gz"), "charts")
+    page = Parsed(rendered("gpt2_train.json.gz"))
+    assert charts.keys() == {one["id"] for one in page.attributes if one.get("class") == "plot"}
+    assert all(changed for _, changed in charts.values())
+
+
+def test_names_from_a_trace_cannot_act() -> None:
+    ops = [
+        Op(Kind.COMPUTE, n * MS, n * MS + 900 * US, launch=(n * MS - 50, n * MS - 10), name=f"{HOSTILE} kernel {n}")
+        for n in range(1, 5)
+    ]
+    calls = [Host(f"cudaStreamSynchronize{HOSTILE}", n * MS + US, n * MS + 950 * US) for n in range(1, 5)]
+    annotations = [Host(f"{HOSTILE} range", MS - 100, 4 * MS), Host("ProfilerStep#1", MS - 100, 3 * MS)]
+    document = of_trace(make_trace(ops, calls=calls, annotations=annotations, source=f"/tmp/{HOSTILE}.json"))
+    page = Parsed(document)
+    assert "img" not in page.tags and page.open == []
+    assert document.count("</script>") == document.count("<script")
+    assert HOSTILE in page.text
+    # Where a browser finds them, they are text as well.
+    tiles = data(document, "timelines")["timeline-0"]["tiles"]
+    assert any(HOSTILE in name for tile in tiles for name in header_of(tile)["names"])
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        make_trace(),
+        make_trace(cpu_ops=[Host("aten::mm", 0, 10)]),
+        make_trace([Op(Kind.COMPUTE, 5, 5)]),
+        make_trace([Op(Kind.H2D, 5, 50, launch=(1, 2))]),
+    ],
+    ids=["nothing", "no GPU op", "an op of no length", "one copy"],
+)
+def test_a_trace_with_next_to_nothing_in_it_has_a_report(trace: Trace) -> None:
+    page = Parsed(of_trace(trace))
+    assert page.open == [] and "Trust:" in page.text
+
+
+# -- tiles ----------------------------------------------------------------------------------------
+
+
+def header_of(tile: str) -> dict[str, Any]:
+    raw = gzip.decompress(base64.b64decode(tile))
+    (length,) = struct.unpack_from("<I", raw)
+    header: dict[str, Any] = json.loads(raw[4 : 4 + length])
+    return header
+
+
+def drawn_in(tile: str) -> set[tuple[int, int]]:
+    """Lane and row of every op that a tile draws singly."""
+    raw = gzip.decompress(base64.b64decode(tile))
+    (length,) = struct.unpack_from("<I", raw)
+    header = json.loads(raw[4 : 4 + length])
+    found = set()
+    for lane in header["lanes"]:
+        count, at = lane["ops"]["count"], lane["ops"]["at"]
+        rows = np.frombuffer(raw, "<u4", count, 4 + length + at + 8 * count)
+        found |= {(lane["lane"], row) for row in rows.tolist()}
+    return found
+
+
+def prepared(name: str) -> list[Lanes]:
+    return [lanes.build(one) for one in analyses(name)]
+
+
+def test_with_room_enough_every_op_is_drawn_singly_somewhere() -> None:
+    [made] = pyramids(known := prepared("pipeline_3stream.json.gz"), [[]], 10**9)
+    drawn = set().union(*map(drawn_in, made["tiles"]))
+    least_ns = DRAWN_COLUMNS * LEAST_COLUMN_NS * 4
+    for lane in known[0].lanes:
+        long = np.flatnonzero(lane.end_ns - lane.start_ns >= least_ns)
+        assert {(lane.id, row) for row in long.tolist()} <= drawn, lane.label
+
+
+@pytest.mark.parametrize("budget", [0, 50_000, 400_000])
+def test_tiles_keep_to_their_budget_and_begin_with_the_whole(budget: int) -> None:
+    known = prepared("ddp")
+    made = pyramids(known, [[], []], budget)
+    first = [len(base64.b64decode(one["tiles"][0])) for one in made]
+    spent = sum(len(base64.b64decode(tile)) for one in made for tile in one["tiles"])
+    assert spent <= max(budget, sum(first))
+    for one, trace in zip(made, known, strict=True):
+        header = header_of(one["tiles"][0])
+        assert header["start"] <= trace.start_ns and header["end"] >= trace.end_ns
+
+
+def test_no_trace_is_zoomed_into_much_further_than_another() -> None:
+    made = pyramids(prepared("ddp"), [[], []], 300_000)
+    finest = [min(header["end"] - header["start"] for header in map(header_of, one["tiles"])) for one in made]
+    assert max(finest) < 8 * min(finest)
+
+
+def test_an_example_has_a_tile_of_its_own_around_it() -> None:
+    known = prepared("gpt2_train.json.gz")
+    example = Span(1_000_000, 1_050_000)
+    [made] = pyramids(known, [[example]], 100_000)
+    spans = [(header["start"], header["end"]) for header in map(header_of, made["tiles"])]
+    assert any(start <= example.start_ns and end >= example.end_ns and end - start < 5 * 50_000 for start, end in spans)
+
+
+# -- the shell ------------------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values, json_values)
+def test_changes_make_one_figure_out_of_the_other(before: Any, after: Any) -> None:
+    holder, wanted = {"figure": deepcopy(before), "same": [1, {"x": 2}]}, {"figure": after, "same": [1, {"x": 2}]}
+    for path, value in changes(holder, wanted):
+        part: Any = holder
+        for key in path[:-1]:
+            part = part[key]
+        part[path[-1]] = value
+    assert holder == wanted
+
+
+def test_what_does_not_change_is_carried_once() -> None:
+    assert changes({"x": list(range(1000)), "color": "a"}, {"x": list(range(1000)), "color": "b"}) == [[["color"], "b"]]
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    arguments = ["analyze", str(TRACES / "ddp"), "--format", "html", "--output", str(target)]
+    assert main(arguments) == 0
+    assert target.read_text() == rendered("ddp")
+
+
+def test_one_step_is_shown_alone(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    trace = str(TRACES / "gpt2_train.json.gz")
+    assert main(["analyze", trace, "--format", "html", "--step", "4", "--output", str(target)]) == 0
+    document = target.read_text()
+    assert "ProfilerStep#4" in Parsed(document).text
+    timeline = data(document, "timelines")["timeline-0"]
+    start, end = timeline["view"]
+    assert 0 < start < end < timeline["model"]["end"]
+
+
+def test_without_plotly_it_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overlapscope.render.page.find_spec", lambda _: None)
+    target = tmp_path / "report.html"
+    assert main(["analyze", str(TRACES / "ddp"), "--format", "html", "--output", str(target)]) == 2
+    assert "pip install 'overlapscope[dashboard]'" in capsys.readouterr().err
+    assert not target.exists()

@@ -1,0 +1,261 @@
+"""What a recording has lost makes unknown what rests on it, for every rule and metric: nothing passes on what is gone.
+
+Real recordings are mutated: the events of one part lose their durations, or are removed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from overlapscope.analysis import analyze_trace
+from overlapscope.budgets.check import check
+from overlapscope.budgets.metrics import METRICS
+from overlapscope.budgets.settings import Budget, Scope, Settings
+from overlapscope.budgets.verdicts import Status
+from overlapscope.commands import main
+from overlapscope.inputs import read_report
+from overlapscope.pytest_plugin import assert_overlap
+from overlapscope.report.model import Report
+from overlapscope.rules import RULES
+from overlapscope.trace.lost import CAUSES, FIGURES, HOST, WORDS, Part
+from overlapscope.trace.model import Kind
+from tests.support.helpers import Host, Op, make_trace
+from tests.support.stepped_traces import write_steps
+
+FIRES_IN = {
+    "known_causes/allocation": {"allocator-stall", "host-compute"},
+    "known_causes/backward_on_side_stream": {"stream-without-work"},
+    "known_causes/blocking_copy": {"blocking-copy"},
+    "known_causes/event_wait": {"late-prefetch"},
+    "known_causes/one_copy_stream": {"one-way-copies"},
+    "known_causes/pin_in_loop": {"pin-in-loop", "copy-on-compute-stream"},
+    "laboratory/copy_matrix/streamed1_pinned0.trace": {"launch-bound", "pageable-copy"},
+    "laboratory/ddp_training/no_overlap.traces/rank0.trace": {"exposed-communication"},
+    "laboratory/many_small_copies/non_blocking.trace": {"tiny-copies"},
+    "laboratory/pin_threads/pin_4_threads.trace": {"slow-link"},
+    "mixed_workloads/loader_with_workers": {"data-loading"},
+    "streamed0_pinned1": {"host-sync", "copy-on-compute-stream"},
+    "streamed1_pinned1": {"overlap-achieved"},
+}
+"""Recordings, and rules that find something in them: all but `streams-without-overlap`, for which there is none."""
+
+Event = dict[str, Any]
+
+
+def _kernel(event: Event) -> bool:
+    return bool(event["cat"] == "kernel")
+
+
+def _host_copy(event: Event) -> bool:
+    return bool(event["cat"] == "gpu_memcpy") and ("HtoD" in event["name"] or "DtoH" in event["name"])
+
+
+IS: dict[Part, Callable[[Event], bool]] = {
+    "compute": lambda event: _kernel(event) and "nccl" not in event["name"].lower(),
+    "comm": lambda event: _kernel(event) and "nccl" in event["name"].lower(),
+    "copies": _host_copy,
+    "other": lambda event: event["cat"] == "gpu_memset" or (event["cat"] == "gpu_memcpy" and not _host_copy(event)),
+    "calls": lambda event: event["cat"] in ("cuda_runtime", "cuda_driver"),
+    "ops": lambda event: event["cat"] == "cpu_op",
+    "ranges": lambda event: event["cat"] == "user_annotation",
+    "syncs": lambda event: event["cat"] == "cuda_sync",
+}
+WAYS: dict[str, Callable[[Event], Event | None]] = {
+    "negative": lambda event: event | {"dur": -event["dur"]},
+    "missing": lambda event: {key: value for key, value in event.items() if key != "dur"},
+    "zero": lambda event: event | {"dur": 0},
+    "text": lambda event: event | {"dur": "a while"},
+    "truth": lambda event: event | {"dur": True},
+    "years": lambda event: event | {"dur": 1e15},
+    "removed": lambda event: None,
+}
+TELLS_NOTHING = {("ops", "removed"), ("ranges", "removed"), ("syncs", "removed")} | {
+    ("syncs", way) for way in ("missing", "zero")
+}
+"""What leaves no trace of having been there; a record of a wait has no use for its length."""
+
+
+@cache
+def recording(name: str) -> Event:
+    document: Event = json.loads(gzip.decompress(Path(f"traces/{name}.json.gz").read_bytes()))
+    return document
+
+
+def mutated(name: str, part: Part, way: str, target: Path, *, every: int = 1) -> Report | None:
+    """The recording with every so-manieth event of a part changed; None where it has none of the part."""
+    document = recording(name)
+    events, number = [], 0
+    for event in document["traceEvents"]:
+        kept: Event | None = event
+        if event.get("ph") == "X" and IS[part](event):
+            number += 1
+            kept = WAYS[way](event) if number % every == 0 else event
+        if kept is not None:
+            events.append(kept)
+    if number < every:
+        return None
+    target.write_text(json.dumps(document | {"traceEvents": events}))
+    return read_report([target], cache=False)
+
+
+SCOPES: tuple[Scope, ...] = ("steps", "window")
+BUDGETS = tuple(
+    Budget(
+        metric=metric.id,
+        scope=scope,
+        min=0.0 if metric.more_is_better else None,
+        max=None if metric.more_is_better else 1e15,
+    )
+    for metric in METRICS.values()
+    for scope in SCOPES
+)
+"""Of every metric, in steps and in the window; none can fail."""
+RESTS_ON = {rule: RULES[rule].rests_on for rule in RULES} | {budget.title: budget.what.rests_on for budget in BUDGETS}
+
+
+def judged(report: Report) -> dict[str, tuple[Status, float | None]]:
+    """Status and value of every rule and every one of `BUDGETS`."""
+    result = check(report, Settings(budgets=BUDGETS, forbid=tuple(RULES)))
+    return {one.metric if one.unit == "findings" else one.budget: (one.status, one.value) for one in result.verdicts}
+
+
+def losses() -> Iterator[tuple[Part, str, int]]:
+    """What is lost, how, and of how many events one."""
+    for part in IS:
+        for way in WAYS:
+            if (part, way) not in TELLS_NOTHING:
+                yield part, way, 1
+        yield part, "negative", 3
+
+
+def test_every_rule_is_tried() -> None:
+    assert set().union(*FIRES_IN.values()) == set(RULES) - {"streams-without-overlap"}
+
+
+@pytest.mark.parametrize("name", FIRES_IN)
+def test_what_is_lost_makes_unknown_what_rests_on_it_and_changes_nothing_else(name: str, tmp_path: Path) -> None:
+    whole = judged(read_report([f"traces/{name}.json.gz"]))
+    assert {whole[rule][0] for rule in FIRES_IN[name]} == {"fail"}
+    for part, way, every in losses():
+        report = mutated(name, part, way, tmp_path / "trace.json", every=every)
+        if report is not None:
+            for one, found in judged(report).items():
+                if part in RESTS_ON[one]:
+                    assert found[0] == "unknown", (one, part, way, every)
+                elif found[0] != "unknown":
+                    assert found == whole[one], (one, part, way, every)
+
+
+@pytest.mark.parametrize("part", WORDS)
+@pytest.mark.parametrize("check_id", ["durations", "dropped-ops", "launches", "clock-skew", "steps", "sync-events"])
+def test_whichever_check_says_so(part: Part, check_id: str, tmp_path: Path) -> None:
+    report = read_report([write_steps(tmp_path / "trace.json")])
+    [trace] = report.traces
+    checks = tuple(
+        msgspec.structs.replace(one, status="warn", lost=(part,)) if one.id == check_id else one
+        for one in trace.trust.checks
+    )
+    trust = msgspec.structs.replace(trace.trust, checks=checks)
+    found = judged(msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, trust=trust),)))
+    for one, whole in judged(report).items():
+        assert found[one] == (("unknown", None) if part in RESTS_ON[one] else whole), one
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_lost_copies_are_no_good_news_anywhere(way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.json"
+    assert mutated("streamed0_pinned0", "copies", way, path) is not None
+    whole = "traces/streamed0_pinned0.json.gz"
+    assert main(["check", str(path)]) == 3
+    assert "copies between host and device" in capsys.readouterr().out
+    for form in ("terminal", "markdown"):
+        assert main(["analyze", str(path), "--format", form]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "rules cannot tell whether there is more to find" in said or "no rule can tell" in said
+        assert "That is good" not in said and "Nothing is copied" not in said and "overlap-achieved" not in said
+    assert main(["diff", whole, str(path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Whether anything changed cannot be told, as some copies between host and device")
+    assert "better" not in said and "faster" not in said
+    assert main(["baseline", "write", str(path), "-o", str(tmp_path / "baseline.json")]) == 2
+    assert "can be no baseline" in capsys.readouterr().err
+    assert main(["check", whole, "--baseline", str(path)]) == 2
+    with pytest.raises(AssertionError, match="pageable-copy cannot be judged"):
+        assert_overlap(str(path), forbid=["pageable-copy"])
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        ("cudaMemcpyAsync", {"copies", "other"}),
+        ("cuMemcpyHtoDAsync_v2", {"copies", "other"}),
+        ("cudaMemsetAsync", {"other"}),
+        ("cudaLaunchKernelExC", {"compute", "comm"}),
+        ("cuLaunchKernelEx", {"compute", "comm"}),
+        ("hipExtModuleLaunchKernel", {"compute", "comm"}),
+        ("cudaGraphLaunch", {"compute", "comm", "copies", "other"}),
+        ("cudaStreamSynchronize", set()),
+    ],
+)
+def test_a_launch_without_its_op_tells_what_is_lost(call: str, parts: set[Part]) -> None:
+    trace = make_trace([Op(Kind.COMPUTE, 20, 30, launch=(0, 10))], calls=[Host(call, 12, 15)])
+    assert analyze_trace(trace).result.trust.lost == parts
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "lost"),
+    [
+        (10_007, 0, True),  # the file has nanoseconds
+        (10_007, 10_000, False),
+        (10_000, 0, False),  # whole microseconds: it took less than one
+    ],
+)
+def test_a_copy_takes_time(start: int, length: int, lost: bool) -> None:
+    ops = [Op(Kind.H2D, start, start + length, launch=(0, 1000), call="cudaMemcpyAsync", size=4)]
+    ops.append(Op(Kind.H2D, start + 20_000, start + 21_000, launch=(2000, 3000), call="cudaMemcpyAsync", size=512))
+    assert ("copies" in analyze_trace(make_trace(ops)).result.trust.lost) == lost
+
+
+def test_events_that_could_not_be_read_may_have_been_anything(tmp_path: Path) -> None:
+    path = Path(write_steps(tmp_path / "trace.json"))
+    path.write_text(path.read_text().replace('{"ph": "X"', '{"ph": 4.0.0.0 "X"', 1))
+    report = read_report([path])
+    assert report.traces[0].trust.lost == set(WORDS)
+    assert {status for status, _ in judged(report).values()} == {"unknown"}
+
+
+def test_a_report_of_an_earlier_version_that_warns_of_a_loss_may_have_lost_anything(tmp_path: Path) -> None:
+    [trace] = read_report([write_steps(tmp_path / "trace.json")]).traces
+    checks = [msgspec.structs.replace(one, lost=None) for one in trace.trust.checks]
+    assert msgspec.structs.replace(trace.trust, checks=tuple(checks)).lost == set()
+    for number, one in enumerate(checks):
+        if one.id in ("dropped-ops", "durations"):
+            warned = [*checks]
+            warned[number] = msgspec.structs.replace(one, status="warn")
+            assert msgspec.structs.replace(trace.trust, checks=tuple(warned)).lost == set(WORDS)
+
+
+def test_the_documentation_says_what_rests_on_what() -> None:
+    text = Path("docs/trust.md").read_text()
+    _, _, section = text.partition("## What may be lost")
+    table = section.partition("\n\n`overlapscope explain")[0]
+    figures, causes, host, nothing = (
+        row for row in table.splitlines() if row.startswith("| ") and "rests on" not in row
+    )
+    assert {part for part in WORDS if f"`{part}`" in figures} == FIGURES
+    assert {part for part in WORDS if f"`{part}`" in causes} == CAUSES - FIGURES
+    assert {part for part in WORDS if f"`{part}`" in host} == HOST
+    assert all((f"`{name}`" in host) == (metric.rests_on == HOST) for name, metric in METRICS.items())
+    assert {part for part in WORDS if f"`{part}`" in nothing} == set(WORDS) - CAUSES
+    assert {name for name in (*RULES, *METRICS) if f"`{name}`" in figures} == (
+        {rule for rule in RULES if RULES[rule].rests_on == FIGURES}
+        | {metric for metric in METRICS if METRICS[metric].rests_on == CAUSES}
+    )

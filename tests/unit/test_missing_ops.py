@@ -1,0 +1,158 @@
+"""Time in which the host waits for the GPU and the trace has no op: the GPU worked on what was not recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import overlapscope as ov
+from overlapscope.analysis.results import Check, Device, partition
+from overlapscope.report.page import Page
+from overlapscope.report.verdict import judge
+from overlapscope.trace.model import Kind, Memory, Trace
+from tests.support.helpers import MS, US, Host, Op, make_trace, recordings
+
+C, D2H = Kind.COMPUTE, Kind.D2H
+
+
+def device(trace: Trace) -> Device:
+    (found,) = ov.analyze(trace).devices
+    assert sum(found.idle_by_cause.values()) == found.buckets.idle_ns
+    assert sum(partition(found).values()) == found.span_ns
+    return found
+
+
+def missing(trace: Trace) -> int:
+    return device(trace).idle_by_cause["missing-ops"]
+
+
+def check(trace: Trace) -> Check:
+    (found,) = (one for one in ov.analyze(trace).traces[0].trust.checks if one.id == "missing-ops")
+    return found
+
+
+def queued(waits: Sequence[Host], *, rest: Sequence[Op] = (), **more: Any) -> Trace:
+    """An op of 1 ms, and one that is launched at once and begins after 300 ms."""
+    ops = [
+        Op(C, 0, 1 * MS, launch=(-20 * US, -10 * US)),
+        Op(C, 300 * MS, 301 * MS, launch=(10 * US, 20 * US)),
+    ]
+    return make_trace([*ops, *rest], calls=waits, **more)
+
+
+def test_a_wait_for_an_op_that_was_held_back_by_nothing_recorded() -> None:
+    trace = queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS + 5 * US)])
+    assert missing(trace) == 298 * MS
+    found = device(trace)
+    assert found.idle_by_cause["unknown"] == 1 * MS and found.idle_by_cause["host-sync"] == 0
+    assert partition(found)["idle"] == 1 * MS and partition(found)["missing ops"] == 298 * MS
+    assert check(trace).status == "fail" and "cudaStreamSynchronize" in check(trace).detail
+
+
+def test_a_copy_that_blocks_waits_until_its_own_op_begins() -> None:
+    copy = Op(D2H, 300 * MS, 301 * MS, launch=(2 * MS, 302 * MS), call="hipMemcpyWithStream", size=256)
+    ops = [Op(C, 0, 1 * MS, launch=(-20 * US, -10 * US)), replace_memory(copy)]
+    assert missing(make_trace(ops)) == 298 * MS
+
+
+def replace_memory(op: Op) -> Op:
+    return op._replace(source=Memory.DEVICE, target=Memory.UNKNOWN)
+
+
+def test_a_large_copy_may_prepare_the_hosts_memory_first() -> None:
+    copy = Op(D2H, 300 * MS, 301 * MS, launch=(2 * MS, 302 * MS), call="hipMemcpyWithStream", size=500_000_000)
+    assert missing(make_trace([Op(C, 0, 1 * MS, launch=(-20 * US, -10 * US)), replace_memory(copy)])) == 0
+
+
+def test_a_synchronize_long_after_everything_recorded_has_ended() -> None:
+    ops = [
+        Op(C, 0, 1 * MS, launch=(-20 * US, -10 * US)),
+        Op(C, 301 * MS, 302 * MS, launch=(300 * MS + 10 * US, 300 * MS + 20 * US)),
+    ]
+    trace = make_trace(ops, calls=[Host("cudaDeviceSynchronize", 500 * US, 300 * MS)])
+    assert missing(trace) == 299 * MS
+    rules = {finding.rule for finding in ov.analyze(trace).findings}
+    assert "host-sync" not in rules
+
+
+def test_graphs_whose_kernels_were_not_recorded() -> None:
+    """A step waits 8 ms for a graph of which no kernel is in the trace, 20 times."""
+    ops, calls = [], []
+    for step in range(20):
+        at = step * 10 * MS
+        ops.append(Op(C, at, at + 1 * MS, launch=(at - 20 * US, at - 10 * US)))
+        calls.append(Host("cudaGraphLaunch", at + 10 * US, at + 30 * US))
+        calls.append(Host("cudaStreamSynchronize", at + 40 * US, at + 9 * MS))
+    trace = make_trace(ops, calls=calls)
+    # The wait behind the last op lies outside the window.
+    assert missing(trace) == 19 * 8 * MS
+    without = [call for call in calls if call.name != "cudaGraphLaunch"]
+    assert missing(make_trace(ops, calls=without)) == 0, "a thread can be woken late"
+
+
+def test_what_is_no_wait_for_this_gpu() -> None:
+    wait = Host("cudaStreamSynchronize", 2 * MS, 301 * MS)
+    assert missing(queued([Host("cudaEventQuery", 2 * MS, 301 * MS)])) == 0, "a poll"
+    assert missing(queued([Host("cudaFree", 2 * MS, 301 * MS)])) == 0, "memory"
+    assert missing(queued([wait, Host("cudaLaunchHostFunc", 0, 1 * US)])) == 0, "the GPU may wait for the host"
+    assert missing(queued([wait, Host("cuModuleLoadData", 1 * MS, 301 * MS, thread=2)])) == 0, "the driver's locks"
+    assert missing(queued([wait], overheads=[Host("Buffer Flush", 2 * MS, 300 * MS, thread=9)])) == 0, "the profiler"
+    other = Op(C, 0, 301 * MS, device=1, launch=(-9 * US, -8 * US))
+    trace = queued([wait], rest=[other])
+    assert all(one.idle_by_cause["missing-ops"] == 0 for one in ov.analyze(trace).devices), "another GPU works"
+
+
+def test_a_poll_from_another_thread_hides_nothing() -> None:
+    polls = [Host("cudaEventQuery", at, at + 2 * US, thread=2) for at in range(2 * MS, 300 * MS, 500 * US)]
+    assert missing(queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS), *polls])) == 298 * MS
+
+
+def test_two_threads_that_wait_at_once_count_once() -> None:
+    waits = [Host("cudaStreamSynchronize", 2 * MS, 301 * MS), Host("cudaEventSynchronize", 50 * MS, 301 * MS, thread=2)]
+    assert missing(queued(waits)) == 298 * MS
+
+
+def test_the_lead_in_stays_the_lead_in() -> None:
+    trace = queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)], rest=[Op(C, 99 * MS, 100 * MS, correlation=7)])
+    found = device(trace)
+    assert found.lead_in_ns == 100 * MS
+    assert found.idle_by_cause["missing-ops"] == 200 * MS
+
+
+def test_clocks_that_disagree_and_launches_that_are_missing_say_nothing() -> None:
+    trace = queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)])
+    assert missing(replace(trace, gpu_ops=replace(trace.gpu_ops, launch=np.full(2, -1)))) == 0
+    skewed = replace(trace.gpu_ops, start_ns=trace.gpu_ops.start_ns - 20 * MS, end_ns=trace.gpu_ops.end_ns - 20 * MS)
+    assert missing(replace(trace, gpu_ops=skewed)) == 0
+
+
+def test_a_little_is_a_warning() -> None:
+    rest = [Op(C, 301 * MS, 6_000 * MS, launch=(301 * MS - 10 * US, 301 * MS - 5 * US))]
+    assert check(queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)], rest=rest)).status == "warn"
+    rest = [Op(C, 301 * MS, 60_000 * MS, launch=(301 * MS - 10 * US, 301 * MS - 5 * US))]
+    assert check(queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)], rest=rest)).status == "ok"
+
+
+def test_the_verdict_calls_it_neither_idle_nor_good() -> None:
+    report = ov.analyze(queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)]))
+    (section,) = Page(report).sections()
+    found = judge(section)
+    assert found.level != "good"
+    assert "Ops are missing for 298.0 ms (99.0 %)" in found.text and "is idle" not in found.text
+
+
+def test_a_budget_on_idle_time_does_not_judge_it() -> None:
+    report = ov.analyze(queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)]))
+    settings = {"budgets": {"idle_pct": {"max": "50 %", "scope": "window"}}}
+    (budget,) = ov.check(report, settings).verdicts
+    assert budget.status == "unknown"
+
+
+@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
+def test_no_bundled_recording_lacks_ops(path: Any) -> None:
+    for one in ov.analyze(ov.load(path)).devices:
+        assert one.idle_by_cause["missing-ops"] == 0

@@ -1,0 +1,415 @@
+"""The plain program behind a recording: what its step takes, how that is known, and what it consists of."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+from functools import cache
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import overlapscope as ov
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.plain_step import FEWEST, measured, told
+from overlapscope.analysis.results import Device, Period, Plain
+from overlapscope.base.marks import METADATA, PLAIN_STEPS
+from overlapscope.errors import UsageError
+from overlapscope.prediction.after import plain_trace
+from overlapscope.prediction.base import as_plain, prepare
+from overlapscope.prediction.figures import fitted
+from overlapscope.prediction.program import find_program, summary
+from overlapscope.reading import load
+from overlapscope.report.model import Report, build
+from overlapscope.report.plain import sentence
+from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
+from tests.support.helpers import MS, TRACES, US, Op, make_trace, recordings
+from tests.support.made_up_programs import Do, repeated
+from tests.support.made_up_programs import record as record_copies
+from tests.support.plain_recordings import GPU_BOUND, HOST_BOUND, PLAIN, Slowed, record
+
+BUNDLED = [path for path in recordings() if not {"laboratory", "ddp"} & {*path.parts}]
+NO_SYNC, GRAPH = "no-sync cudaDeviceSynchronize", "graph"
+
+
+@cache
+def opened(path: Path) -> Trace:
+    return load(path, progress=False, cache=False)
+
+
+def report(trace: Trace, plain_step_ns: int | None = None) -> Report:
+    return build([analyze_trace(trace)], plain_step_ns=plain_step_ns)
+
+
+def only(found: Report) -> Device:
+    [device] = found.devices
+    return device
+
+
+def plain_of(trace: Trace, plain_step_ns: int | None = None) -> Plain:
+    plain = only(report(trace, plain_step_ns)).plain
+    assert plain is not None
+    return plain
+
+
+def median_step(device: Device) -> Period:
+    known = sorted(device.steps[:-1], key=lambda step: step.span_ns)
+    return known[(len(known) - 1) // 2]
+
+
+def has_exact_sums(plain: Plain) -> bool:
+    """Whether everything adds up to the step, and nothing is negative."""
+    assert plain.buckets is not None
+    parts = msgspec.structs.astuple(plain.buckets)
+    causes = plain.exposed_copy_by_cause, plain.idle_by_cause
+    return (
+        sum(parts) == plain.step_ns
+        and [sum(one.values()) for one in causes] == [plain.buckets.exposed_copy_ns, plain.buckets.idle_ns]
+        and min(*parts, *causes[0].values(), *causes[1].values(), 0) == 0
+        and plain.low_ns <= plain.step_ns <= plain.high_ns
+    )
+
+
+# -- sums
+
+
+@pytest.mark.parametrize("path", BUNDLED, ids=lambda path: f"{path.parent.name}-{path.name.removesuffix('.json.gz')}")
+def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
+    analysis = analyze_trace(opened(path))
+    recorded_ns = 0
+    for told_share in (None, 0.6, 0.85, 1.0, 1.3):
+        told_ns = None if told_share is None else round(told_share * recorded_ns)
+        program = find_program(analysis, told_ns, estimate=told_ns is None)
+        assert program is not None
+        recorded_ns = program.recorded.recorded.median_ns
+        for device in analysis.devices:
+            plain = summary(device.result, program)
+            assert plain.origin == ("estimated" if told_ns is None else "told")
+            assert told_ns in (None, plain.step_ns)
+            assert has_exact_sums(plain)
+
+
+@pytest.mark.parametrize("path", [TRACES / "gpt2_train.json.gz", TRACES / "streamed0_pinned0.json.gz"])
+@pytest.mark.parametrize("share", [0.6, 0.85, 1.0, 1.3])
+def test_with_nothing_changed_a_plain_step_is_predicted_as_it_is(path: Path, share: float) -> None:
+    plain_step_ns = round(share * ov.whatif(opened(path)).recorded_step_ns)
+    found = ov.whatif(opened(path), plain_step_ns=plain_step_ns)
+    step, gain = found.predicted_step_ns, found.gain_ns
+    assert step is not None and gain is not None and found.plain is not None
+    assert found.baseline_step_ns == found.unchanged_step_ns == found.plain.step_ns == plain_step_ns
+    assert (step.low, step.value, step.high) == (plain_step_ns,) * 3
+    assert (gain.low, gain.value, gain.high) == (0, 0, 0)
+    figures = found.buckets.values()
+    assert sum(one.measured for one in figures) == sum(one.predicted.value for one in figures) == plain_step_ns
+
+
+def test_a_gain_is_what_the_plain_step_gets_shorter() -> None:
+    trace = opened(TRACES / "known_causes" / "launch_bound.json.gz")
+    alone = ov.whatif(trace, [GRAPH])
+    found = ov.whatif(trace, [GRAPH], plain_step_ns=2 * MS)
+    assert found.predicted_step_ns is not None and found.gain_ns is not None
+    assert found.baseline_step_ns == 2 * MS
+    assert found.gain_ns.value == 2 * MS - found.predicted_step_ns.value
+    assert found.gain_ns.low == 2 * MS - found.predicted_step_ns.high
+    assert found.gain_pct == pytest.approx(100 * found.gain_ns.value / (2 * MS))
+    assert alone.predicted_step_ns is not None
+    assert found.recorded_step_ns == alone.recorded_step_ns == alone.baseline_step_ns
+    assert found.recorded_predicted_step_ns == alone.recorded_predicted_step_ns == alone.predicted_step_ns.value
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.integers(0, 10**13)), st.integers(-(10**6), 10**13), st.integers(0, 10**13)
+)
+def test_lengths_are_made_to_add_up(parts: dict[str, int], spare: int, whole: int) -> None:
+    parts["spare"] = max(0, spare)
+    found = fitted(parts, "spare", whole)
+    assert sum(found.values()) == whole and min(found.values()) >= 0
+    others = sum(parts.values()) - parts["spare"]
+    if others <= whole:
+        assert {**found, "spare": 0} == {**parts, "spare": 0}, "what is spare does for all"
+    else:
+        assert found["spare"] == 0
+        assert all(abs(found[name] - ns * whole / others) <= 1 for name, ns in parts.items() if name != "spare")
+
+
+# -- recordings whose plain program is known
+
+
+SLOWED = {
+    "as GPUs' recordings are": Slowed.by(2 * US),
+    "twice as long": Slowed.by(6 * US),
+    "ops alone": Slowed(op_ns=4 * US),
+    "calls alone": Slowed(call_ns=3 * US, around_call_ns=2 * US),
+}
+
+
+@pytest.mark.parametrize("slowed", SLOWED.values(), ids=SLOWED)
+def test_a_told_step_gives_back_the_program_that_nobody_recorded(slowed: Slowed) -> None:
+    truth = median_step(only(report(record(HOST_BOUND))))
+    slow = record(HOST_BOUND, slowed)
+    plain = plain_of(slow, truth.span_ns)
+    assert plain.buckets is not None and plain.program is not None
+    assert plain.recorded_step_ns == median_step(only(report(slow))).span_ns > 1.25 * truth.span_ns
+    # The replayed step is within 0.3 % of the plain one, and what an event cost is known but for its kind.
+    assert plain.buckets.idle_ns == pytest.approx(truth.buckets.idle_ns, abs=0.003 * truth.span_ns)
+    for cause, ns in truth.idle_by_cause.items():
+        assert plain.idle_by_cause[cause] == pytest.approx(ns, abs=0.01 * truth.span_ns)
+
+
+@pytest.mark.parametrize("change", [NO_SYNC, GRAPH])
+@pytest.mark.parametrize("slowed", SLOWED.values(), ids=SLOWED)
+def test_what_a_change_makes_of_the_program_is_predicted_from_any_recording_of_it(slowed: Slowed, change: str) -> None:
+    truth_ns = median_step(only(report(record(HOST_BOUND)))).span_ns
+    truth = ov.whatif(record(HOST_BOUND), [change]).predicted_step_ns
+    untold = ov.whatif(record(HOST_BOUND, slowed), [change]).predicted_step_ns
+    told_one = ov.whatif(record(HOST_BOUND, slowed), [change], plain_step_ns=truth_ns).predicted_step_ns
+    assert truth is not None and untold is not None and told_one is not None
+    # Of what a graph or a synchronize saves, it is not known how much recording added to just that.
+    assert told_one.value == pytest.approx(truth.value, rel=0.03)
+    assert told_one.low <= truth.value <= told_one.high
+    if change == NO_SYNC:
+        # A graph leaves next to no work of the host that recording could have lengthened.
+        assert untold.value > 1.3 * truth.value
+
+
+def test_recording_hardly_changes_a_program_that_waits_for_its_gpu() -> None:
+    plain = plain_of(record(GPU_BOUND, Slowed.by(4 * US)))
+    assert plain.origin == "estimated" and plain.program is None
+    assert plain.step_ns == plain.recorded_step_ns
+    assert plain.high_ns - plain.low_ns < 0.08 * plain.step_ns
+    assert has_exact_sums(plain)
+
+
+def test_what_a_plain_step_takes_longer_is_idle_time_that_nothing_explains() -> None:
+    trace = record(GPU_BOUND)
+    recorded = plain_of(trace)
+    longer = plain_of(trace, recorded.recorded_step_ns + 500 * US)
+    assert recorded.buckets is not None and longer.buckets is not None
+    assert longer.buckets.compute_ns == recorded.buckets.compute_ns
+    assert longer.idle_by_cause["unknown"] == recorded.idle_by_cause["unknown"] + 500 * US
+    assert has_exact_sums(longer)
+
+    trace = record(HOST_BOUND)
+    alone = ov.whatif(trace, [NO_SYNC])
+    longer_ns = alone.recorded_step_ns + 500 * US
+    told_one = ov.whatif(trace, [NO_SYNC], plain_step_ns=longer_ns)
+    assert alone.predicted_step_ns is not None and told_one.predicted_step_ns is not None
+    # Nobody knows where it is: it stays in proportion, and the interval holds that all of it goes.
+    in_proportion = alone.predicted_step_ns.value * longer_ns / alone.replayed_step_ns
+    assert told_one.predicted_step_ns.value == round(in_proportion)
+    assert told_one.predicted_step_ns.low < alone.predicted_step_ns.value
+
+
+def test_a_plain_step_shorter_than_the_gpus_work_shrinks_all_of_it_alike() -> None:
+    trace = record_copies(repeated([Do("h2d", 100 * US), Do("sync"), Do("kernel", 300 * US)], 8))
+    recorded = plain_of(trace).recorded_step_ns
+    half = plain_of(trace, 200 * US)
+    assert half.buckets is not None and recorded > 400 * US
+    assert half.idle_by_cause["unknown"] == 0
+    assert half.buckets.compute_ns == pytest.approx(3 * half.buckets.exposed_copy_ns, rel=0.02)
+    assert has_exact_sums(half)
+
+
+# -- how long a plain step is
+
+
+def timed(*lengths_ns: int, device: bool = False) -> TimedSteps:
+    return TimedSteps(device_ns=lengths_ns) if device else TimedSteps(host_ns=lengths_ns)
+
+
+@pytest.mark.parametrize("count", range(FEWEST, 80))
+def test_the_interval_of_a_median_holds_it_in_95_percent(count: int) -> None:
+    # Of the lengths 1, 2, 3... the interval is what places it has; the median lies outside where too few lie below it.
+    found = measured(PlainSteps(timed(*range(1, count + 1)), TimedSteps()), 10**9)
+    assert found is not None and found.low_ns + found.high_ns == count + 1, "as far from either end"
+
+    def missed(aside: int) -> float:
+        return sum(comb(count, fewer) for fewer in range(aside + 1)) / 2.0 ** (count - 1)
+
+    assert missed(found.low_ns - 1) <= 0.05 or found.low_ns == 1, "of few, all"
+    assert missed(found.low_ns) > 0.05, "no narrower one holds it as often"
+
+
+@given(
+    st.lists(st.integers(1, 1 << 53), max_size=40),
+    st.lists(st.integers(1, 1 << 53), max_size=40),
+    st.integers(0, 1 << 53),
+)
+def test_a_measured_step_lies_in_its_interval(before: list[int], after: list[int], recorded_ns: int) -> None:
+    found = measured(PlainSteps(timed(*before), timed(*after)), recorded_ns)
+    if found is None:
+        assert max(len(before), len(after)) < FEWEST
+    else:
+        assert found.origin == "measured" and found.decides
+        assert min(before + after) <= found.low_ns <= found.step_ns <= found.high_ns <= max(before + after)
+
+
+def test_a_measured_step_lies_between_both_sides_unless_one_is_slower_than_the_recording() -> None:
+    fast, slow = timed(*[100] * 9), timed(*[140] * 9)
+    for recorded_ns, step_ns in ((150, 120), (140, 120), (139, 100), (99, 120)):
+        for both in (PlainSteps(fast, slow), PlainSteps(slow, fast)):
+            found = measured(both, recorded_ns)
+            assert found is not None
+            assert (found.low_ns, found.step_ns, found.high_ns) == (100, step_ns, 140)
+
+
+def test_a_side_with_too_few_steps_says_nothing() -> None:
+    few, enough = timed(*[500] * (FEWEST - 1)), timed(*[100] * FEWEST)
+    assert measured(PlainSteps(few, few), 200) is None
+    assert measured(PlainSteps(few, enough), 200) == measured(PlainSteps(enough, TimedSteps()), 200)
+    one_side = measured(PlainSteps(enough, few), 200)
+    assert one_side is not None and (one_side.low_ns, one_side.step_ns, one_side.high_ns) == (100, 100, 100)
+
+
+def test_the_devices_clock_counts_where_there_is_one() -> None:
+    both = TimedSteps(host_ns=(50,) * 9, device_ns=(100,) * 9)
+    found = measured(PlainSteps(both, TimedSteps()), 200)
+    assert found is not None and found.step_ns == 100
+
+
+NOT_LENGTHS: list[Any] = [
+    "100",
+    [100.5] * 9,
+    ["100"] * 9,
+    [100] * 8 + [-1],
+    [100] * 8 + [0],
+    [100] * 8 + [float("nan")],
+    [100] * 8 + [1 << 60],
+    [100] * 8 + [10**30],
+    [100] * 8 + [True],
+    [100] * 8 + [None],
+    [[100] * 9],
+    {"0": 100},
+    [100] * 1_000_000,
+]
+
+
+@pytest.mark.parametrize("lengths", NOT_LENGTHS, ids=range(len(NOT_LENGTHS)))
+def test_what_are_no_lengths_of_steps_is_left_out(lengths: Any, tmp_path: Path) -> None:
+    sides: list[Any] = [{"host_ns": lengths, "device_ns": lengths}, lengths]
+    for number, side in enumerate(sides):
+        path = tmp_path / f"{number}.json"
+        own = {PLAIN_STEPS: {"before": side, "after": side}}
+        path.write_text(json.dumps({METADATA: own, "traceEvents": []}))
+        assert load(path, progress=False, cache=False).plain_steps == PlainSteps()
+
+
+@pytest.mark.parametrize("step_ns", [0, -1, 1 << 60, 31.5, float("nan"), float("inf")])
+def test_a_step_that_cannot_be_is_refused(step_ns: Any) -> None:
+    with pytest.raises(UsageError, match="no length of a plain step"):
+        told(step_ns)
+
+
+# -- the timeline
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "gpt2_train",
+        "mixed_workloads/amp_training",
+        "mixed_workloads/two_threads",
+        "mixed_workloads/model_on_two_devices",
+        "known_causes/event_wait",
+        "known_causes/launch_bound_graph",
+    ],
+)
+def test_the_plain_timeline_has_the_recordings_ops(path: str) -> None:
+    trace = opened(TRACES / f"{path}.json.gz")
+    base = prepare(trace, None, None, with_shapes=False)
+    plain = plain_trace(as_plain(base, told(round(0.8 * base.recorded.median_ns))))
+
+    def ops(of: Trace) -> list[tuple[Any, ...]]:
+        table = of.gpu_ops
+        order = np.argsort(table.place, kind="stable")
+        columns = (
+            table.place,
+            table.device,
+            table.stream,
+            table.correlation,
+            table.end_ns - table.start_ns,
+            table.bytes,
+        )
+        names = [of.names[name] for name in table.name_id[order].tolist()]
+        return list(zip(names, *(one[order].tolist() for one in columns), strict=True))
+
+    assert ops(plain) == ops(trace)
+    before, after = trace.gpu_ops, plain.gpu_ops
+    for lane in {*zip(before.device.tolist(), before.stream.tolist(), strict=True)}:
+        mine = [table.place[(table.device == lane[0]) & (table.stream == lane[1])] for table in (before, after)]
+        assert mine[0].tolist() == mine[1].tolist(), "a stream's ops stay in order"
+    assert (plain.names, plain.devices) == (trace.names, trace.devices)
+
+    def launches(of: Trace) -> list[int]:
+        rows = of.gpu_ops.launch[np.argsort(of.gpu_ops.place, kind="stable")]
+        return [int(of.runtime_calls.correlation[row]) if row >= 0 else -1 for row in rows]
+
+    assert launches(plain) == launches(trace)
+    for name in ("runtime_calls", "cpu_ops", "annotations", "syncs"):
+        mine, theirs = getattr(trace, name), getattr(plain, name)
+        assert sorted(mine.place.tolist()) == sorted(theirs.place.tolist())
+        assert (theirs.end_ns >= theirs.start_ns).all() and (np.diff(theirs.start_ns) >= 0).all()
+    assert sorted(plain.syncs.correlation.tolist()) == sorted(trace.syncs.correlation.tolist())
+
+
+# -- traces of other kinds
+
+
+def test_without_steps_or_with_one_a_step_is_the_window() -> None:
+    whole = record(HOST_BOUND, steps=1)
+    for trace in (whole, replace(whole, annotations=make_trace().annotations)):
+        device = only(report(trace, 1 * MS))
+        assert device.plain is not None and device.plain.step_ns == 1 * MS
+        assert device.plain.recorded_step_ns == device.span_ns
+        assert has_exact_sums(device.plain)
+
+
+def test_what_cannot_be_replayed_keeps_its_ops_and_says_so() -> None:
+    trace = make_trace([Op(Kind.COMPUTE, i * MS, i * MS + 300 * US) for i in range(20)])
+    assert only(report(trace)).plain is None, "nothing says what recording cost"
+    shorter = plain_of(trace, 10 * MS)
+    assert shorter.program is None and shorter.buckets is not None
+    assert shorter.buckets.compute_ns == 20 * 300 * US
+    assert has_exact_sums(shorter)
+    assert plain_of(trace, 5 * MS).buckets is None, "its ops alone take 6 ms"
+    assert "cannot be replayed" in sentence(only(report(trace, 10 * MS)))
+
+
+def test_each_device_has_the_plain_step() -> None:
+    trace = opened(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz")
+    devices = report(trace, 10 * MS).devices
+    assert len(devices) == 2
+    for device in devices:
+        assert device.plain is not None and device.plain.step_ns == 10 * MS
+        assert device.plain.program is not None and device.plain.program.device == device.device
+
+
+def test_a_prediction_has_no_plain_program() -> None:
+    assert only(report(replace(record(HOST_BOUND), predicted_by=("pin",)), 1 * MS)).plain is None
+
+
+def test_without_gpu_activity_there_is_none() -> None:
+    assert report(make_trace(), 1 * MS).devices == ()
+
+
+def test_the_longest_and_shortest_steps_that_can_be_told_add_up() -> None:
+    for step_ns in (1, (1 << 53) - 1):
+        for trace in (record(HOST_BOUND, PLAIN, steps=2), record_copies(repeated([Do("h2d", 9), Do("sync")], 2))):
+            assert has_exact_sums(plain_of(trace, step_ns))
+            assert ov.whatif(trace, plain_step_ns=step_ns).baseline_step_ns == step_ns
+
+
+def test_timed_steps_are_taken_unless_a_length_is_told() -> None:
+    lengths = tuple(range(690 * US, 711 * US, 1 * US))
+    trace = replace(record(HOST_BOUND, Slowed.by(4 * US)), plain_steps=PlainSteps(timed(*lengths), TimedSteps()))
+    plain = plain_of(trace)
+    assert (plain.origin, plain.step_ns) == ("measured", statistics.median(lengths))
+    assert 690 * US < plain.low_ns < plain.step_ns < plain.high_ns < 710 * US
+    assert plain_of(trace, 650 * US).origin == "told"

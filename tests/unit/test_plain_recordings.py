@@ -1,0 +1,47 @@
+"""Plain figures of nineteen programs that were timed in processes of their own on an H200, and recorded in between.
+
+`tests/plain.tar.xz` holds the recordings without options that `docs/plain.md` is about.
+"""
+
+from __future__ import annotations
+
+import gzip
+import statistics
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks.plain_evaluation import Recorded, evaluate
+
+ARCHIVE = Path(__file__).parents[1] / "plain.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
+    place = tmp_path_factory.mktemp("plain")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(place, filter="data")
+    for plain in place.rglob("*.trace.json"):
+        plain.with_name(f"{plain.name}.gz").write_bytes(gzip.compress(plain.read_bytes(), 1))
+        plain.unlink()
+    return evaluate(place)
+
+
+def test_every_recording_has_a_plain_step_that_the_recorder_measured(rows: list[Recorded]) -> None:
+    assert len(rows) >= 19
+    assert all(row.plain is not None and row.plain.origin == "measured" for row in rows)
+
+
+def test_untold_the_interval_holds_what_another_process_took(rows: list[Recorded]) -> None:
+    held = [row.untold.low_ns <= row.truth.step_ns <= row.untold.high_ns for row in rows if row.untold is not None]
+    assert len(held) >= 19 and sum(held) >= 0.9 * len(held)
+    errors = [abs(row.untold.step_ns / row.truth.step_ns - 1) for row in rows if row.untold is not None]
+    assert statistics.median(errors) <= 0.1
+
+
+def test_advice_comes_true_when_nobody_records(rows: list[Recorded]) -> None:
+    predicted = [one for row in rows for one in row.predicted]
+    errors = [abs(one.error_pct) for one in predicted if one.error_pct is not None]
+    assert len(errors) >= 20 and statistics.median(errors) <= 5.0
+    assert sum(one.inside is True for one in predicted) >= 0.8 * len(errors)

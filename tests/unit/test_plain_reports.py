@@ -1,0 +1,312 @@
+"""What findings, diffs, checks and commands say where the plain step is told, and that they say it of one program."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import overlapscope as ov
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.results import Device, Period, Window
+from overlapscope.commands import main
+from overlapscope.errors import UsageError
+from overlapscope.reading import load
+from overlapscope.report.findings import counterparts, find_all
+from overlapscope.report.model import Report, build, from_json, of_program, spoken, to_json
+from overlapscope.rules import RULES
+from overlapscope.rules.finding import Finding, Where, costliest_first
+from overlapscope.rules.rule import Draft, Rule
+from overlapscope.trace.model import HostEvents, Trace
+from tests.support.helpers import MS, TRACES, US
+from tests.support.plain_recordings import HOST_BOUND, Slowed, Work, record
+
+LAUNCHES = TRACES / "known_causes" / "launch_bound.json.gz"
+GPT2 = TRACES / "gpt2_train.json.gz"
+STACKS = TRACES / "known_causes" / "host_sync_stacks.json.gz"
+RANKS = TRACES / "ddp"
+NEARLY_FULL = (*[Work(20 * US, ops=2, work_ns=10 * US)] * 30, Work(100 * US), Work(0))
+"""The GPU keeps up with nothing to wait for, unless recording slows the host."""
+
+
+@cache
+def opened(path: Path) -> Trace:
+    return load(path, progress=False, cache=False)
+
+
+def report(trace: Trace, plain_step_ns: int | None = None, **known: Any) -> Report:
+    return build([analyze_trace(trace)], plain_step_ns=plain_step_ns, **known)
+
+
+@cache
+def launches(plain_step_ns: int | None = None) -> Report:
+    return report(opened(LAUNCHES), plain_step_ns)
+
+
+def by_rule(found: Report) -> dict[str, Finding]:
+    return {one.rule: one for one in found.findings}
+
+
+# -- findings
+
+
+def test_an_estimate_decides_nothing() -> None:
+    found = launches()
+    [device] = found.devices
+    assert device.plain is not None and device.plain.origin == "estimated"
+    assert found.findings == find_all([analyze_trace(opened(LAUNCHES))])
+    assert of_program(found) is found and spoken(device) is device
+    assert all(one.plain_bound_ns is None and one.plain_example is None for one in found.findings)
+
+
+def test_findings_are_of_the_told_program_and_keep_what_was_recorded() -> None:
+    recorded, told = by_rule(report(opened(GPT2))), by_rule(report(opened(GPT2), 40 * MS))
+    assert told
+    for rule, one in told.items():
+        assert one.bound_ns == recorded[rule].bound_ns
+        assert one.example == recorded[rule].example
+        assert one.plain_bound_ns is not None and 0 < one.plain_bound_ns < one.bound_ns
+        assert one.spoken_bound_ns == one.plain_bound_ns
+        assert one.plain_example is not None and one.plain_example != one.example
+        assert one.cost_ns < recorded[rule].cost_ns
+        assert one.title != recorded[rule].title
+
+
+def test_a_finding_that_only_the_recording_has_is_none() -> None:
+    truth = report(record(NEARLY_FULL))
+    [plain] = truth.devices
+    slow = record(NEARLY_FULL, Slowed.by(8 * US))
+    assert "launch-bound" in by_rule(report(slow))
+    assert "launch-bound" not in by_rule(truth)
+    step_ns = sorted(step.span_ns for step in plain.steps[:-1])[3]
+    assert "launch-bound" not in by_rule(report(slow, step_ns))
+
+
+@pytest.mark.parametrize("plain_step_ns", [None, 30 * MS, 45 * MS])
+def test_findings_are_ordered_by_what_they_cost_the_program(plain_step_ns: int | None) -> None:
+    findings = report(opened(GPT2), plain_step_ns).findings
+    assert list(findings) == sorted(findings, key=costliest_first)
+
+
+def said(op: str | None, bound_ns: int, rule: int = 0) -> tuple[Rule, Draft]:
+    where = None if op is None else Where(op=op, call="cudaStreamSynchronize")
+    return tuple(RULES.values())[rule], Draft(title="", detail="", advice="", bound_ns=bound_ns, where=where)
+
+
+def test_a_finding_keeps_what_was_recorded_of_the_same_call() -> None:
+    recorded = [said("aten::item", 5), said("aten::copy_", 7), said(None, 9), said("aten::item", 11), said(None, 13, 1)]
+
+    def bounds(*spoken: tuple[Rule, Draft]) -> list[int | None]:
+        return [None if one is None else one.bound_ns for one in counterparts(spoken, recorded)]
+
+    assert bounds(*recorded) == [5, 7, 9, 11, 13]
+    assert bounds(said("aten::copy_", 1)) == [7], "the first has gone"
+    assert bounds(said("aten::mm", 1), said("aten::copy_", 1)) == [5, 7], "what is told apart is not taken for another"
+    assert bounds(*[said(None, 1, 1)] * 2) == [13, None]
+    assert bounds(said(None, 1, 2)) == [None]
+
+
+# -- the report and its file
+
+
+def test_a_report_tells_all_of_the_plain_program_after_a_round_trip() -> None:
+    found = launches(2 * MS)
+    assert from_json(to_json(found)) == found
+    judged = of_program(found)
+    [device], [recorded] = judged.devices, found.devices
+    assert recorded.plain is not None
+    assert msgspec.structs.replace(device, plain=None) == recorded.plain.program
+    assert device == spoken(recorded)
+    assert [one.bound_ns for one in judged.findings] == [one.plain_bound_ns for one in found.findings]
+    assert [one.example for one in judged.findings] == [one.plain_example for one in found.findings]
+    assert [one.bound_ns for one in found.findings] != [one.bound_ns for one in judged.findings]
+
+
+def test_ranks_are_of_the_plain_program_all_or_none() -> None:
+    analyses = [analyze_trace(opened(path)) for path in sorted(RANKS.glob("*.json.gz"))]
+    told = build(analyses, plain_step_ns=15 * MS, replayed=False)
+    assert len(told.devices) == 2
+    assert of_program(told).devices == tuple(map(spoken, told.devices))
+    mixed = msgspec.structs.replace(told, traces=(told.traces[0], build(analyses[1:], replayed=False).traces[0]))
+    assert of_program(mixed) is mixed
+
+
+def test_a_step_or_range_alone_has_no_plain_program() -> None:
+    trace = opened(LAUNCHES)
+    assert ov.analyze(trace, step="ProfilerStep#4").devices[0].plain is None
+    with pytest.raises(UsageError, match="--plain-step is for whole recordings"):
+        ov.analyze(trace, step="ProfilerStep#4", plain_step_ns=2 * MS)
+
+
+# -- diffs
+
+
+def test_two_programs_are_compared_where_both_are_known() -> None:
+    found = ov.diff(LAUNCHES, LAUNCHES, plain_step_ns=(2 * MS, 2 * MS))
+    assert found.of == "plain" and "plain" not in {doubt.id for doubt in found.doubts}
+    figures = found.devices[0].figures
+    assert figures.span.before == pytest.approx(2 * MS, rel=0.02)
+    assert not any(one.change for one in (figures.span, *figures.buckets, *figures.idle_by_cause))
+
+
+def test_recordings_are_compared_where_only_one_program_is_known() -> None:
+    for before, after, which in ((2 * MS, None, "before"), (None, 2 * MS, "after")):
+        found = ov.diff(launches(before), launches(after))
+        assert found.of == "recorded"
+        [doubt] = [one for one in found.doubts if one.id == "plain"]
+        assert f"known only of the trace {which}" in doubt.detail
+        assert found.devices[0].figures == ov.diff(launches(), launches()).devices[0].figures
+
+
+def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
+    stacks = opened(STACKS)
+    without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
+    for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "once corrected")):
+        sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
+        found = ov.diff(*sides)
+        assert found.of == of
+        [doubt] = [one for one in found.doubts if one.id == "profiler"]
+        assert "without stacks before, with stacks after" in doubt.detail
+        assert holds in doubt.holds
+
+
+# -- checks and baselines
+
+
+def step_time(at_most: str) -> dict[str, Any]:
+    return {"budgets": {"step_time": {"max": at_most}}}
+
+
+def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
+    told = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
+    assert told.outcome == "pass"
+    assert told.program is not None
+    assert "a step takes 2 ms while nothing is recorded (told), and 2.83 ms in the recording" in told.program
+    recorded = ov.check(LAUNCHES, step_time("2.1 ms"))
+    assert (recorded.outcome, recorded.program) == ("fail", None)
+    # What is only estimated decides nothing.
+    assert ov.check(launches(), step_time("2.1 ms")).verdicts == recorded.verdicts
+
+
+def test_a_step_that_takes_longer_than_the_recording_shows_is_judged_as_long_as_it_is() -> None:
+    told = report(opened(LAUNCHES), 4 * MS, replayed=False)
+    verdicts = {
+        budget: ov.check(told, {"budgets": {budget: {"max": "3 ms"}}}).outcome
+        for budget in ("step_time", "compute_time")
+    }
+    assert verdicts == {"step_time": "fail", "compute_time": "pass"}
+    [device] = of_program(told).devices
+    assert device.judged is not None
+    parts: list[Device | Period] = [device, device.judged, *device.steps]
+    for part in parts:
+        assert sum(msgspec.structs.astuple(part.buckets)) == part.span_ns
+        assert sum(part.idle_by_cause.values()) == part.buckets.idle_ns
+    assert sorted(step.span_ns for step in device.steps[:-1])[1] == 4 * MS
+    assert device.span_ns == sum(step.span_ns for step in device.steps)
+
+
+def baseline(path: Path, *options: str) -> str:
+    assert main(["baseline", "write", str(LAUNCHES), "-o", str(path), *options]) == 0
+    return str(path)
+
+
+def test_like_is_judged_by_like(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = baseline(tmp_path / "recorded.json")
+    plain = baseline(tmp_path / "plain.json", "--plain-step", "2ms")
+
+    same = ov.check(LAUNCHES, baseline=plain, plain_step_ns=2 * MS)
+    assert same.outcome != "fail" and same.program is not None and not same.warnings
+
+    old = ov.check(LAUNCHES, baseline=recorded, plain_step_ns=2 * MS)
+    assert old.outcome != "fail" and old.program is None
+    assert any("The baseline is of a recording, so this recording is judged" in one for one in old.warnings)
+
+    unknown = ov.check(LAUNCHES, baseline=plain)
+    assert unknown.outcome == "inconclusive" and unknown.program is None
+    assert {one.status for one in unknown.verdicts} == {"skipped"}
+    assert any("what a step takes here while nothing is recorded is not known" in one for one in unknown.warnings)
+
+
+def test_a_program_that_became_slower_fails_however_it_was_recorded() -> None:
+    light, heavy = (record(30 * HOST_BOUND, Slowed.by(added * US)) for added in (2, 6))
+    before = report(light, 18 * MS, replayed=False)
+    budgets = {"budgets": {"step_time": {"max_increase": "5 %", "noise_floor": "0.5 ms"}}}
+    assert ov.check(report(heavy, 18 * MS, replayed=False), budgets, baseline=before).outcome == "pass"
+    slower = ov.check(report(heavy, 22 * MS, replayed=False), budgets, baseline=before)
+    assert "step_time" in {one.metric for one in slower.verdicts if one.status == "fail"}
+
+
+def test_a_written_report_is_judged_without_being_told_again(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    assert main(["analyze", str(LAUNCHES), "--plain-step", "2 ms", "--format", "json", "-o", str(path)]) == 0
+    from_file = ov.check(path, step_time("2.1 ms"))
+    told = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
+    assert (from_file.outcome, from_file.program) == (told.outcome, told.program)
+    assert from_file.verdicts == told.verdicts
+    assert ov.diff(path, path).of == "plain"
+    for job in (path, launches(2 * MS)):
+        with pytest.raises(UsageError, match="pass it to"):
+            ov.check(job, plain_step_ns=1 * MS)
+
+
+# -- commands
+
+
+COMMANDS = {
+    "analyze": ["analyze", str(LAUNCHES)],
+    "whatif": ["whatif", str(LAUNCHES), "--graph"],
+    "check": ["check", str(LAUNCHES)],
+    "baseline": ["baseline", "write", str(LAUNCHES), "-o", "never-written.json"],
+}
+NO_STEPS = ["", "abc", "31.8", "-3ms", "0ms", "0.1ns", "inf", "nan", "5 %", "3 GB", "1e9ms"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_no_time_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in NO_STEPS:
+        assert main([*COMMANDS[name], f"--plain-step={text}"]) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "error: argument --plain-step: " in said and repr(text) in said
+    assert main([*COMMANDS[name], "--plain-step", "99999999999s"]) == 2
+    assert "is larger than a time can be" in capsys.readouterr().err
+
+
+def test_a_diff_is_told_two_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    both = [str(LAUNCHES), str(LAUNCHES)]
+    for words in (["2ms"], ["2ms", "x"], []):
+        assert main(["diff", *both, "--plain-step", *words]) == 2
+    capsys.readouterr()
+    assert main(["diff", *both, "--plain-step", "2ms", "1.8 ms", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["of"] == "plain"
+
+
+def test_a_step_alone_cannot_be_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(LAUNCHES), "--step", "4", "--plain-step", "2ms"]) == 2
+    assert "--plain-step is for whole recordings" in capsys.readouterr().err
+
+
+def test_pages_say_how_long_a_plain_step_is_and_of_what_it_consists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(LAUNCHES), "--plain-step", "2ms", "--format", "markdown"]) == 0
+    page = capsys.readouterr().out
+    assert "A step takes 2.000 ms while nothing is recorded (as given), 2.832 ms in the recording." in page
+    assert "Verdict, findings and savings are of the plain program." in page
+    assert "a plain step" in page
+    assert main(["analyze", str(LAUNCHES), "--format", "markdown"]) == 0
+    page = capsys.readouterr().out
+    assert "Recording slows the host. While nothing is recorded, a step takes" in page and "by estimate" in page
+    assert "a plain step |" not in page
+
+
+def test_an_example_in_the_plain_program_lies_in_its_timeline() -> None:
+    found = launches(2 * MS)
+    program = found.devices[0].plain
+    assert program is not None and program.program is not None
+    window: Window = program.program.window
+    for one in found.findings:
+        assert one.plain_example is not None
+        assert window.start_ns <= one.plain_example.start_ns < one.plain_example.end_ns <= window.end_ns

@@ -1,0 +1,401 @@
+"""What a prediction keeps to, whatever the recording."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlapscope.errors import UsageError
+from overlapscope.prediction import best, predict
+from overlapscope.prediction.base import prepare
+from overlapscope.prediction.calibration import shipped
+from overlapscope.prediction.graph import Graph, Orders, Why
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions import INTERVENTIONS
+from overlapscope.prediction.predict import Outcome, outcome, parse
+from overlapscope.prediction.replay import Deadlock, Replay, replay
+from overlapscope.prediction.result import WhatIf
+from overlapscope.reading import load
+from overlapscope.trace.model import Kind, Trace
+from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, recordings
+from tests.support.made_up_programs import Do, record, repeated
+
+ALONE = ["faster-loader", "pin", "non-blocking", "batch-copies", "side-stream", "two-way", "prefetch", "graph"]
+
+LAUNCHES = st.builds(
+    Do,
+    st.sampled_from(["kernel", "kernel", "kernel", "h2d", "d2h", "pageable", "sync"]),
+    st.integers(2 * US, 400 * US),
+    st.sampled_from([7, 7, 20]),
+    st.integers(1 * US, 60 * US),
+)
+
+
+def on_streams(step: list[Do], apart: bool) -> list[Do]:
+    """Each direction's copies on one stream, so that they come to their engine in the order of their calls."""
+    streams = {"h2d": 13, "pageable": 13, "d2h": 14} if apart else dict.fromkeys(("h2d", "pageable", "d2h"), 7)
+    return [Do("kernel", 5 * US), *(replace(do, stream=streams.get(do.what, do.stream)) for do in step)]
+
+
+STEPS = st.builds(on_streams, st.lists(LAUNCHES, min_size=1, max_size=12), st.booleans())
+
+
+def laboratory(name: str) -> Trace:
+    return load(TRACES / "laboratory" / f"{name}.trace.json.gz", progress=False, cache=False)
+
+
+def of(trace: Trace, *interventions: str) -> WhatIf:
+    return predict(trace, interventions).result
+
+
+# -- nothing changed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recording", recordings(), ids=lambda path: str(path.relative_to(TRACES))[:-8])
+def test_the_unchanged_replay_gives_the_recording_back(recording: Path) -> None:
+    trace = load(recording, progress=False, cache=False)
+    if not len(trace.gpu_ops):
+        return
+    for device in trace.devices:
+        result = predict(trace, device=device).result
+        fidelity = result.replay
+        assert fidelity.valid, fidelity.reasons
+        assert fidelity.step_error_pct is not None and fidelity.step_error_pct < 2
+        assert fidelity.start_error_ns <= fidelity.launch_latency_ns
+        predicted = result.predicted_step_ns
+        assert predicted is not None
+        assert predicted.value == predicted.low == predicted.high == result.replayed_step_ns
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(1, 4))
+def test_a_made_up_program_is_replayed_to_the_nanosecond(step: list[Do], times: int) -> None:
+    trace = record(repeated(step, times))
+    base = prepare(trace, None, None)
+    assert base.replayed is not None
+    # One direction slows the other in the table of the hardware, which these programs know nothing of.
+    assert np.abs(base.replayed.start_ns - base.graph.items.start_ns).max() <= 2
+    assert np.abs(base.replayed.call_end_ns - base.graph.calls.end_ns).max() <= 2
+
+
+# -- what every prediction keeps to ---------------------------------------------------------------
+
+
+def check_order(graph: Graph, replayed: Replay) -> None:
+    """Nothing in a replay begins before what it waits for: checked one constraint at a time."""
+    items, calls = graph.items, graph.calls
+    start, end = replayed.start_ns, replayed.end_ns
+    kept = np.flatnonzero(~items.gone)
+    launched = kept[items.call[kept] >= 0]
+    called = np.where(items.after_call, replayed.call_end_ns[items.call], replayed.call_start_ns[items.call])
+    assert (start[launched] >= (called + items.launch_lag_ns)[launched] - 1).all()
+    for first, then, lag in zip(graph.orders.first, graph.orders.then, graph.orders.lag_ns, strict=True):
+        assert items.gone[then] or start[then] >= end[first] + lag - 1
+    for call, item, lag in zip(graph.waits.call, graph.waits.item, graph.waits.lag_ns, strict=True):
+        assert replayed.call_end_ns[call] >= end[item] + lag - 1
+    for lane in np.unique(items.lane):
+        rows = kept[items.lane[kept] == lane]
+        assert (start[rows[1:]] >= (end[rows[:-1]] + items.queue_lag_ns[rows[1:]]) - 1).all()
+    for thread in np.unique(calls.thread):
+        rows = np.flatnonzero(calls.thread == thread)
+        assert (replayed.call_start_ns[rows[1:]] >= replayed.call_end_ns[rows[:-1]]).all()
+    for device, kind in itertools.product(np.unique(items.device), (Kind.H2D, Kind.D2H)):
+        rows = np.flatnonzero(items.on_engine & (items.device == device) & (items.kind == kind))
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        assert (start[rows[1:]] >= end[rows[:-1]] - 1).all(), "one engine, one copy at a time"
+
+
+def check_bounds(done: Outcome) -> None:
+    """The window is no shorter than the busiest engine, and than each lane's own ops one after another."""
+    items = done.graph.items
+    start, end = done.replayed.start_ns, done.replayed.end_ns
+    window = int(end[~items.gone].max() - start[~items.gone].min())
+    length = np.rint(items.duration_ns)
+    for kind in (Kind.H2D, Kind.D2H):
+        assert window >= length[items.on_engine & (items.kind == kind)].sum() - 2 * len(items)
+    for lane in np.unique(items.lane):
+        mine = (items.lane == lane) & ~items.gone
+        assert window >= length[mine].sum() + np.minimum(items.queue_lag_ns[mine], 0).sum() - 2 * len(items)
+    # No op runs for less time than it takes alone.
+    assert (end - start >= np.where(items.gone, 0, length) - 1).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS, st.integers(2, 4), st.lists(st.sampled_from(ALONE), min_size=1, max_size=4, unique=True), st.data())
+def test_no_prediction_beats_what_bounds_it(step: list[Do], times: int, asked: list[str], data: st.DataObject) -> None:
+    base = prepare(record(repeated(step, times)), None, None)
+    choices = parse(asked)
+    stances = [data.draw(st.sampled_from(Stance)) for _ in choices]
+    done = outcome(base, choices, stances)
+    check_order(done.graph, done.replayed)
+    check_bounds(done)
+    again = outcome(base, choices, stances)
+    assert again.replayed.start_ns.tolist() == done.replayed.start_ns.tolist()
+    if not any(one.touched for one in done.applied):
+        assert done.step_ns == base.steps.median_ns
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "offload_pipeline/two_streams",
+        "kv_offload/prefetch",
+        "chunked_streams/breadth_first_16",
+        "dataloader/pinned1_nonblocking0_workers4",
+        "fsdp_offload/offload.traces/rank0",
+        "pin_threads/pin_4_threads",
+        "cuda_graph/graphed_callables",
+        "many_small_copies/blocking",
+    ],
+)
+def test_predictions_of_real_recordings_keep_to_order_and_bounds(name: str) -> None:
+    base = prepare(laboratory(name), None, None)
+    for asked in [*([one] for one in ALONE), ALONE]:
+        choices = parse(asked)
+        for stance in Stance:
+            done = outcome(base, choices, [stance] * len(choices), stance)
+            check_order(done.graph, done.replayed)
+            check_bounds(done)
+
+
+@settings(max_examples=30, deadline=None)
+@given(STEPS, st.lists(st.sampled_from(ALONE), min_size=1, max_size=4, unique=True))
+def test_the_value_lies_in_its_interval_and_buckets_add_up_to_the_step(step: list[Do], asked: list[str]) -> None:
+    result = of(record(repeated(step, 3)), *asked)
+    if result.predicted_step_ns is None:
+        return
+    assert result.predicted_step_ns.low <= result.predicted_step_ns.value <= result.predicted_step_ns.high
+    assert all(one.predicted.low <= one.predicted.value <= one.predicted.high for one in result.buckets.values())
+    assert sum(one.measured for one in result.buckets.values()) == result.baseline_step_ns
+    assert sum(one.predicted.value for one in result.buckets.values()) == result.predicted_step_ns.value
+    assert msgspec.json.decode(msgspec.json.encode(result), type=WhatIf) == result
+
+
+# -- each intervention, where the answer is known -------------------------------------------------
+
+
+def test_pinned_copies_take_the_hardwares_time_and_no_longer_hold_the_host() -> None:
+    step = [Do("pageable", 4 * MS), Do("kernel", 1 * MS)]
+    result = of(record(repeated(step, 4)), "pin")
+    assert result.predicted_step_ns is not None
+    # 200 MB at 55 GB/s, then the kernel.
+    assert result.predicted_step_ns.value == pytest.approx(200e6 / 55.4 + 1e6, rel=0.02)
+
+
+def test_copies_on_their_own_stream_run_beside_the_kernels() -> None:
+    step = [Do("h2d", 1 * MS), Do("kernel", 3 * MS), Do("d2h", 1 * MS)]
+    result = of(record(repeated(step * 4, 4)), "side-stream")
+    assert result.predicted_step_ns is not None
+    assert result.predicted_step_ns.value == pytest.approx(12 * MS, rel=0.01)
+    # With one buffer only both directions run at once, and slow each other.
+    assert result.predicted_step_ns.high == pytest.approx(16.6 * MS, rel=0.05)
+    assert result.hidden_copy_pct is not None and result.hidden_copy_pct.measured == 0
+    assert result.hidden_copy_pct.predicted is not None and result.hidden_copy_pct.predicted > 95
+
+
+def test_both_directions_at_once_slow_each_other() -> None:
+    step = [Do("kernel", 10 * US, 7), *[Do("h2d", 5 * MS, 13), Do("d2h", 5 * MS, 13)] * 3]
+    result = of(record(repeated(step, 4)), "two-way")
+    assert result.predicted_step_ns is not None
+    assert 1.03 * 15 * MS < result.predicted_step_ns.value < 1.15 * 15 * MS
+
+
+def test_a_copy_one_step_ahead_is_hidden() -> None:
+    step = [Do("h2d", 1 * MS), Do("kernel", 3 * MS)]
+    result = of(record(repeated(step, 5)), "prefetch")
+    assert result.predicted_step_ns is not None
+    assert result.predicted_step_ns.value == pytest.approx(3 * MS, rel=0.01)
+
+
+def test_a_call_that_returns_at_once_costs_only_itself() -> None:
+    step = [*[Do("kernel", 100 * US)] * 10, Do("sync"), Do("kernel", 10 * US, work_ns=500 * US)]
+    trace = record(repeated(step, 4))
+    result = of(trace, "no-sync cudaDeviceSynchronize")
+    assert result.predicted_step_ns is not None
+    # What the host does for 500 us goes on beside the kernels.
+    assert result.baseline_step_ns - result.predicted_step_ns.value > 400 * US
+    assert result.interventions[0].touched == 4
+
+
+def test_launches_in_a_graph_cost_what_a_graph_costs() -> None:
+    step = [Do("kernel", 2 * US, work_ns=20 * US)] * 100
+    result = of(record(repeated(step, 4)), "graph")
+    assert result.predicted_step_ns is not None
+    assert result.baseline_step_ns > 2.4 * MS
+    assert 200 * US < result.predicted_step_ns.value < 350 * US
+
+
+def test_many_small_copies_become_one() -> None:
+    step = [*[Do("h2d", 2 * US, work_ns=20 * US)] * 50, Do("kernel", 100 * US)]
+    result = of(record(repeated(step, 4), gb_per_s=5.0), "batch-copies")
+    assert result.predicted_step_ns is not None
+    assert result.interventions[0].touched == 200
+    assert result.predicted_step_ns.value < 0.2 * result.baseline_step_ns
+
+
+def test_a_loader_that_keeps_ahead_takes_no_time() -> None:
+    ops, notes, at = [], [], 1 * MS
+    for number in range(4):
+        notes.append(Host(f"ProfilerStep#{number}", at, at + 6 * MS))
+        notes.append(Host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 10 * US, at + 5 * MS))
+        called = at + 5 * MS + 20 * US
+        ops.append(Op(Kind.COMPUTE, called + 6 * US, called + 606 * US, launch=(called, called + 5 * US)))
+        at += 6 * MS
+    result = of(make_trace(ops, annotations=notes), "faster-loader")
+    assert result.predicted_step_ns is not None
+    assert result.baseline_step_ns == 6 * MS
+    assert result.predicted_step_ns.value == pytest.approx(6 * MS - 4990 * US, rel=0.01)
+
+
+# -- together -------------------------------------------------------------------------------------
+
+
+def test_a_ladder_climbs_and_ends_with_the_set_it_predicts() -> None:
+    result = best(laboratory("dataloader/pinned0_nonblocking0_workers0")).result
+    gains = [rung.gain_ns for rung in result.ladder]
+    assert gains == sorted(gains) and gains[0] == 0 and len(gains) >= 3
+    assert result.predicted_step_ns == result.ladder[-1].predicted_step_ns
+    assert set(result.ladder[1].interventions) <= set(result.ladder[-1].interventions)
+
+
+def test_events_on_one_stream_say_what_needs_what() -> None:
+    """Copies on the kernels' stream, with the events that would join two streams."""
+    trace = laboratory("offload_pipeline/one_stream")
+    guessed = of(trace, "side-stream")
+    assert any(not one.shown for one in guessed.assumptions)
+
+
+def test_a_recording_without_launches_is_not_predicted() -> None:
+    ops = [Op(Kind.COMPUTE, at * MS, at * MS + 500 * US) for at in range(5)]
+    result = of(make_trace(ops), "pin")
+    assert not result.replay.valid and result.predicted_step_ns is None and result.buckets == {}
+    assert "no recorded launch" in " ".join(result.replay.reasons)
+
+
+def test_ops_that_lack_their_launch_are_not_predicted() -> None:
+    step = [Do("kernel", 50 * US, work_ns=20 * US)] * 10
+    trace = record(repeated(step, 4))
+    launch = trace.gpu_ops.launch.copy()
+    launch[[20, 25]] = -1
+    result = of(replace(trace, gpu_ops=replace(trace.gpu_ops, launch=launch)), "graph")
+    assert not result.replay.valid and "5.0 %" in result.replay.reasons[0]
+
+
+def test_another_gpus_constants_are_told_of_and_its_link_may_be_any() -> None:
+    trace = record(repeated([Do("pageable", 20 * MS), Do("kernel", 1 * MS)], 4), gb_per_s=10.0)
+    known, other = of(trace, "pin"), of(replace(trace, device_names={0: "NVIDIA GeForce RTX 3060"}), "pin")
+    assert not known.replay.reasons and "H200" in " ".join(other.replay.reasons)
+    assert known.predicted_step_ns is not None and other.predicted_step_ns is not None
+    width = other.predicted_step_ns.high - other.predicted_step_ns.low
+    assert width > 10 * (known.predicted_step_ns.high - known.predicted_step_ns.low)
+    assert other.predicted_step_ns.value > 1.5 * known.predicted_step_ns.value
+
+
+def test_steps_that_differ_widen_the_interval_and_are_told_of() -> None:
+    program = [do for length in (2, 2, 3, 4, 2, 2) for do in (Do("step"), Do("h2d", 1 * MS), Do("kernel", length * MS))]
+    result = of(record(program), "side-stream")
+    assert result.predicted_step_ns is not None
+    assert result.predicted_step_ns.high > 1.3 * result.predicted_step_ns.value
+    assert "differ" in " ".join(result.replay.reasons)
+
+
+def test_a_wait_for_what_the_host_may_read_is_not_suggested() -> None:
+    step = [Do("kernel", 1 * MS), Do("d2h", 1 * MS), Do("sync"), Do("kernel", 10 * US, work_ns=500 * US)]
+    trace = record(repeated(step, 4))
+    asked = of(trace, "no-sync cudaDeviceSynchronize")
+    assert asked.gain_ns is not None and asked.gain_ns.value > 300 * US
+    assert asked.predicted_step_ns is not None and asked.predicted_step_ns.high >= asked.replayed_step_ns
+    assert not any("no-sync" in name for rung in best(trace).result.ladder for name in rung.interventions)
+
+
+@pytest.mark.parametrize("asked", ["pim", "no-sync", "pin harder", ""])
+def test_an_intervention_that_makes_no_sense_is_refused(asked: str) -> None:
+    with pytest.raises(UsageError):
+        predict(record(repeated([Do("kernel", 10 * US)], 2)), [asked])
+
+
+def test_a_trace_without_gpu_activity_is_refused() -> None:
+    with pytest.raises(UsageError, match="GPU"):
+        predict(make_trace())
+
+
+def test_every_intervention_says_what_it_is() -> None:
+    for one in INTERVENTIONS.values():
+        assert one.title and one.meaning.endswith(".") and one.advice and one.assumptions
+
+
+def test_things_that_wait_for_each_other_are_no_prediction() -> None:
+    graph = prepare(record(repeated([Do("kernel", 10 * US)], 2)), None, None).graph
+    both = np.array([0, 1])
+    with pytest.raises(Deadlock):
+        replay(replace(graph, orders=Orders.of(both, both[::-1], 0, Why.DATA)))
+
+
+# -- what once went wrong -------------------------------------------------------------------------
+
+
+def test_streams_that_wait_for_each_other_again_and_again_are_no_riddle() -> None:
+    """Each wait passes on what the other stream was told to wait for; nothing runs in between."""
+    rounds = 200
+    ops = [
+        Op(
+            Kind.COMPUTE,
+            1 * MS + number * MS,
+            1 * MS + number * MS + 100 * US,
+            stream,
+            (number * MS, number * MS + 5 * US),
+        )
+        for number in (1, rounds + 2)
+        for stream in (7, 13)
+    ]
+    waits = [
+        Wait(2 * MS + number * 10 * US + side, to, source_stream=other)
+        for number in range(rounds)
+        for side, (to, other) in enumerate(((7, 13), (13, 7)))
+    ]
+    assert of(make_trace(ops, waits=waits), "side-stream").steps == 0
+
+
+def test_a_copy_of_unknown_size_is_not_pinned() -> None:
+    trace = record(repeated([Do("pageable", 4 * MS), Do("kernel", 1 * MS)], 4))
+    unknown = replace(trace, gpu_ops=replace(trace.gpu_ops, bytes=np.full(len(trace.gpu_ops), -1)))
+    result = of(unknown, "pin")
+    assert result.interventions[0].touched == 0
+    assert result.predicted_step_ns is not None and result.predicted_step_ns.value == result.replayed_step_ns
+
+
+def test_ops_without_a_stream_are_replayed() -> None:
+    trace = record(repeated([Do("h2d", 1 * MS), Do("kernel", 1 * MS)], 4))
+    nowhere = replace(trace, gpu_ops=replace(trace.gpu_ops, stream=np.full(len(trace.gpu_ops), -1, np.int32)))
+    assert of(nowhere, "side-stream").replay.valid
+
+
+def test_small_copies_are_not_joined_across_another_call() -> None:
+    step = [*[Do("h2d", 2 * US, work_ns=20 * US)] * 5, Do("kernel", 10 * US), *[Do("h2d", 2 * US, work_ns=20 * US)] * 5]
+    result = of(record(repeated(step, 3), gb_per_s=5.0), "batch-copies")
+    assert "30 copies" in result.interventions[0].what and "become 6 copies" in result.interventions[0].what
+
+
+def test_a_graph_does_not_load_data() -> None:
+    ops, notes, at = [], [], 1 * MS
+    for number in range(4):
+        notes.append(Host(f"ProfilerStep#{number}", at, at + 30 * MS))
+        notes.append(Host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 1 * MS, at + 29 * MS))
+        launches = (at + 20 * US, at + 40 * US, at + 29 * MS + 100 * US, at + 29 * MS + 200 * US)
+        ops += [Op(Kind.COMPUTE, call + 6 * US, call + 12 * US, launch=(call, call + 5 * US)) for call in launches]
+        at += 30 * MS
+    result = of(make_trace(ops, annotations=notes), "graph")
+    assert result.predicted_step_ns is not None and result.predicted_step_ns.value > 28 * MS
+
+
+def test_a_calibration_of_another_gpu_is_refused() -> None:
+    other = msgspec.structs.replace(shipped(), gpu="NVIDIA GeForce GTX 1050")
+    with pytest.raises(UsageError, match="GTX 1050"):
+        predict(record(repeated([Do("kernel", 10 * US)], 2)), ["graph"], calibration=other)

@@ -1,0 +1,198 @@
+"""Offsets of the ranks' clocks from matching collectives: within the error, as close as the meetings allow."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlapscope.ranks.clocks import HOP_NS, SHARED_NS, TIMESTAMP_ERROR_NS, Offsets, find_offsets
+from overlapscope.ranks.collectives import Meetings, gather, match
+from overlapscope.ranks.reduced import CommKind, ReducedRank
+from tests.support.ranks_schedules import Job, Ran, jobs, made_rank
+
+US = 1_000
+MS = 1_000_000
+far_apart = st.integers(-20 * MS, 20 * MS)
+ALL_REDUCE = CommKind("allreduce", "0", "[0, 1]", 2)
+
+
+def offsets_of(job: Job) -> tuple[Meetings, Offsets]:
+    ranks = job.reduced()
+    meetings = match(gather(ranks), job.ranks).symmetric()
+    return meetings, find_offsets(meetings, job.ranks)
+
+
+def connected(job: Job, rank: int) -> set[int]:
+    """Ranks that a rank is connected with through collectives."""
+    found = {rank}
+    while True:
+        more = {one for met in job.met if found & set(met.times) for one in met.times}
+        if more <= found:
+            return found
+        found |= more
+
+
+@settings(max_examples=50)
+@given(jobs(offsets=far_apart, unit=US))
+def test_the_true_offset_lies_within_the_error(job: Job) -> None:
+    _, offsets = offsets_of(job)
+    assert offsets.consistent
+    for rank in range(job.ranks):
+        if offsets.error_ns[rank] >= 0:
+            reference = int(offsets.reference[rank])
+            true = job.offsets[rank] - job.offsets[reference]
+            bound = offsets.bound_ns[rank] if offsets.status == "shared" else offsets.error_ns[rank]
+            assert abs(int(offsets.offset_ns[rank]) - true) <= bound
+
+
+@settings(max_examples=50)
+@given(jobs(offsets=far_apart, unit=US))
+def test_between_members_of_a_group_offsets_are_no_further_off_than_said(job: Job) -> None:
+    meetings, offsets = offsets_of(job)
+    wrong = offsets.offset_ns - np.array(job.offsets)
+    for number in range(len(meetings)):
+        mine = wrong[meetings.kernels.rank[meetings.row[meetings.first[number] : meetings.first[number + 1]]]]
+        assert int(mine.max() - mine.min()) <= int(offsets.within_ns[number])
+
+
+@settings(max_examples=50)
+@given(jobs(offsets=far_apart, unit=US))
+def test_every_rank_with_a_collective_is_compared_with_the_lowest_it_is_connected_with(job: Job) -> None:
+    _, offsets = offsets_of(job)
+    for rank in range(job.ranks):
+        met = any(rank in one.times for one in job.met)
+        assert int(offsets.reference[rank]) == (min(connected(job, rank)) if met else -1)
+        assert (int(offsets.error_ns[rank]) >= 0) == met
+
+
+@settings(max_examples=50)
+@given(jobs(offsets=far_apart, unit=US))
+def test_bounds_are_the_tightest_that_follow(job: Job) -> None:
+    """Against shortest paths through all constraints, one by one."""
+    meetings, offsets = offsets_of(job)
+    far = 1 << 60
+    distance = [[0 if i == j else far for j in range(job.ranks)] for i in range(job.ranks)]
+    kernels = meetings.kernels
+    for number in range(len(meetings)):
+        rows = meetings.row[meetings.first[number] : meetings.first[number + 1]].tolist()
+        slack = min(int(kernels.end_ns[row] - kernels.start_ns[row]) for row in rows) + TIMESTAMP_ERROR_NS
+        kind = kernels.kinds[int(kernels.kind[rows[0]])]
+        if kind.collective != "allreduce":
+            slack += HOP_NS * min(kind.group_size - 1, 8)
+        for a in rows:
+            for b in rows:
+                # offset_b - offset_a <= end_b - end_a + slack
+                i, j = int(kernels.rank[a]), int(kernels.rank[b])
+                if i != j:
+                    most = int(kernels.end_ns[b]) - int(kernels.end_ns[a]) + slack
+                    distance[i][j] = min(distance[i][j], most)
+    for k in range(job.ranks):
+        for i in range(job.ranks):
+            for j in range(job.ranks):
+                distance[i][j] = min(distance[i][j], distance[i][k] + distance[k][j])
+    for rank in range(job.ranks):
+        reference = int(offsets.reference[rank])
+        if reference < 0:
+            continue
+        low, high = -distance[rank][reference], distance[reference][rank]
+        if offsets.status == "shared":
+            assert low <= 0 <= high
+            assert int(offsets.bound_ns[rank]) == max(-low, high)
+        else:
+            estimate = int(offsets.offset_ns[rank])
+            assert low <= estimate <= high
+            assert int(offsets.error_ns[rank]) == max(high - estimate, estimate - low)
+
+
+@settings(max_examples=50)
+@given(jobs(unit=100))
+def test_clocks_that_are_one_are_taken_as_one(job: Job) -> None:
+    _, offsets = offsets_of(job)
+    if offsets.status != "unknown":
+        assert offsets.status == "shared"
+        assert not offsets.offset_ns.any()
+
+
+def two_ranks(ahead: int, *, lengths: list[int], drift: int = 0) -> Offsets:
+    """Rank 1 comes first to each collective by half a millisecond; each is as long as told once both are there."""
+    first, second = [], []
+    for number, length in enumerate(lengths):
+        at = number * 10 * MS
+        first.append(Ran(ALL_REDUCE, at, at + length, step=number))
+        late = at + ahead + number * drift
+        second.append(Ran(ALL_REDUCE, late - 500 * US, late + length, step=number))
+    ranks = [made_rank(0, first), made_rank(1, second)]
+    return find_offsets(match(gather(ranks), 2).symmetric(), 2)
+
+
+def test_one_short_collective_makes_the_error_small() -> None:
+    long = two_ranks(7 * MS, lengths=[3 * MS, 3 * MS])
+    short = two_ranks(7 * MS, lengths=[3 * MS, 20 * US])
+    assert long.status == short.status == "estimated"
+    assert long.offset_ns.tolist() == short.offset_ns.tolist() == [0, 7 * MS]
+    assert long.error_ns.tolist() == [0, 3 * MS + TIMESTAMP_ERROR_NS]
+    assert short.error_ns.tolist() == [0, 20 * US + TIMESTAMP_ERROR_NS]
+
+
+def test_clocks_just_too_far_apart_to_be_one_are_estimated() -> None:
+    near = two_ranks(SHARED_NS, lengths=[MS, MS])
+    apart = two_ranks(SHARED_NS + 1, lengths=[MS, MS])
+    assert near.status == "shared"
+    assert apart.status == "estimated"
+
+
+def test_clocks_that_run_apart_are_said_to_and_the_error_covers_it() -> None:
+    offsets = two_ranks(7 * MS, lengths=[20 * US] * 11, drift=30 * US)
+    assert not offsets.consistent
+    assert offsets.status == "estimated"
+    assert offsets.offset_ns.tolist() == [0, 7 * MS + 150 * US]
+    assert int(offsets.error_ns[1]) >= 150 * US
+
+
+def test_a_few_kernels_that_end_like_no_other_are_left_out() -> None:
+    def rank(number: int, ahead: int, wrong: int) -> ReducedRank:
+        ends = [at * 10 * MS + 20 * US + (wrong if at == 7 else 0) for at in range(12)]
+        return made_rank(number, [Ran(ALL_REDUCE, end - 20 * US + ahead, end + ahead, step=0) for end in ends])
+
+    ranks = [rank(0, 0, 0), rank(1, 3 * MS, 400 * US)]
+    offsets = find_offsets(match(gather(ranks), 2).symmetric(), 2)
+    assert offsets.consistent
+    assert np.flatnonzero(offsets.odd).tolist() == [7]
+    assert (int(offsets.offset_ns[1]), int(offsets.error_ns[1])) == (3 * MS, 20 * US + TIMESTAMP_ERROR_NS)
+
+
+def test_what_goes_round_the_ranks_may_end_later_on_each() -> None:
+    def found(collective: str) -> Offsets:
+        kind = CommKind(collective, "0", "[0, 1, 2, 3]", 4)
+        ranks = [made_rank(number, [Ran(kind, 0, 20 * US + number * HOP_NS, step=0)]) for number in range(4)]
+        return find_offsets(match(gather(ranks), 4).symmetric(), 4)
+
+    for collective, hops in (("_allgather_base", 3), ("allreduce", 0)):
+        offsets = found(collective)
+        assert offsets.offset_ns.tolist() == [number * HOP_NS for number in range(4)]
+        assert offsets.error_ns.tolist() == [0, *[20 * US + TIMESTAMP_ERROR_NS + hops * HOP_NS] * 3]
+
+
+def test_ranks_that_share_no_group_are_compared_by_way_of_another() -> None:
+    left, right = CommKind("allreduce", "1", "[0, 1]", 2), CommKind("allreduce", "2", "[1, 2]", 2)
+    ahead = [0, 3 * MS, -9 * MS]
+    ranks = [
+        made_rank(0, [Ran(left, 0, 100 * US, step=0)]),
+        made_rank(
+            1, [Ran(left, ahead[1], ahead[1] + 100 * US, step=0), Ran(right, MS + ahead[1], 2 * MS + ahead[1], step=0)]
+        ),
+        made_rank(2, [Ran(right, MS + ahead[2], 2 * MS + ahead[2], step=0)]),
+    ]
+    offsets = find_offsets(match(gather(ranks), 3).symmetric(), 3)
+    assert offsets.offset_ns.tolist() == ahead
+    each = [100 * US + TIMESTAMP_ERROR_NS, MS + TIMESTAMP_ERROR_NS]
+    assert offsets.error_ns.tolist() == [0, each[0], sum(each)]
+
+
+def test_nothing_is_known_where_nothing_matches() -> None:
+    ranks = [made_rank(0, [Ran(ALL_REDUCE, 0, 10, step=0)]), made_rank(1)]
+    offsets = find_offsets(match(gather(ranks), 2).symmetric(), 2)
+    assert offsets.status == "unknown"
+    assert offsets.error_ns.tolist() == [-1, -1]
+    assert not np.any(offsets.offset_ns)

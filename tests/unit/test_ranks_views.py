@@ -1,0 +1,365 @@
+"""A report of ranks as a person sees it: the answer first, few rows however many ranks, and nothing foreign harms."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.reduced import reduce
+from overlapscope.ranks.result import Clocks, Duplicate, Matching, RanksReport, Unreadable, from_json, to_json
+from overlapscope.reading import expand, load
+from overlapscope.views.charts.rank_buckets import MOST_BARS, rank_buckets
+from overlapscope.views.charts.rank_maps import MOST_STEPS, drawn_steps, rank_map, step_map
+from overlapscope.views.ranks import html, markdown, metrics, tables, text, words
+from overlapscope.views.ranks.grid import every_rank
+from overlapscope.views.ranks.headline import headlines
+from overlapscope.views.ranks.slots import columns_for, slot_at, slots
+from overlapscope.views.ranks.worst import looks
+from tests.support.ranks_samples import HOSTILE, job, multiplied, recorded
+
+STATES = ("missing", "unreadable")
+MISSING, BROKEN = (*range(40, 48), 700), (7,)
+BOTH = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+
+
+def real() -> RanksReport:
+    return joined(*recorded())
+
+
+def joined(*ranks: Any) -> RanksReport:
+    found = Joined()
+    for rank in ranks:
+        found.add(rank)
+    return found.report()
+
+
+def large() -> RanksReport:
+    return job(1024, missing=MISSING, broken=BROKEN)
+
+
+def of_no_job() -> RanksReport:
+    """Traces that do not say their rank."""
+    return joined(*(one for path in expand(["traces/streamed*.json.gz"])[:2] for one in reduce(load(path))))
+
+
+def shown(report: RanksReport, width: int = 120) -> str:
+    return text.render(report, width=width)
+
+
+# -- the answer -----------------------------------------------------------------------------------
+
+
+def test_the_answer_on_the_recorded_job_comes_first() -> None:
+    first, second, *_ = shown(real(), 200).splitlines()
+    assert first.startswith("Rank 0 makes the other wait, which loses at most 1.64 ms a step (4.5 %) by it; it came ")
+    assert first.endswith(", above all in allreduce of group 0 [0, 1].")
+    assert second == "Communication that nothing hides takes 2.5 % to 9.2 % of the time."
+    assert words.judge(real()).level == "fair"
+
+
+def test_the_planted_straggler_is_named_among_a_thousand() -> None:
+    verdict = words.judge(large())
+    assert verdict.first.startswith("Rank 5 makes the others wait: each of them loses at most ")
+    assert verdict.rest[-1] == "Not complete: 9 ranks missing and 1 trace unreadable."
+
+
+def test_several_stragglers_are_all_named() -> None:
+    report = real()
+    one = replace(report.stragglers[0], lost_pct=7.5, others=7)
+    several = replace(report, stragglers=tuple(replace(one, rank=rank) for rank in range(6)))
+    verdict = words.judge(several)
+    assert verdict.level == "poor"
+    assert verdict.rest[0] == "So do rank 1 (7.5 %), rank 2 (7.5 %), rank 3 (7.5 %) and 2 more."
+
+
+def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
+    report = real()
+    even = replace(report, stragglers=(replace(report.stragglers[0], lost_pct=0.4),))
+    verdict = words.judge(even)
+    assert verdict.level == "good"
+    assert verdict.first.startswith("The 2 ranks are even: none costs the others 1 % of their time")
+    assert "(0.4 %), is due to rank 0." in verdict.first
+    assert words.judge(replace(even, missing=(2,))).level == "fair"
+
+
+def test_where_nothing_can_be_compared_it_is_said_why() -> None:
+    nothing = Matching(kernels=9, matched=0, unmatched=9, not_collective=0, meetings=0, judged=0, by="none")
+    clocks = Clocks(
+        status="unknown", reference_rank=None, largest_offset_ns=None, largest_error_ns=None, reason="Nothing matches."
+    )
+    report = replace(real(), stragglers=(), matching=nothing, clocks=clocks)
+    verdict = words.judge(report)
+    assert (verdict.level, verdict.first) == ("unknown", "Who waits for whom cannot be told: nothing matches.")
+    assert "unknown, so who came when cannot be compared" in words.clocks(report)[0]
+    assert words.judge(joined(recorded()[0])).first.startswith("One rank alone is here")
+    assert words.judge(of_no_job()).first.startswith("No trace here says its rank")
+    assert words.judge(joined(Unreadable(source="a", reason="b"))).level == "unusable"
+
+
+def test_what_is_not_there_is_said_in_few_words() -> None:
+    told = words.doubts(large())
+    assert told[0] == "Missing: 9 ranks of 1,024 expected: 40 to 47, 700."
+    assert told[1] == "Unreadable: rank 7, job/rank7.json.gz: is damaged; copy it again."
+    twice = Duplicate(rank=3, sources=("a.json", "b.json"), used="a.json")
+    report = replace(real(), duplicated=(twice,) * 8, missing=tuple(range(0, 60, 2)))
+    told = words.doubts(report)
+    assert told[0].endswith("20, 22 and more.")
+    assert told[1] == "Recorded more than once: rank 3 in a.json and b.json; compared is a.json."
+    assert told[6] == "3 more ranks recorded more than once; the JSON names all."
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [((3,), "3"), ((3, 4), "3, 4"), ((3, 4, 5), "3 to 5"), ((1, 3, 4, 5, 9), "1, 3 to 5, 9")],
+)
+def test_ranks_that_follow_one_another_are_named_as_one(ranks: tuple[int, ...], said: str) -> None:
+    assert words.runs(ranks) == said
+
+
+def test_clocks_are_told_with_their_error() -> None:
+    said = " ".join(words.clocks(real()))
+    assert said.startswith("The ranks share one clock.") and " us " in said
+    estimated = " ".join(words.clocks(large()))
+    assert estimated.startswith("Clocks differ by up to ") and "set right against rank 0" in estimated
+
+
+def test_traces_without_a_rank_are_not_called_one_rank() -> None:
+    assert words.clocks(of_no_job())[1] == "No trace says its rank, so that nothing can be compared."
+    assert "<h1>2 traces, " in html.render(of_no_job()) and "<h1>2 ranks, " in html.render(real())
+
+
+def test_headlines_have_a_value_each() -> None:
+    for report in (real(), large(), of_no_job()):
+        found = headlines(report)
+        assert all(one.value and one.meaning for one in found)
+    assert [one.value for one in headlines(large())][:1] == ["1,014"]
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [real, large, of_no_job])
+def test_every_row_has_a_cell_for_every_column(make: Any) -> None:
+    for table in [*tables.all_tables(make()), tables.each(make())]:
+        assert table.rows
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_a_thousand_ranks_are_a_screenful_or_two() -> None:
+    lines = shown(large()).splitlines()
+    assert len(lines) < 90
+    assert len(markdown.render(large())) < 20_000
+    assert sum("rank 1000" in line for line in lines) == 0
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("make", [real, large])
+def test_no_line_is_wider_than_the_terminal(make: Any, width: int) -> None:
+    assert max(map(len, shown(make(), width).splitlines())) <= width
+
+
+def test_in_a_narrow_terminal_columns_are_left_out_and_no_number_is_broken() -> None:
+    lines = shown(joined(*recorded()), 60).splitlines()
+    (head,) = [line for line in lines if line.startswith("step of ")]
+    assert head.split()[-1] == "%" and "spread" not in head
+    first = lines[lines.index(head) + 1]
+    assert len(first.split()) == 7 and len(first) == len(head)
+
+
+def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
+    row = real().ranks[0]
+    usual = [replace(row, rank=n, trust="degraded", doubts=(f"{n} event waits.",)) for n in range(12)]
+    cut = replace(row, rank=12, trust="degraded", doubts=("The file is cut off.", "3 event waits."))
+    broken = replace(row, rank=13, trust="unusable", doubts=("There is no GPU activity.",))
+    assert [one for one in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "of rank" in one] == [
+        "Trust is degraded: rank 12; of rank 12: The file is cut off.",
+        "Unusable: rank 13; of rank 13: There is no GPU activity.",
+        "Trust is degraded: rank 0, rank 1, rank 2, rank 3, rank 4 and 7 more; of rank 0: 0 event waits.",
+    ]
+
+
+def test_a_second_trace_of_a_rank_is_named_with_its_file() -> None:
+    report = real()
+    again = replace(report.ranks[1], source="again/copy.json", joined=False)
+    table = tables.each(replace(report, ranks=(*report.ranks, again)))
+    assert [row[0] for row in table.rows] == ["rank 0", "rank 1", "rank 1 (copy.json)"]
+
+
+def test_few_ranks_have_a_row_each() -> None:
+    assert len(tables.each(job(8), most=tables.EVERY_RANK).rows) == 8
+    assert not tables.each(large(), most=tables.EVERY_RANK).rows
+
+
+def test_of_many_steps_those_that_spread_most_are_shown() -> None:
+    report = real()
+    step = report.steps[0]
+    many = tuple(replace(step, name=f"ProfilerStep#{n}", max_ns=step.median_ns + n) for n in range(200))
+    table = tables.steps(replace(report, steps=many), most=5)
+    assert [row[0] for row in table.rows] == [f"ProfilerStep#{n}" for n in range(195, 200)]
+    assert table.note == "The 195 other steps spread less."
+
+
+def test_who_came_last_is_not_said_where_the_clocks_do_not_tell() -> None:
+    meeting = real().meetings[0]
+    assert words.late_name(replace(meeting, together=1)) == "rank 0"
+    assert words.late_name(replace(meeting, together=3)) == "rank 0 or 2 more"
+    assert words.late_name(replace(meeting, together=0)) == "not to be told"
+
+
+def test_a_rank_worth_a_look_comes_with_what_it_has_more_of() -> None:
+    look = looks(real())[0]
+    assert look.title == "Rank 0 makes the others wait"
+    assert "in the same steps: idle +" in look.more and " against " in look.more
+    assert look.causes.startswith("Over its whole window: idle by launch-bound ")
+    assert look.findings[0].startswith("launch-bound: ")
+    assert look.lines == (look.more, look.causes, *look.findings)
+
+
+def test_every_rank_can_be_sorted_by_number() -> None:
+    grid = every_rank(large())
+    assert len(grid.rows) == 1014
+    ranks = [row.cells[0].value for row in grid.rows]
+    assert ranks == sorted(ranks, key=lambda rank: int(rank or 0))
+    assert all(len(row.cells) == len(grid.fields) for row in grid.rows)
+
+
+# -- maps -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1, 8), (64, 8), (65, 16), (512, 32), (1024, 32), (10_000, 128)])
+def test_lines_of_a_map_are_a_power_of_two(count: int, columns: int) -> None:
+    assert columns_for(count) == columns
+
+
+def test_every_rank_has_its_place_whether_it_is_here_or_not() -> None:
+    places = slots(large())
+    assert [place.label for place in places] == [str(rank) for rank in range(1024)]
+    absent = {state: [n for n, place in enumerate(places) if place.state == state] for state in STATES}
+    assert absent == {"missing": list(MISSING), "unreadable": list(BROKEN)}
+    assert all(large().ranks[place.row].rank == n for n, place in enumerate(places) if place.row is not None)
+
+
+def test_two_traces_of_one_rank_and_two_devices_of_one_are_told_apart() -> None:
+    first = multiplied(0, 2)
+    copy = dataclasses.replace(first, source="job/rank0-copy.json.gz")
+    other = dataclasses.replace(multiplied(1, 2), device=5)
+    found = slots(joined(first, copy, multiplied(1, 2), other))
+    assert [place.name for place in found] == ["rank 0", "rank 1, device 1", "rank 1, device 5"]
+
+
+@BOTH
+@pytest.mark.parametrize("make", [real, large, of_no_job])
+def test_a_map_is_plain_json_and_tells_which_rank_is_where(make: Any, dark: bool) -> None:
+    report = make()
+    drawn = [rank_map(report, metric, dark) for metric in metrics.shown(report)]
+    drawn += [figure for figure in (step_map(report, dark), rank_buckets(report, dark)) if figure is not None]
+    assert len(drawn) >= 2
+    for figure in drawn:
+        assert "NaN" not in json.dumps(figure)
+    places = slots(report)
+    for figure in drawn[: len(metrics.shown(report))]:
+        told = [one for line in figure["data"][0]["hovertext"] for one in line]
+        assert all(one.removeprefix("<b>").startswith(place.name) for one, place in zip(told, places, strict=False))
+        assert not any(told[len(places) :])
+
+
+def test_a_click_on_a_map_finds_the_rank() -> None:
+    found = [slot_at(large(), x, y) for x, y in ((0, 0), (31, 0), (0, 1), (31, 31), (0, 32), (1023, 0))]
+    assert [place and place.label for place in found] == ["0", "31", "32", "1023", None, "1023"]
+
+
+def test_a_map_colours_by_the_value() -> None:
+    report, metric = large(), metrics.METRICS["made-wait"]
+    heat, absent = rank_map(report, metric, False)["data"]
+    values = [value for line in heat["z"] for value in line]
+    assert max(range(1024), key=lambda rank: values[rank] or 0) == 5
+    assert (heat["zmin"], heat["zmax"]) == (0, max(filter(None, values)))
+    crosses = [n for n, cross in enumerate(cross for line in absent["text"] for cross in line) if cross]
+    assert crosses == sorted((*MISSING, *BROKEN))
+
+
+def test_what_is_even_looks_even() -> None:
+    report = real()
+    even = replace(report, ranks=tuple(replace(row, median_step_ns=40_000_000 + row.device) for row in report.ranks))
+    heat = rank_map(even, metrics.METRICS["step"], False)["data"][0]
+    assert heat["zmax"] - heat["zmin"] == pytest.approx(0.05 * 40, rel=1e-3)
+
+
+def test_less_efficiency_is_the_stronger_colour() -> None:
+    report = real()
+    report = replace(report, ranks=tuple(replace(row, efficiency_pct=50.0 + row.device) for row in report.ranks))
+    scales = [
+        rank_map(report, metrics.METRICS[key], False)["data"][0]["colorscale"] for key in ("efficiency", "exposed-comm")
+    ]
+    assert [color for _, color in scales[0]] == [color for _, color in scales[1]][::-1]
+
+
+def test_the_map_of_steps_shows_how_much_longer_each_took() -> None:
+    report = real()
+    figure = step_map(report, False)
+    assert figure is not None
+    for line, step, number in zip(figure["data"][0]["z"], report.steps, range(len(report.steps)), strict=True):
+        spans = [row.step_spans_ns[number] or 0 for row in report.ranks]
+        assert line == pytest.approx([100 * (span / step.median_ns - 1) for span in spans])
+    many = (report.steps[0],) * 100
+    rows = tuple(replace(row, step_spans_ns=row.step_spans_ns[:1] * 100) for row in report.ranks)
+    figure = step_map(replace(report, steps=many, ranks=rows), False)
+    assert figure is not None and len(figure["data"][0]["z"]) == MOST_STEPS
+    crowd = replace(report, steps=many, ranks=tuple(replace(rows[0], rank=rank) for rank in range(8192)))
+    assert drawn_steps(crowd) == 4
+    assert step_map(of_no_job(), False) is None
+
+
+def test_so_many_ranks_that_bars_would_not_be_seen_have_none() -> None:
+    report = real()
+    rows = tuple(replace(report.ranks[0], rank=rank) for rank in range(MOST_BARS + 1))
+    assert rank_buckets(replace(report, ranks=rows), False) is None
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def hostile() -> RanksReport:
+    """Whatever a trace may have written says something else."""
+    data = to_json(job(4, broken=(3,))).decode()
+    for name in ("allreduce", "job/rank1.json.gz", "job/rank3.json.gz", "ProfilerStep#3", "NVIDIA H200", "is damaged"):
+        assert name in data
+        data = data.replace(name, json.dumps(HOSTILE)[1:-1])
+    return from_json(data.encode())
+
+
+def test_nothing_foreign_gets_through_as_it_is() -> None:
+    report = hostile()
+    lines = shown(report)
+    assert "\x1b" not in lines and "onerror" in lines
+    assert "<img" not in html.render(report)
+    shown_in = markdown.render(report)
+    assert "<img" not in shown_in.replace("\\<img", "") and "\x1b" not in shown_in
+    figures = [rank_map(report, metric, False) for metric in metrics.shown(report)]
+    assert "<img" not in json.dumps([*figures, step_map(report, False), rank_buckets(report, False)])
+
+
+def test_markdown_has_the_answer_and_whole_tables() -> None:
+    lines = markdown.render(large()).splitlines()
+    assert lines[2].startswith("**Fair.** Rank 5 makes the others wait")
+    bars = [len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")]
+    expected = [[len(table.columns) + 1] * (len(table.rows) + 2) for table in tables.all_tables(large())]
+    assert bars == [count for table in expected for count in table]
+
+
+def test_html_is_one_file_with_the_maps_in_it() -> None:
+    page = html.render(large())
+    assert "Rank 5 makes the others wait" in unescape(page)
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
+    for number in range(len(metrics.shown(large())) + 2):
+        assert f'id="ranks-{number}"' in page
+    assert "All 1,014" in page
+    assert page.count("<tr>") > 1014
+    assert len(page) < 4_000_000

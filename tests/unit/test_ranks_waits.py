@@ -1,0 +1,225 @@
+"""Who waits for whom: against an account kept nanosecond by nanosecond."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlapscope.base.intervals import union
+from overlapscope.ranks.clocks import Offsets
+from overlapscope.ranks.collectives import Meetings, gather, match
+from overlapscope.ranks.reduced import CommKind, ReducedRank
+from overlapscope.ranks.waits import TOGETHER, Waits, find_waits
+from tests.support.ranks_schedules import Job, Ran, jobs, made_rank
+
+ALL_REDUCE = CommKind("allreduce", "0", "[0, 1, 2]", 3)
+
+
+def clocks(offsets: Sequence[int], errors: Sequence[int]) -> Offsets:
+    offset, error = np.array(offsets, np.int64), np.array(errors, np.int64)
+    none = np.zeros(0, np.int64)
+    return Offsets("estimated", offset, error, offset, error, np.where(error >= 0, 0, -1), none, none > 0, True)
+
+
+def waits_of(ranks: Sequence[ReducedRank], offsets: Offsets, within: int = 1000) -> tuple[Meetings, Waits]:
+    met = match(gather(ranks), len(ranks)).symmetric()
+    offsets = replace(offsets, odd=np.zeros(len(met), np.bool_), within_ns=np.full(len(met), within))
+    return met, find_waits(ranks, met, offsets)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[ReducedRank], Offsets]:
+    """Ranks of a job with parts of their communication hidden, lead-ins, and clocks that are wrong by a little or
+    believed to be.
+    """
+    job: Job = draw(jobs(offsets=st.integers(-300, 300)))
+    errors = [0, *(draw(st.sampled_from([0, 0, 3, 20, -1])) for _ in range(job.ranks - 1))]
+    ranks = []
+    for rank in job.reduced(wide=10):
+        bounds = sorted(draw(st.lists(st.integers(rank.end_ns - rank.span_ns, rank.end_ns), max_size=8)))
+        begin = rank.end_ns - rank.span_ns
+        ranks.append(
+            replace(
+                rank,
+                exposed_comm=union(bounds[0::2][: len(bounds) // 2], bounds[1::2]),
+                judged_from_ns=begin + draw(st.sampled_from([0, 0, 0, 40])),
+            )
+        )
+    off = [draw(st.sampled_from([0, 0, -30, 30])) for _ in range(job.ranks)]
+    return ranks, clocks([true + wrong for true, wrong in zip(job.offsets, off, strict=True)], errors)
+
+
+class Account:
+    """The same question answered slowly: each rank's nanoseconds one by one, by its own clock."""
+
+    def __init__(self, ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets, within: int) -> None:
+        self.within = within
+        kernels = met.kernels
+        self.exposed = [
+            {ns for a, b in zip(*map(np.ndarray.tolist, rank.exposed_comm), strict=True) for ns in range(a, b)}
+            for rank in ranks
+        ]
+        self.waited: defaultdict[int, set[int]] = defaultdict(set)
+        self.pairs: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        self.own: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        self.last_in: defaultdict[int, set[int]] = defaultdict(set)
+        self.judged: defaultdict[int, int] = defaultdict(int)
+        judged: list[list[tuple[int, int, int, tuple[str, str]]]] = []
+        for number in range(len(met)):
+            rows = met.row[met.first[number] : met.first[number + 1]].tolist()
+            group = (kernels.kinds[kernels.kind[rows[0]]].group, kernels.kinds[kernels.kind[rows[0]]].ranks)
+            members = [
+                (int(kernels.rank[row]), int(kernels.start_ns[row]), int(kernels.end_ns[row]), group) for row in rows
+            ]
+            if all(
+                start >= ranks[rank].judged_from_ns and offsets.error_ns[rank] >= 0 for rank, start, _, _ in members
+            ):
+                judged.append(members)
+        arrived = [{rank: start - int(offsets.offset_ns[rank]) for rank, start, _, _ in one} for one in judged]
+        for members, arrival in zip(judged, arrived, strict=True):
+            last = max(arrival.values())
+            for rank, start, end, _ in members:
+                self.judged[rank] += 1
+                self.waited[rank] |= set(range(start, start + min(last - arrival[rank], end - start)))
+        for number, (members, arrival) in enumerate(zip(judged, arrived, strict=True)):
+            self._charge(number, judged, members, arrival, offsets.error_ns.tolist())
+
+    def _charge(
+        self,
+        number: int,
+        judged: list[list[tuple[int, int, int, tuple[str, str]]]],
+        members: list[tuple[int, int, int, tuple[str, str]]],
+        arrival: dict[int, int],
+        errors: list[int],
+    ) -> None:
+        order = sorted(arrival, key=lambda rank: (arrival[rank], rank))
+        latest = order[-1]
+        late = [
+            rank
+            for rank in order
+            if arrival[latest] - arrival[rank] <= min(max(errors[rank], errors[latest]), self.within)
+        ]
+        if len(late) == len(order) or len(late) > TOGETHER:
+            return
+        for rank, start, end, group in members:
+            wait = min(arrival[latest] - arrival[rank], end - start)
+            if rank in late or not wait:
+                continue
+            for place, charged in enumerate(late):
+                begin, stop = start + wait * place // len(late), start + wait * (place + 1) // len(late)
+                held = self._held(judged, charged, group, next(at for one, at, _, _ in members if one == charged))
+                self.pairs[charged, rank] |= set(range(begin, stop))
+                self.own[charged, rank] |= set(range(begin, stop - min(held, stop - begin)))
+                self.last_in[charged].add(number)
+
+    def _held(
+        self, judged: list[list[tuple[int, int, int, tuple[str, str]]]], rank: int, group: tuple[str, str], at: int
+    ) -> int:
+        before = [
+            (start, end)
+            for members in judged
+            for one, start, end, mine in members
+            if one == rank and mine == group and start < at
+        ]
+        since = max(before)[1] if before else -(10**12)
+        return len({ns for ns in self.waited[rank] & self.exposed[rank] if since <= ns < at})
+
+
+@given(situations(), st.sampled_from([1000, 10]))
+def test_every_figure_is_that_of_an_account_by_the_nanosecond(
+    situation: tuple[list[ReducedRank], Offsets], within: int
+) -> None:
+    ranks, offsets = situation
+    met, waits = waits_of(ranks, offsets, within)
+    account = Account(ranks, met, offsets, within)
+    everyone = range(len(ranks))
+    assert waits.judged.tolist() == [account.judged[rank] for rank in everyone]
+    assert waits.waited_ns.tolist() == [len(account.waited[rank]) for rank in everyone]
+    assert waits.exposed_ns.tolist() == [len(account.waited[rank] & account.exposed[rank]) for rank in everyone]
+    assert waits.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
+    pairs = waits.pairs
+    found = {
+        (late, waiting): (waited, exposed, passed)
+        for late, waiting, waited, exposed, passed in zip(
+            pairs.late.tolist(),
+            pairs.waiting.tolist(),
+            pairs.waited_ns.tolist(),
+            pairs.exposed_ns.tolist(),
+            pairs.passed_on_ns.tolist(),
+            strict=True,
+        )
+    }
+    assert found == {
+        (late, waiting): (
+            len(mine),
+            len(mine & account.exposed[waiting]),
+            len(mine & account.exposed[waiting]) - len(account.own[late, waiting] & account.exposed[waiting]),
+        )
+        for (late, waiting), mine in account.pairs.items()
+    }
+
+
+@given(jobs())
+def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job: Job) -> None:
+    ranks = job.reduced()
+    _, waits = waits_of(ranks, clocks([0] * job.ranks, [0] * job.ranks))
+    arrivals = waits.arrivals
+    kernels, row = arrivals.meetings.kernels, arrivals.meetings.row
+    found = sorted(
+        zip(kernels.rank[row].tolist(), kernels.start_ns[row].tolist(), arrivals.waited_ns.tolist(), strict=True)
+    )
+    assert found == sorted(
+        (rank, begin, max(start for start, _ in met.times.values()) - begin)
+        for met in job.met
+        for rank, (begin, _) in met.times.items()
+    )
+
+
+def three(arrivals: Sequence[int], errors: Sequence[int]) -> Waits:
+    end = max(arrivals) + 10
+    ranks = [made_rank(number, [Ran(ALL_REDUCE, at, end, step=0)]) for number, at in enumerate(arrivals)]
+    return waits_of(ranks, clocks([0] * len(ranks), errors))[1]
+
+
+def made_wait(waits: Waits, ranks: int) -> list[int]:
+    return [int(waits.pairs.waited_ns[waits.pairs.late == rank].sum()) for rank in range(ranks)]
+
+
+def test_the_last_alone_is_charged_where_the_clocks_tell_it_from_the_next() -> None:
+    assert made_wait(three([0, 90, 100], [0, 0, 0]), 3) == [0, 0, 110]
+    assert made_wait(three([0, 90, 100], [0, 9, 9]), 3) == [0, 0, 110]
+
+
+def test_those_that_the_clocks_do_not_tell_apart_share_what_the_others_waited() -> None:
+    waits = three([0, 90, 101], [0, 11, 11])
+    assert made_wait(waits, 3) == [0, 50, 51]
+    assert waits.last_in.tolist() == [0, 1, 1]
+    assert waits.arrivals.together.tolist() == [2]
+
+
+def test_nobody_is_charged_where_the_clocks_tell_nobody_apart() -> None:
+    waits = three([0, 90, 100], [0, 100, 100])
+    assert made_wait(waits, 3) == [0, 0, 0]
+    assert waits.waited_ns.tolist() == [100, 10, 0]
+    assert not waits.last_in.any()
+    assert waits.arrivals.together.tolist() == [0]
+
+
+def test_what_a_rank_had_itself_waited_for_is_told_as_passed_on() -> None:
+    """Rank 2 keeps rank 1 waiting 100 ns in their group; so rank 1 comes 100 ns late to rank 0."""
+    pair, cross = CommKind("allreduce", "pair", "[1, 2]", 2), CommKind("allreduce", "cross", "[0, 1]", 2)
+    ranks = [
+        made_rank(0, [Ran(cross, 10, 140, step=0)]),
+        made_rank(1, [Ran(pair, 5, 110, step=0), Ran(cross, 120, 140, step=0)]),
+        made_rank(2, [Ran(pair, 105, 110, step=0)]),
+    ]
+    _, waits = waits_of(ranks, clocks([0, 0, 0], [0, 0, 0]))
+    pairs = waits.pairs
+    assert list(zip(pairs.late.tolist(), pairs.waiting.tolist(), strict=True)) == [(1, 0), (2, 1)]
+    assert pairs.waited_ns.tolist() == [110, 100]
+    assert pairs.passed_on_ns.tolist() == [100, 0]

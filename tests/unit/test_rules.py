@@ -1,0 +1,427 @@
+"""Rules: on recordings whose truth follows from the program, and on minimal made-up traces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.reading import load
+from overlapscope.report.findings import find_all
+from overlapscope.rules import RULES, _page
+from overlapscope.rules._claims import judged_windows, share_out
+from overlapscope.rules._text import counted, duration, listed, name, size
+from overlapscope.rules.finding import Finding
+from overlapscope.rules.rule import Draft, Rule
+from overlapscope.trace.model import Kind, Memory, Trace
+from tests.support.helpers import MS, US, Host, Op, make_trace, recordings
+from tests.support.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
+from tests.unit.test_sums import gpu_ops, host_events
+
+DATA = Path(__file__).parents[2] / "traces"
+RECORDINGS = [path.relative_to(DATA).as_posix().removesuffix(".json.gz") for path in recordings()]
+
+
+class Truth(NamedTuple):
+    """What a recording must and may be found guilty of."""
+
+    warnings: dict[str, tuple[float, float]]
+    """Rule -> least and most cost in ms, as follows from the program and a link of some 55 GB/s."""
+    infos: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
+    """Warnings that are true and that the program says nothing of."""
+
+
+# 4 x 128 MiB of pinned copies: 9.7 ms at 55 GB/s.
+_FOUR_COPIES = (9.0, 10.5)
+# Launching and clearing up between two long gaps of another cause.
+_AFTERMATH = ("launch-bound", "host-compute")
+
+TRUTH = {
+    # Copies.
+    "known_causes/pageable_memory": Truth({"pageable-copy": (5, 26)}),
+    "known_causes/same_stream": Truth({"copy-on-compute-stream": _FOUR_COPIES}),
+    "known_causes/late_issue": Truth({"late-prefetch": _FOUR_COPIES}),
+    "known_causes/late_issue_no_sync_events": Truth({"late-prefetch": _FOUR_COPIES}),
+    "known_causes/event_wait": Truth({"late-prefetch": _FOUR_COPIES}),
+    "known_causes/event_wait_no_sync_events": Truth({"late-prefetch": _FOUR_COPIES}),
+    "known_causes/event_wait_reused_events": Truth({"late-prefetch": _FOUR_COPIES}),
+    # The first copy alone is exposed: later ones run under the compute of the step before. 128 MiB: 2.4 ms.
+    "known_causes/host_sync": Truth({"host-sync": (2.2, 2.8)}),
+    "known_causes/host_sync_stacks": Truth({"host-sync": (2.2, 2.8)}),
+    "known_causes/blocking_copy": Truth({"blocking-copy": (2.2, 2.8)}),
+    # In the first step the batch queues behind 512 MiB (9.7 ms), 5.4 ms of it beside two products.
+    "known_causes/engine_busy": Truth({"late-prefetch": (3.8, 5.0)}),
+    "known_causes/no_compute": Truth({}, ("overlap-achieved",)),
+    # 12 x 64 MiB each way: 14.5 ms a direction.
+    "known_causes/one_copy_stream": Truth({"one-way-copies": (13.5, 15.0)}),
+    "known_causes/healthy_prefetch": Truth({}, ("overlap-achieved",)),
+    "known_causes/healthy_prefetch_running_ahead": Truth({}, ("overlap-achieved",)),
+    # 800 copies of at least 1 us, and what compute (10.7 of 16 ms) leaves of the span at most.
+    "known_causes/many_small_copies": Truth({"tiny-copies": (2.0, 5.3)}),
+    # 3 x 64 MiB page-locked at 17 to 25 ms each; the copies themselves, 4 x 64 MiB, wait on the compute stream.
+    "known_causes/pin_in_loop": Truth({"pin-in-loop": (50, 66.5), "copy-on-compute-stream": (4.5, 5.6)}),
+    # Idle time.
+    "known_causes/item_every_step": Truth({"host-sync": (0.4, 1.2)}),
+    "known_causes/item_every_step_stacks": Truth({"host-sync": (0.4, 1.4)}),
+    "known_causes/launch_bound": Truth({"launch-bound": (9.0, 10.4)}),
+    "known_causes/launch_bound_graph": Truth({}),
+    # Three gaps between four batches of 8 x 2 ms and a bit, less the compute before each.
+    "known_causes/data_loading": Truth({"data-loading": (39, 45)}, may=("pageable-copy", *_AFTERMATH)),
+    "known_causes/data_loading_stacks": Truth({"data-loading": (39, 45)}, may=("pageable-copy", *_AFTERMATH)),
+    # Three gaps of 10 ms less 2.7 ms of compute.
+    "known_causes/host_compute": Truth({"host-compute": (21.5, 23)}, may=("launch-bound",)),
+    "known_causes/allocation": Truth({"allocator-stall": (2, 4.4)}, may=_AFTERMATH),
+    # Streams.
+    "known_causes/backward_on_side_stream": Truth({}, ("stream-without-work",)),
+    "known_causes/two_streams_full_kernels": Truth({}, ("streams-without-overlap",)),
+    # A training step that small kernels make launch-bound: idle is 68 of 164, 31 of 111, 23 of 109 ms.
+    "gpt2_train": Truth({"launch-bound": (40, 68)}, may=("host-compute",)),
+    "ddp/rank0": Truth({"launch-bound": (15, 31)}, may=("host-compute", "exposed-communication")),
+    "ddp/rank1": Truth({"launch-bound": (12, 23), "exposed-communication": (7, 9)}, may=("host-compute",)),
+    # All 24.3 ms of compute could hide copies, no more; the rest goes both ways, 2477 MB each at 55 GB/s.
+    "pipeline_1stream": Truth({"copy-on-compute-stream": (24.0, 24.7), "one-way-copies": (43, 46)}),
+    "pipeline_3stream": Truth({}, ("overlap-achieved",), may=("host-sync",)),
+    "streamed0_pinned0": Truth({"pageable-copy": (5.5, 7.6)}, may=_AFTERMATH),
+    "streamed1_pinned0": Truth({"pageable-copy": (5.0, 6.7)}, may=_AFTERMATH),
+    # Compute takes 46 us in all, so no more can be hidden.
+    "streamed0_pinned1": Truth({"copy-on-compute-stream": (0.04, 0.047)}, may=("host-sync",)),
+    "streamed1_pinned1": Truth({}, ("overlap-achieved",), may=("host-sync",)),
+    "mixed_workloads/async_checkpoint": Truth({}, ("overlap-achieved",)),
+    "mixed_workloads/kv_offload": Truth({}, ("overlap-achieved",)),
+    "mixed_workloads/kv_offload_no_sync_events": Truth({}, ("overlap-achieved",)),
+    "mixed_workloads/kv_offload_running_ahead": Truth({}, ("overlap-achieved",)),
+}
+
+
+@cache
+def analysed(recording: str) -> TraceAnalysis:
+    return analyze_trace(load(DATA / f"{recording}.json.gz"))
+
+
+def found(trace: Trace) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in find_all([analyze_trace(trace)])}
+
+
+def warnings(findings: tuple[Finding, ...]) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in findings if finding.severity != "info"}
+
+
+# -- recordings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recording", TRUTH)
+def test_a_recording_yields_the_rules_its_program_breaks_and_no_others(recording: str) -> None:
+    truth = TRUTH[recording]
+    findings = find_all([analysed(recording)])
+    warned = warnings(findings)
+    assert set(truth.warnings) <= set(warned) <= {*truth.warnings, *truth.may}
+    for rule, (least, most) in truth.warnings.items():
+        assert least <= warned[rule].bound_ns / MS <= most, rule
+    infos = [finding for finding in findings if finding.severity == "info"]
+    assert sorted(finding.rule for finding in infos) == sorted(truth.infos)
+    assert all(finding.bound_ns == 0 for finding in infos)
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_costs_count_no_time_twice(recording: str) -> None:
+    analysis = analysed(recording)
+    for device in analysis.devices:
+        mine = [f for f in find_all([analysis], replayed=False) if f.device == device.result.device]
+        copies_and_idle = {"slow-link", "exposed-communication", "streams-without-overlap"}
+        buckets = device.result.buckets
+        spent = sum(f.bound_ns for f in mine if f.rule not in copies_and_idle)
+        lead_in = device.result.exposed_copy_by_cause["lead-in"] + device.result.idle_by_cause["lead-in"]
+        assert spent <= buckets.exposed_copy_ns + buckets.idle_ns - lead_in
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_pieces_add_up_to_the_causes(recording: str) -> None:
+    for device in analysed(recording).devices:
+        pieces = share_out(analysed(recording), device).pieces
+        for causes, idle, total in (
+            (COPY_CAUSES, False, device.result.exposed_copy_by_cause),
+            (IDLE_CAUSES, True, device.result.idle_by_cause),
+        ):
+            for number, cause in enumerate(causes):
+                if cause != "lead-in":
+                    mine = ((pieces.copy < 0) == idle) & (pieces.cause == number)
+                    assert int(pieces.length_ns[mine].sum()) == total[cause]
+
+
+@pytest.mark.parametrize(
+    "recording", ["same_stream", "late_issue", "item_every_step", "healthy_prefetch_running_ahead"]
+)
+def test_the_steps_costs_add_up_to_no_more_than_the_whole(recording: str) -> None:
+    analysis = analysed(f"known_causes/{recording}")
+    whole = warnings(find_all([analysis]))
+    (device,) = analysis.devices
+    parts = dict.fromkeys(whole, 0)
+    for step in device.result.steps:
+        for rule, finding in warnings(find_all([analyze_trace(analysis.trace, step=step.name)])).items():
+            assert finding.bound_ns <= step.buckets.exposed_copy_ns + step.buckets.idle_ns
+            parts[rule] = parts.get(rule, 0) + finding.bound_ns
+    for rule, finding in whole.items():
+        # What ran before the first step belongs to none: one copy of four.
+        assert 0.7 * finding.bound_ns < parts[rule] <= finding.bound_ns
+
+
+def test_a_range_that_recurs_is_judged_in_its_windows_alone() -> None:
+    trace = analysed("known_causes/item_every_step").trace
+    (device,) = analyze_trace(trace, range="read loss").devices
+    windows = judged_windows(device)
+    assert len(windows.starts) > 1
+    assert int((windows.ends - windows.starts).sum()) == device.result.span_ns
+    assert share_out(analyze_trace(trace, range="read loss"), device).judged_ns == device.result.span_ns
+
+
+def test_the_line_of_a_synchronize_is_named() -> None:
+    finding = warnings(find_all([analysed("known_causes/item_every_step_stacks")]))["host-sync"]
+    assert finding.where is not None
+    assert finding.where.call == "cudaStreamSynchronize"
+    assert finding.where.line is not None
+    assert finding.where.line.startswith("known_causes.py:")
+    assert finding.where.line in finding.detail
+
+
+def test_a_pipeline_on_one_stream_says_what_cannot_be_hidden() -> None:
+    finding = warnings(find_all([analysed("pipeline_1stream")]))["copy-on-compute-stream"]
+    assert "cannot be hidden in any order" in finding.detail
+
+
+def test_findings_come_costliest_first_and_good_news_last() -> None:
+    findings = find_all([analysed(recording) for recording in RECORDINGS[:4]])
+    costs = [finding.cost_ns for finding in findings]
+    assert costs == sorted(costs, reverse=True)
+    news = [finding.severity == "info" for finding in findings]
+    assert news == sorted(news)
+
+
+# -- made-up traces -------------------------------------------------------------------------------
+
+
+def test_a_copy_far_slower_than_its_equals_is_a_slow_link() -> None:
+    finding = found(uploads([0.3, 0.3, 0.3, 0.3, 2.0]))["slow-link"]
+    # 2.0 ms where 0.3 ms would do, all of it exposed.
+    assert finding.bound_ns == pytest.approx(1.7 * MS, rel=1e-3)
+    assert "8.4 GB/s" in finding.detail
+    assert "55.9 GB/s" in finding.detail
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(uploads([0.3, 0.3, 0.33, 0.3, 0.36]), id="a-little-slower"),
+        pytest.param(uploads([0.3, 0.3, 0.3, 0.3, 2.0], memory=Memory.PAGEABLE), id="pageable"),
+        pytest.param(uploads([0.3, 0.3, 0.3, 0.3, 2.0], memory=Memory.MANAGED), id="managed"),
+        pytest.param(uploads([0.3, 0.3, 0.3, 0.3, 2.0], beside=Kind.D2H), id="beside-the-other-direction"),
+        pytest.param(uploads([0.3, 0.3, 0.3, 0.3, 2.0], beside=Kind.H2D), id="beside-the-same-direction"),
+        pytest.param(uploads([0.3, 0.3, 0.3, 0.3, 2.0], beside_compute=True), id="hidden"),
+        pytest.param(uploads([0.3, 2.0]), id="too-few-to-compare"),
+        pytest.param(uploads([0.3, 0.3, 0.3, 0.3, 2.0], size=MIB // 2), id="small"),
+        pytest.param(uploads([0.3, 0.3, 0.3, 0.3, 2.0], size=-1), id="sizes-unknown"),
+    ],
+)
+def test_no_slow_link(trace: Trace) -> None:
+    assert "slow-link" not in found(trace)
+
+
+def test_values_read_back_one_by_one_are_host_sync_and_not_tiny_copies() -> None:
+    findings = found(scalars(100))
+    assert "tiny-copies" not in findings
+    # 99 gaps of 100 us.
+    assert findings["host-sync"].bound_ns == pytest.approx(9.9 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("memory", "rule"),
+    [
+        (Memory.PINNED, "blocking-copy"),
+        (Memory.UNKNOWN, "blocking-copy"),
+        (Memory.PAGEABLE, "pageable-copy"),
+    ],
+)
+def test_a_copy_that_waits_for_itself(memory: Memory, rule: str) -> None:
+    findings = found(blocking_uploads(memory))
+    assert "host-sync" not in findings
+    # Three copies of 2 ms, and up to 60 us of launching around each.
+    assert 6 * MS <= findings[rule].bound_ns <= 6.2 * MS
+
+
+@pytest.mark.parametrize(
+    "trace", [blocking_uploads(Memory.PINNED, cpu_ops=False), blocking_uploads(Memory.PINNED, op="aten::x")]
+)
+def test_a_wait_that_is_not_the_copys_own_is_host_sync(trace: Trace) -> None:
+    findings = found(trace)
+    assert "blocking-copy" not in findings
+    assert 6 * MS <= findings["host-sync"].bound_ns <= 6.2 * MS
+
+
+def test_event_waits_between_compute_streams_are_a_warning() -> None:
+    finding = found(two_streams(waits=True))["streams-without-overlap"]
+    assert finding.severity == "warning"
+    assert finding.title.startswith("Event waits")
+    # Half of the kernels could run beside the other half.
+    assert finding.bound_ns == pytest.approx(10 * MS, rel=0.01)
+
+
+def test_kernels_that_fill_the_gpu_are_no_warning() -> None:
+    finding = found(two_streams(waits=False))["streams-without-overlap"]
+    assert (finding.severity, finding.bound_ns) == ("info", 0)
+    assert "fills the GPU" in finding.title
+
+
+def test_streams_that_run_side_by_side_are_left_alone() -> None:
+    assert "streams-without-overlap" not in found(two_streams(waits=False, beside=True))
+
+
+def test_exposed_communication_costs_what_outlasts_compute() -> None:
+    finding = found(collective(2.0))["exposed-communication"]
+    assert finding.bound_ns == 2 * MS
+    assert "ncclDevKernel_AllReduce" in finding.detail
+
+
+def test_a_cost_below_one_percent_is_silent() -> None:
+    assert not found(collective(0.09))
+
+
+def test_a_hostile_name_stays_on_one_line() -> None:
+    finding = found(collective(2.0, name="nccl\nKernel\x1b[31m" + "x" * 500))["exposed-communication"]
+    assert "\n" not in finding.detail
+    assert "\x1b" not in finding.detail
+    assert len(finding.detail) < 600
+
+
+@pytest.mark.parametrize("both_streams", [False, True])
+def test_directions_that_take_turns(both_streams: bool) -> None:
+    finding = found(in_turns(both_streams=both_streams))["one-way-copies"]
+    # Five downloads of 2 ms could run beside the uploads.
+    assert finding.bound_ns == pytest.approx(10 * MS, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(in_turns(at_once=True), id="both-at-once"),
+        pytest.param(in_turns(turns=1), id="load-then-store"),
+    ],
+)
+def test_directions_that_need_not_change(trace: Trace) -> None:
+    assert "one-way-copies" not in found(trace)
+
+
+def test_filling_pinned_memory_counts_as_pinning_and_other_cpu_work_does_not() -> None:
+    ops = [Op(Kind.COMPUTE, start, start + MS, launch=(start - 10 * US, start - 5 * US)) for start in (0, 6 * MS)]
+    cpu_ops = [Host("aten::pin_memory", 2 * MS, 4 * MS), Host("aten::copy_", 2 * MS, 3 * MS)]
+    findings = found(make_trace(ops, cpu_ops=cpu_ops))
+    assert findings["pin-in-loop"].bound_ns == 2 * MS
+    assert findings["host-compute"].bound_ns == pytest.approx(3 * MS, rel=0.01)
+
+
+def test_the_lead_in_costs_nothing() -> None:
+    ops = [
+        Op(Kind.H2D, 0, 5 * MS, stream=20, correlation=1),
+        Op(Kind.COMPUTE, 5 * MS, 6 * MS, correlation=2),
+        Op(Kind.COMPUTE, 6 * MS, 9 * MS, launch=(MS, 2 * MS)),
+    ]
+    assert not found(make_trace(ops))
+
+
+def test_a_trace_without_launches_syncs_or_stacks_is_no_error() -> None:
+    ops = [
+        Op(Kind.H2D, 0, 5 * MS, stream=20, source=Memory.UNKNOWN, target=Memory.UNKNOWN),
+        Op(Kind.COMPUTE, 5 * MS, 6 * MS),
+        Op(Kind.COMM, 6 * MS, 9 * MS, stream=-1),
+        Op(Kind.D2H, 9 * MS, 9 * MS, stream=20),
+    ]
+    assert set(found(make_trace(ops))) <= {"exposed-communication", "copy-on-compute-stream", "overlap-achieved"}
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_every_rule_explains_itself(rule: Rule) -> None:
+    for text in (rule.summary, rule.meaning, rule.computation, rule.wrong, rule.right):
+        assert text.strip()
+    assert "\n" not in rule.summary
+    assert rule.wrong != rule.right
+    for program in (rule.wrong, rule.right):
+        compile(program, rule.id, "exec")
+        assert program.startswith("import torch\n")
+
+
+def test_rules_are_named_after_their_files() -> None:
+    files = {path.stem for path in Path(_page.__file__).parent.glob("[a-z]*.py")} - {"finding", "rule"}
+    assert {rule.id.replace("-", "_") for rule in RULES.values()} == files
+    assert list(RULES) == sorted(rule.id for rule in RULES.values())
+
+
+def test_the_documentation_lists_the_rules_as_they_are() -> None:
+    written = Path(__file__).parents[2] / "docs" / "rules.md"
+    assert written.read_text(encoding="utf-8") == _page.page(), "run python -m overlapscope.rules._page docs/rules.md"
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1_000, "1.00 us"),
+        (412_300, "412 us"),
+        (999_499, "999 us"),
+        (999_500, "1.00 ms"),
+        (9_690_000, "9.69 ms"),
+        (43_070_000, "43.1 ms"),
+        (2_500_000_000, "2.50 s"),
+        (1_234_000_000_000, "1234 s"),
+    ],
+)
+def test_durations_have_three_digits_and_a_unit(ns: int, text: str) -> None:
+    assert duration(ns) == text
+
+
+def test_sizes_counts_lists_and_names() -> None:
+    assert [size(n) for n in (4, 4000, 128 << 20)] == ["4 B", "3.91 KiB", "128 MiB"]
+    assert [counted(n, "copy") for n in (0, 1, 2)] == ["0 copies", "1 copy", "2 copies"]
+    assert [listed(words) for words in ([1], [1, 2], [1, 2, 3])] == ["1", "1 and 2", "1, 2 and 3"]
+    assert name("a\nb  c\x1b") == "a b c"
+    assert len(name("x" * 1000)) == 90
+
+
+# -- costs are of time that there is
+
+
+@settings(max_examples=150)
+@given(
+    ops=gpu_ops(),
+    size=st.sampled_from((1, 1 << 10, 1 << 30)),
+    calls=host_events("cudaDeviceSynchronize", "cudaMalloc", "cudaHostAlloc"),
+    cpu_ops=host_events("aten::copy_", "aten::pin_memory", "enumerate(DataLoader)#_next"),
+)
+def test_no_finding_costs_more_than_all_the_time_there_is(
+    ops: list[Op], size: int, calls: list[Host], cpu_ops: list[Host]
+) -> None:
+    # Sizes without measure too: what a rule adds up must hold for any.
+    ops = [op._replace(size=op.size * size) for op in ops]
+    analysis = analyze_trace(make_trace(ops, calls=calls, cpu_ops=cpu_ops))
+    spans = {device.result.device: device.result.span_ns for device in analysis.devices}
+    for finding in find_all([analysis]):
+        assert 0 <= finding.cost_ns <= spans[finding.device], finding
+        assert 0 <= finding.bound_ns <= spans[finding.device], finding
+
+
+def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis = analyze_trace(make_trace([Op(Kind.COMPUTE, 0, 100, launch=(0, 1))]))
+    claim = Draft(title="t", detail="d", advice="a", bound_ns=10**6)
+    rule = replace(RULES["host-sync"], check=lambda *_: iter([claim]), fixes=())
+    monkeypatch.setattr("overlapscope.rules.RULES", {rule.id: rule})
+    [finding] = find_all([analysis])
+    assert finding.cost_ns == finding.bound_ns == 100

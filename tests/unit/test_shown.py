@@ -1,0 +1,68 @@
+"""Results as Python and notebooks show them unasked: a sentence, and one screen."""
+
+from __future__ import annotations
+
+import html
+import json
+import pickle
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import overlapscope as ov
+from overlapscope.base.shown import Shown
+from overlapscope.commands import main
+from overlapscope.ranks.result import RanksReport
+from overlapscope.ranks.result import from_json as ranks_from_json
+from overlapscope.render.notebook import LINES, WIDTH
+from overlapscope.report.model import Report
+from tests.support.helpers import TRACES
+from tests.support.kineto_files import kernel, write
+
+BAD = TRACES / "known_causes" / "pageable_memory.json.gz"
+GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
+
+
+@cache
+def result(name: str, place: Path) -> Shown:
+    trace = ov.load(BAD)
+    match name:
+        case "Diff":
+            return ov.diff(trace, ov.load(GOOD))
+        case "CheckResult":
+            return ov.check(trace)
+        case "WhatIf":
+            return ov.whatif(trace, ["pin"])
+        case "RanksReport":
+            target = place / "ranks.json"
+            assert main(["ranks", str(TRACES / "ddp"), "--workers", "1", "--format", "json", "-o", str(target)]) == 0
+            report: RanksReport = ranks_from_json(target.read_bytes())
+            return report
+        case "several":
+            return ov.analyze([trace, ov.load(GOOD)])
+        case _:
+            return ov.analyze(trace)
+
+
+@pytest.mark.parametrize("name", ["Report", "several", "Diff", "CheckResult", "WhatIf", "RanksReport"])
+def test_a_result_shows_its_verdict_and_one_screen(name: str, tmp_path: Path) -> None:
+    shown = result(name, tmp_path)
+    kind = "Report" if name == "several" else name
+    assert repr(shown).startswith(f"<{kind}: ") and len(repr(shown)) < 350 and repr(shown).isprintable()
+    screen = shown._repr_html_()
+    assert screen.startswith("<pre ") and screen.endswith("</pre>")
+    lines = html.unescape(screen.partition(">")[2].removesuffix("</pre>")).splitlines()
+    assert 5 < len(lines) <= LINES
+    assert max(map(len, lines)) <= max(WIDTH, len(lines[0]))
+    # A result is what it was to everything else.
+    assert pickle.loads(pickle.dumps(shown)) == shown
+
+
+def test_names_from_a_trace_are_text_in_a_notebook(tmp_path: Path) -> None:
+    name = "<script>alert(1)</script>\x1b[31m"
+    path = write(tmp_path / f"{name.replace('/', '')}.json", [kernel(0, 10, name=name), kernel(20, 10, name=name)])
+    report = ov.analyze(ov.load(path))
+    assert isinstance(report, Report)
+    assert "<script" not in report._repr_html_() and "\x1b" not in report._repr_html_()
+    assert repr(report).isprintable() and json.dumps(repr(report)).isascii()

@@ -1,0 +1,104 @@
+"""Percentages of next to nothing, and bandwidths of next to no bytes, decide nothing and are not shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+import overlapscope as ov
+from overlapscope.report.headline import headlines
+from overlapscope.report.model import Report
+from overlapscope.report.page import Page
+from overlapscope.trace.model import Kind, Memory
+from tests.support.helpers import MS, US, Host, Op, make_trace
+
+C, H2D, D2H = Kind.COMPUTE, Kind.H2D, Kind.D2H
+PINNED, PAGEABLE, DEVICE = Memory.PINNED, Memory.PAGEABLE, Memory.DEVICE
+
+
+def steps(copy_us: int, size: int, *, count: int = 6) -> Report:
+    """Steps of 10 ms compute with one exposed copy before it."""
+    ops, notes = [], []
+    for step in range(count):
+        at = step * 20 * MS
+        notes.append(Host(f"ProfilerStep#{step}", at, at + 20 * MS))
+        ops.append(Op(H2D, at + 1 * MS - copy_us * US, at + 1 * MS, launch=(at + 1, at + 2), size=size))
+        ops.append(Op(C, at + 1 * MS, at + 11 * MS, launch=(at + 3, at + 4)))
+    return ov.analyze(make_trace(ops, annotations=notes))
+
+
+def status(report: Report, metric: str, limit: dict[str, str]) -> tuple[str, str]:
+    (one,) = ov.check(report, {"budgets": {metric: limit}}).verdicts
+    return one.status, one.message
+
+
+def test_the_json_report_stays_exact() -> None:
+    overlap = steps(10, 1000).devices[0].overlap
+    assert (overlap.efficiency_pct, overlap.hidden_copy_pct, overlap.copy_ns) == (0, 0, 60 * US)
+
+
+def test_the_first_cards_say_na_where_copies_take_next_to_no_time() -> None:
+    (section,) = Page(steps(10, 1000)).sections()
+    assert section.device is not None
+    cards = {one.name: (one.value, one.beside) for one in headlines(section, section.device)}
+    assert cards["efficiency"] == ("n/a", "copies take only 0.1 ms")
+    assert cards["hidden copy"] == ("n/a", "copies take only 0.1 ms")
+    (section,) = Page(steps(900, 1000)).sections()
+    assert section.device is not None
+    assert [one.value for one in headlines(section, section.device)][:2] == ["0 %", "0 %"]
+
+
+@pytest.mark.parametrize("metric", ["efficiency_pct", "hidden_copy_pct", "exposed_copy_pct"])
+def test_a_budget_on_a_percentage_of_next_to_nothing_is_unknown(metric: str) -> None:
+    limit = {"max": "10 %"} if metric == "exposed_copy_pct" else {"min": "80 %"}
+    found, why = status(steps(10, 1000), metric, limit)
+    assert found == "unknown" and "0.1 % of the time" in why
+    assert status(steps(900, 1000), metric, limit)[0] == "fail"
+
+
+def test_a_diff_has_no_percentage_of_next_to_nothing() -> None:
+    (device,) = ov.diff(steps(10, 1000), steps(900, 1000)).devices
+    efficiency = next(one for one in device.figures.overlap if one.name == "overlap efficiency")
+    assert (efficiency.before, efficiency.after, efficiency.beyond_noise) == (None, 0, None)
+
+
+def test_a_budget_on_bandwidth_is_not_judged_by_copies_of_a_few_bytes() -> None:
+    limit = {"min": "10 GB/s"}
+    found, why = status(steps(10, 16), "copy_bandwidth", limit)
+    assert found == "unknown" and "latency" in why
+    assert status(steps(900, 1 << 20), "copy_bandwidth", limit)[0] == "fail"
+    assert status(steps(90, 1 << 20), "copy_bandwidth", limit)[0] == "pass"
+
+
+def pageable(others: Sequence[Op]) -> str:
+    """What `pageable-copy` says of four uploads of 1 GB/s beside other copies."""
+    ops = [
+        Op(H2D, at * MS, at * MS + 8 * MS, source=PAGEABLE, launch=(at * MS - 9 * US, at * MS + 8 * MS), size=8 << 20)
+        for at in range(0, 40, 10)
+    ]
+    compute = [Op(C, at * MS + 8 * MS, at * MS + 9 * MS, launch=(at * MS, at * MS + 1)) for at in range(0, 40, 10)]
+    (finding,) = (
+        one for one in ov.analyze(make_trace([*ops, *compute, *others])).findings if one.rule == "pageable-copy"
+    )
+    return finding.detail
+
+
+def pinned(kind: Kind, size: int) -> Op:
+    source, target = (PINNED, DEVICE) if kind == H2D else (DEVICE, PINNED)
+    return Op(
+        kind,
+        50 * MS,
+        50 * MS + 160 * US,
+        launch=(49 * MS, 49 * MS + 1),
+        size=size,
+        stream=9,
+        source=source,
+        target=target,
+    )
+
+
+def test_a_slow_upload_is_set_beside_a_large_pinned_upload_only() -> None:
+    assert "H2D at 1.0 GB/s (pinned memory in this recording: up to 52.4 GB/s)" in pageable([pinned(H2D, 8 << 20)])
+    assert "H2D at 1.0 GB/s, were" in pageable([pinned(H2D, 16)])
+    assert "H2D at 1.0 GB/s, were" in pageable([pinned(D2H, 8 << 20)])

@@ -1,0 +1,226 @@
+"""Numbers, foreign text, strips and verdicts as a person sees them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import overlapscope as ov
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.strip import measure
+from overlapscope.base import words
+from overlapscope.documents.strip import ASCII
+from overlapscope.render import markdown, terminal
+from overlapscope.report import strip
+from overlapscope.report.document import document
+from overlapscope.report.model import Report, build
+from overlapscope.report.page import Page
+from overlapscope.report.verdict import judge
+from overlapscope.trace.model import Kind
+from tests.support import kineto_files
+
+HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"
+
+
+def page_of(path: str, *, verbose: bool = False) -> Page:
+    analysis = analyze_trace(ov.load(path, progress=False))
+    device = analysis.devices[0]
+    measured = measure(device.timeline, device.result, slices=60)
+    return Page(build([analysis]), verbose=verbose, strips={(0, device.result.device): measured})
+
+
+def verdict_of(path: str) -> str:
+    return judge(next(page_of(path).sections())).text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "n/a"),
+        (0, "0 %"),
+        (0.01, "< 0.1 %"),
+        (12.34, "12.3 %"),
+        (99.94, "99.9 %"),
+        (99.97, "> 99.9 %"),
+        (100, "100 %"),
+    ],
+)
+def test_percent_is_0_or_100_only_where_that_is_exact(value: float | None, text: str) -> None:
+    assert words.percent(value) == text
+
+
+def test_a_share_of_nothing_is_not_a_number() -> None:
+    assert words.share(0, 0) == words.share(None, 5) == "n/a"
+
+
+def test_shares_add_up_to_100() -> None:
+    assert words.bare_shares([1, 1, 1], 3) == ["33.4", "33.3", "33.3"]
+    assert words.bare_shares([99_999, 1, 0], 100_000) == ["> 99.9", "< 0.1", "0"]
+
+
+def test_two_times_that_differ_are_shown_differently() -> None:
+    unit = words.unit_for(117_000_000)
+    assert unit.of(89_757_787, 89_757_787) == "89.8 of 89.8 ms"
+    assert unit.of(89_757_787, 89_799_999) == "89.76 of 89.80 ms"
+
+
+def test_a_time_that_is_not_nothing_is_not_shown_as_nothing() -> None:
+    unit = words.unit_for(117_000_000)
+    assert (unit.text(0), unit.text(1), unit.text(None)) == ("0 ms", "< 0.1 ms", "n/a")
+
+
+@pytest.mark.parametrize(
+    ("span_ns", "text"),
+    [(900_000, "900.0 us"), (7_600_000, "7.600 ms"), (45_000_000, "45.00 ms"), (40_000_000_000, "40.00 s")],
+)
+def test_unit_follows_the_length_of_the_window(span_ns: int, text: str) -> None:
+    assert words.unit_for(span_ns).text(span_ns) == text
+
+
+def test_sizes_are_decimal() -> None:
+    assert [words.size(n) for n in (None, 12, 98_304, 999_999, 2_477_260_800)] == [
+        "unknown",
+        "12 B",
+        "98.3 kB",
+        "1 MB",
+        "2.48 GB",
+    ]
+
+
+def test_clean_spells_out_whatever_a_terminal_acts_upon() -> None:
+    safe = words.clean(HOSTILE)
+    assert safe.isprintable()
+    assert "\\x1b[31mRED" in safe
+    assert words.clean("\udcff") == "\\udcff"
+
+
+def test_shorten_keeps_both_ends() -> None:
+    short = words.shorten("abcdefghijklmnop", 10)
+    assert len(short) == 10
+    assert (short[0], short[-1]) == ("a", "p")
+
+
+def test_markdown_escape_leaves_nothing_to_interpret() -> None:
+    safe = markdown.escape(HOSTILE)
+    assert not re.search(r"(?<!\\)[|`<>*_\[\]@]", safe)
+    assert "\n" not in safe
+    assert "http://" not in safe
+
+
+def test_the_strip_accounts_for_every_nanosecond_of_its_window() -> None:
+    device = analyze_trace(ov.load("traces/pipeline_1stream.json.gz", progress=False)).devices[0]
+    whole = device.result
+    name = whole.steps[1].name
+    measured = measure(device.timeline, whole, scope=name, slices=77)
+    assert (measured.label, measured.of) == (name, 1)
+    assert int(measured.slice_ns.sum()) == whole.steps[1].span_ns
+    assert int(measured.idle_ns.sum()) == whole.steps[1].buckets.idle_ns
+    assert int(measured.exposed_copy_ns.sum()) == whole.steps[1].buckets.exposed_copy_ns
+    [lane] = measured.lanes
+    assert int(lane.busy_ns[Kind.COMPUTE].sum()) == whole.steps[1].buckets.compute_ns
+
+
+def test_the_strip_keeps_the_busiest_streams_and_says_how_many_it_left_out() -> None:
+    device = analyze_trace(ov.load("traces/pipeline_3stream.json.gz", progress=False)).devices[0]
+    measured = measure(device.timeline, device.result, slices=10, lanes=2)
+    assert len(measured.lanes) == 2
+    assert measured.left_out == 1
+
+
+def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
+    device = analyze_trace(ov.load("traces/pipeline_3stream.json.gz", progress=False)).devices[0]
+    measured = measure(device.timeline, device.result, slices=60)
+    drawing = strip.draw(measured, words.unit_for(1_000_000_000), ASCII)
+    for line, lane in zip(drawing.lanes, measured.lanes, strict=True):
+        assert len(line.text) == 60
+        for slice, kind in enumerate(line.kinds):
+            busy = lane.busy_ns[:, slice]
+            assert kind == (Kind(int(np.argmax(busy))) if busy.any() else None)
+    assert all(line.isascii() for line in drawing.plain())
+
+
+def test_the_whole_window_is_shown_where_the_median_step_would_hide_the_loss() -> None:
+    device = analyze_trace(ov.load("traces/known_causes/host_sync.json.gz", progress=False)).devices[0]
+    assert measure(device.timeline, device.result, slices=10).label == ""
+
+
+def test_verdict_names_the_overlap_the_exposed_copies_and_what_to_fix() -> None:
+    text = verdict_of("traces/pipeline_1stream.json.gz")
+    assert text.startswith(
+        "pipeline_1stream.json.gz, NVIDIA H200: 0 % of the overlap that was possible happened; "
+        "89.8 of 89.8 ms of copies are exposed."
+    )
+    assert re.search(r"Fixing [a-z-]+ would save about \d", text)
+
+
+def test_verdict_says_that_a_healthy_trace_is_good() -> None:
+    page = page_of("traces/known_causes/healthy_prefetch.json.gz")
+    verdict = judge(next(page.sections()))
+    assert verdict.level == "good"
+    assert "That is good" in verdict.text
+
+
+def test_verdict_does_not_call_a_gpu_good_that_only_waits_for_copies() -> None:
+    verdict = judge(next(page_of("traces/known_causes/no_compute.json.gz").sections()))
+    assert verdict.level != "good"
+    assert "Copies outlast compute" in verdict.text
+
+
+@pytest.mark.parametrize("name", ["ddp/rank0", "mixed_workloads/model_on_two_devices"])
+def test_verdict_begins_with_the_largest_loss(name: str) -> None:
+    """More than a quarter of the window is idle, next to 3 % of exposed communication or copies."""
+    assert ": The GPU is idle for " in verdict_of(f"traces/{name}.json.gz")
+
+
+def test_verdict_does_not_call_a_gpu_good_whose_idle_time_nobody_can_explain(tmp_path: Path) -> None:
+    events = [kineto_files.kernel(10 * number, 5, correlation=number + 1) for number in range(20)]
+    verdict = judge(next(page_of(str(kineto_files.write(tmp_path / "gpu_only.json", events))).sections()))
+    assert verdict.level == "fair"
+    assert "mostly unknown" in verdict.text
+    assert "nothing left to save" not in verdict.text
+
+
+def test_verdict_says_when_trust_is_degraded() -> None:
+    path = "traces/known_causes/event_wait_no_sync_events.json.gz"
+    assert verdict_of(path).endswith("Trust is degraded: 1 check warned (sync-events).")
+    assert "enable_cuda_sync_events" in terminal.render(document(page_of(path)), width=80)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 300])
+@pytest.mark.parametrize("name", ["pipeline_3stream", "ddp/rank0", "known_causes/host_sync_stacks"])
+def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
+    page = page_of(f"traces/{name}.json.gz", verbose=True)
+    lines = terminal.render(document(page), width=max(width, 74), color=None).splitlines()
+    assert max(len(line) for line in lines) <= max(width, 74)
+
+
+def test_without_colour_there_are_no_control_codes() -> None:
+    page = page_of("traces/pipeline_1stream.json.gz")
+    assert "\x1b" not in terminal.render(document(page), width=80)
+    assert "\x1b" in terminal.render(document(page), width=80, color="standard")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
+def test_characters_that_the_encoding_lacks_are_replaced(encoding: str) -> None:
+    page = page_of("traces/pipeline_1stream.json.gz")
+    terminal.render(document(page), width=80, encoding=encoding).encode(encoding)
+
+
+def test_markdown_is_deterministic_and_its_tables_are_rectangular() -> None:
+    page = page_of("traces/ddp/rank0.json.gz", verbose=True)
+    text = markdown.render(document(page))
+    assert text == markdown.render(document(page))
+    columns = 0
+    for line in text.splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        assert not cells or not columns or cells == columns
+        columns = cells
+
+
+def test_a_report_without_timelines_has_no_strip() -> None:
+    report: Report = page_of("traces/pipeline_1stream.json.gz").report
+    assert "Timeline" not in terminal.render(document(Page(report)), width=80)
+    assert "Timeline" not in markdown.render(document(Page(report)))

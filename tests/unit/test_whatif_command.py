@@ -1,0 +1,377 @@
+"""`overlapscope whatif`: what it prints, writes and refuses, and how a prediction reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+import overlapscope as ov
+from overlapscope.commands import main, scenarios
+from overlapscope.commands.whatif import OPTIONS
+from overlapscope.errors import UsageError
+from overlapscope.inputs import CALIBRATION, read_calibration
+from overlapscope.prediction.calibration import shipped
+from overlapscope.prediction.interventions import INTERVENTIONS
+from overlapscope.prediction.result import (
+    Assumption,
+    Change,
+    Constant,
+    Estimate,
+    Fidelity,
+    Figure,
+    Percentage,
+    Rung,
+    WhatIf,
+)
+from overlapscope.views.whatif import markdown, text, words
+
+TRACES = Path(__file__).parents[2] / "traces"
+PAGEABLE = str(TRACES / "streamed0_pinned0.json.gz")
+PIPELINE = str(TRACES / "pipeline_1stream.json.gz")
+HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"
+MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def estimate(value: float, low: float | None = None, high: float | None = None) -> Estimate:
+    """Of milliseconds."""
+    ends = (value, value if low is None else low, value if high is None else high)
+    return Estimate(**dict(zip(("value", "low", "high"), (round(one * MS) for one in ends), strict=True)))
+
+
+def change(id: str = "pin", argument: str | None = None, *, touched: int = 96, name: str = "") -> Change:
+    return Change(
+        intervention=id,
+        argument=argument,
+        title=f"host memory pinned{name}",
+        touched=touched,
+        what=f"96 copies of 4.9 GB take 88 ms instead of 402 ms{name}.",
+        advice=f"Pin it once.{name}\n- and keep it",
+        where=(f"train.py(33): load{name}",),
+    )
+
+
+def predicted(name: str = "", **told: Any) -> WhatIf:
+    """A prediction of 31.2 ms instead of 72.1 ms, with `name` wherever a trace could have it."""
+    whole: dict[str, Any] = {
+        "source": f"traces/x{name}.json",
+        "rank": None,
+        "device": 0,
+        "device_name": f"NVIDIA H200{name}",
+        "steps": 4,
+        "baseline_step_ns": round(72.4 * MS),
+        "plain": None,
+        "recorded_step_ns": round(72.4 * MS),
+        "recorded_predicted_step_ns": round(31.2 * MS),
+        "replayed_step_ns": round(72.1 * MS),
+        "predicted_step_ns": estimate(31.2, 30.1, 65),
+        "gain_ns": estimate(40.9, 7.1, 42),
+        "gain_pct": 56.73,
+        "buckets": {
+            "compute_ns": Figure(measured=12 * MS, predicted=estimate(12)),
+            "exposed_comm_ns": Figure(measured=0, predicted=estimate(0)),
+            "exposed_copy_ns": Figure(measured=60 * MS, predicted=estimate(18, 17, 52)),
+        },
+        "hidden_copy_pct": Percentage(measured=0.0, predicted=21.3, low=3.0, high=22.0),
+        "efficiency_pct": Percentage(measured=None, predicted=None, low=None, high=None),
+        "interventions": (change(name=name), change("no-sync", f"cudaStreamSynchronize{name}", touched=0)),
+        "assumptions": (
+            Assumption(intervention="side-stream", text="Nothing reads the copy.", cost_ns=None, shown=True),
+            Assumption(intervention="pin", text=f"It can be pinned.{name}", cost_ns=round(3.3 * MS), shown=False),
+        ),
+        "constants": (
+            Constant(name="pinned copy of 50 MB to the GPU", value=55.123, unit="GB/s", origin="calibration"),
+            Constant(name="launch latency", value=5123, unit="ns", origin="table"),
+        ),
+        "replay": Fidelity(
+            valid=True,
+            reasons=(f"A wait of {name} is doubtful.",),
+            step_error_pct=0.41,
+            start_error_ns=12_300,
+            launch_latency_ns=5_100,
+            unexplained_ns=3_200,
+        ),
+    }
+    return WhatIf(**whole | told)
+
+
+NOTHING: dict[str, Any] = {
+    "replay": Fidelity(
+        valid=False,
+        reasons=("A wait is doubtful.",),
+        step_error_pct=0.0,
+        start_error_ns=0,
+        launch_latency_ns=5_100,
+        unexplained_ns=0,
+    ),
+    **dict.fromkeys(("predicted_step_ns", "gain_ns", "gain_pct", "hidden_copy_pct", "efficiency_pct")),
+    **dict.fromkeys(("interventions", "assumptions", "constants"), ()),
+    "buckets": {},
+}
+LADDER = (
+    Rung(interventions=(), added="", predicted_step_ns=estimate(72.1), gain_ns=0),
+    Rung(interventions=("pin",), added="pin", predicted_step_ns=estimate(31.2, 30.1, 65), gain_ns=round(40.9 * MS)),
+)
+
+
+# -- how a prediction reads
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, "A step would take 31.20 ms instead of 72.10 ms (56.7 % less; between 30.10 and 65.00 ms)."),
+        ({"steps": 0}, "The whole window would take 31.20 ms instead of 72.10 ms (56.7 % less; between "),
+        (
+            {"predicted_step_ns": estimate(80), "gain_ns": estimate(-7.9), "gain_pct": -10.957},
+            "A step would take 80.00 ms instead of 72.10 ms (11.0 % more).",
+        ),
+        (
+            {"predicted_step_ns": estimate(72.101), "gain_ns": estimate(-0.001), "gain_pct": -0.001},
+            "A step would take as long as now, 72.10 ms.",
+        ),
+        (
+            {"predicted_step_ns": estimate(72.1, 70, 80), "gain_ns": estimate(0, -7.9, 2.1), "gain_pct": 0.0},
+            "A step would take as long as now, 72.10 ms (between 70.00 and 80.00 ms).",
+        ),
+        ({"interventions": (change(touched=0),)}, "A step would take as long as now: there is nothing here that"),
+        ({"interventions": ()}, "A step takes 72.40 ms, 72.10 ms replayed: what changes would bring can be predicted."),
+        ({"interventions": (), "ladder": LADDER[:1]}, "A step takes 72.10 ms, and no change makes it shorter."),
+        (NOTHING, "Nothing is predicted: the replay does not explain this recording."),
+    ],
+)
+def test_the_first_sentence_is_the_answer(told: dict[str, Any], expected: str) -> None:
+    result = predicted(**told)
+    assert words.headline(result).text.startswith(expected)
+    for shown in (text.render(result, width=120), markdown.render(result).replace("\\", "")):
+        assert expected in shown
+
+
+def test_everything_that_the_prediction_rests_on_is_shown() -> None:
+    lines = text.render(predicted(ladder=LADDER), width=120).splitlines()
+    shown = [" ".join(line.split()) for line in lines]
+    for expected in (
+        "x.json, NVIDIA H200, device 0; median of 4 steps",
+        "as it is 72.10",
+        "+ pin 31.20 30.10 to 65.00 40.90 56.7",
+        "compute 12.00 12.00",
+        "exposed copy 60.00 18.00 17.00 to 52.00",
+        "in all 72.40 31.20 30.10 to 65.00",
+        "hidden copies 0 21.3 3.0 to 22.0",
+        "overlap efficiency n/a n/a",
+        "1. pin: host memory pinned",
+        "96 copies of 4.9 GB take 88 ms instead of 402 ms.",
+        "at train.py(33): load",
+        "It can be pinned. pin 3.30 ms more",
+        "Nothing reads the copy. side-stream the trace shows it",
+        "pinned copy of 50 MB to the GPU 55.1 GB/s calibration of this GPU",
+        "launch latency 5.1 us table of an H200",
+        "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were recorded: 0.4 % off.",
+        "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.1 us.",
+        "In doubt: A wait of is doubtful.",
+    ):
+        assert expected in shown
+    assert not any("exposed comm" in line for line in shown), "of nothing there is nothing to say"
+    assert sum("Pin it once." in line for line in shown) == 1, "what changed nothing needs no code"
+    assert "This recording has nothing of the kind." in shown
+
+
+def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
+    shown = text.render(predicted(**NOTHING), width=120)
+    answer, subject, empty, reason, remedy, *_ = shown.splitlines()
+    assert answer.startswith("Nothing is predicted") and "median" not in subject and not empty
+    assert reason == "A wait is doubtful." and remedy.startswith("It may help to record again")
+    assert "measured" not in shown and "at most" not in shown and "n/a" not in shown
+    assert "- A wait is doubtful." in markdown.render(predicted(**NOTHING))
+
+
+def test_the_changes_stand_in_the_order_of_the_ladder() -> None:
+    rungs = [(), ("pin",), ("no-sync x", "pin")]
+    ladder = [Rung(interventions=one, added="", predicted_step_ns=estimate(1), gain_ns=0) for one in rungs]
+    result = predicted(interventions=(change("no-sync", "x"), change("pin")), ladder=tuple(ladder))
+    shown = text.render(result, width=120)
+    assert shown.index("1. pin") < shown.index("2. no-sync x")
+
+
+def test_what_has_no_cost_is_said_to_be_outside_the_interval() -> None:
+    asked = Assumption(intervention="pin", text="It can be pinned.", cost_ns=None, shown=False)
+    shown = " ".join(text.render(predicted(assumptions=(asked,)), width=120).split())
+    assert "It can be pinned. pin not in the interval" in shown and "can be made at all" in shown
+    assert "can be made at all" not in text.render(predicted(), width=120), "what is shown needs no interval"
+
+
+def test_code_in_advice_is_code_in_markdown() -> None:
+    advised = msgspec.structs.replace(change(), advice="Copy under `with torch.cuda.stream(x):`, <b>.")
+    shown = markdown.render(predicted(interventions=(advised,)))
+    assert "`with torch.cuda.stream(x):`" in shown and "\\<b\\>" in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_asked_and_no_word_is_cut(width: int) -> None:
+    shown = text.render(predicted(ladder=LADDER), width=width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    for word in ("calibration", "predicted", "efficiency", "side-stream"):
+        assert word in shown
+
+
+def test_hostile_names_reach_nobody() -> None:
+    result = predicted(HOSTILE, ladder=LADDER)
+    for shown in (text.render(result, width=100), markdown.render(result)):
+        assert all(character == "\n" or character.isprintable() for character in shown)
+    assert "<script>" not in markdown.render(result)
+    assert text.render(result, width=100, encoding="ascii").isascii()
+
+
+# -- the command
+
+
+def test_the_options_are_the_interventions_that_there_are() -> None:
+    offered = [(one.id, one.argument, one.required and one.argument is not None) for one in OPTIONS]
+    assert offered == [(one.id, one.argument, one.argument_required) for one in INTERVENTIONS.values()]
+    titles = {one.id: one.title for one in INTERVENTIONS.values()}
+    assert all(one.help.startswith(titles[one.id]) for one in OPTIONS)
+
+
+def test_its_help_imports_nothing_heavy() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from overlapscope.commands import main; main(['whatif', '--help'])\n"
+        "print(sorted({'numpy', 'pandas', 'msgspec', 'torch'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stderr.strip() == b"[]"
+
+
+def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", PAGEABLE, "--pin", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert main(["schema", "whatif"]) == 0
+    jsonschema.validate(told, json.loads(capsys.readouterr().out))
+    result = msgspec.convert(told, WhatIf)
+    assert [one.intervention for one in result.interventions] == ["pin"] and result.interventions[0].touched > 0
+    assert result.gain_ns is not None and result.gain_ns.value > 0
+    assert result == ov.whatif(ov.load(PAGEABLE), ["pin"])
+    for format in ("text", "markdown"):
+        assert main(["whatif", PAGEABLE, "--pin", "--format", format]) == 0
+        assert words.headline(result).text in capsys.readouterr().out.replace("\\", "")
+
+
+def test_asked_for_nothing_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", PAGEABLE]) == 0
+    shown = capsys.readouterr().out
+    assert "what changes would bring can be predicted" in shown and "With nothing changed, the replay takes" in shown
+    assert all(f"--{one.id}" in shown for one in OPTIONS) and "--graph [RANGE]" in shown
+
+
+def test_the_best_changes_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", PAGEABLE, "--best"]) == 0
+    shown = capsys.readouterr().out
+    assert "Ladder of gains" in shown and "+ " in shown and "What is changed" in shown
+
+
+def test_the_predicted_timeline_is_written_and_analysed_as_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "predicted.json.gz"
+    assert main(["whatif", PIPELINE, "--side-stream", "--output", str(target), "--format", "json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == f"Wrote {target}\n"
+    told = msgspec.json.decode(captured.out, type=WhatIf)
+    [device] = ov.analyze(ov.load(target)).devices
+    assert told.predicted_step_ns is not None and told.efficiency_pct is not None
+    assert main(["analyze", str(target)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "predicted by overlapscope whatif (side-stream)" in shown and "enable_cuda_sync_events" not in shown
+    assert sorted(step.span_ns for step in device.steps[:-1])[1] == told.predicted_step_ns.value
+    assert device.overlap.efficiency_pct == pytest.approx(told.efficiency_pct.predicted, abs=3)
+    assert main(["whatif", PIPELINE, "--side-stream", "--output", str(target)]) == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def test_the_predicted_timeline_names_the_memory_that_copies_would_use(tmp_path: Path) -> None:
+    target = tmp_path / "predicted.json"
+    assert main(["whatif", PAGEABLE, "--pin", "--output", str(target)]) == 0
+    copies = [event for event in json.loads(target.read_text())["traceEvents"] if event.get("cat") == "gpu_memcpy"]
+    assert {copy["name"] for copy in copies} == {"Memcpy HtoD (Pinned -> Device)"}
+
+
+def test_where_the_replay_explains_nothing_the_exit_code_is_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from overlapscope import prediction
+
+    trace = ov.load(PAGEABLE)
+    refused = prediction.Prediction(result=predicted(**NOTHING), before=trace, after=None)
+    monkeypatch.setattr(prediction, "predict", lambda *_, **__: refused)
+    target = tmp_path / "predicted.json"
+    assert main(["whatif", PAGEABLE, "--pin", "--output", str(target)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Nothing is predicted") and "is doubtful" in captured.out
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ([str(TRACES / "ddp"), "--pin"], "is a directory; name one trace in it"),
+        ([PAGEABLE, "--pinn"], "unrecognized arguments: --pinn (did you mean '--pin'?)"),
+        ([PAGEABLE, "--no-sync"], "expected one argument"),
+        (["--graph", PAGEABLE], "is a file and no RANGE; write TRACE first, or --graph=RANGE"),
+        ([PAGEABLE, "--best", "--pin"], "leave out either it or --pin"),
+        ([PAGEABLE, "--no-sync", "cudaEventSynchronise"], "(did you mean 'cudaEventSynchronize'?); blocking calls: "),
+        ([PIPELINE, "--graph", "forward"], "there is no range 'forward'; ranges: none but the steps."),
+        ([PAGEABLE, "--pin", "--device", "7"], "there is no device 7; devices that did anything: 0."),
+        ([PAGEABLE, "--pin", "--calibration", PAGEABLE], "is no calibration"),
+        (["nowhere.json", "--pin"], "nowhere.json: there is no such file"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", *args]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and expected in " ".join(captured.err.split()) and "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("pin", r"interventions are a list, even of one: \['pin'\]"),
+        (["no-sync cudaEventSynchronise"], r"did you mean 'cudaEventSynchronize'\?"),
+        (["graph forward"], "there is no range 'forward'"),
+    ],
+)
+def test_python_refuses_what_the_command_does(asked: Any, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        ov.whatif(ov.load(PIPELINE if asked == ["graph forward"] else PAGEABLE), asked)
+
+
+# -- which calibration
+
+
+def test_the_laboratorys_calibration_is_taken_where_it_is_of_the_same_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = ov.load(PAGEABLE)
+    assert scenarios.CALIBRATION == CALIBRATION
+    monkeypatch.chdir(tmp_path)
+    assert read_calibration(None, trace) is None
+    CALIBRATION.parent.mkdir()
+    for gpu, found in (("NVIDIA H200", True), ("NVIDIA A100", False)):
+        made = msgspec.structs.replace(shipped(), gpu=gpu)
+        CALIBRATION.write_bytes(msgspec.json.encode(made))
+        assert read_calibration(None, trace) == (made if found else None)
+    with pytest.raises(UsageError, match=r"is of NVIDIA A100, and .* was recorded on NVIDIA H200"):
+        read_calibration(CALIBRATION, trace)
