@@ -11,7 +11,8 @@ from dash.development.base_component import Component
 
 from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.colors import palette
-from overlapscope.views.old_tables import Column, Table
+from overlapscope.documents.table import Cell, Column, Table, rows
+from overlapscope.views import old_tables
 
 _NAME_WIDTH = 180
 """CSS pixels that a column of names has at least."""
@@ -26,38 +27,38 @@ _PINNED = {
 
 def plain_table(
     context: PageContext,
-    table: Table,
+    shown: old_tables.Table,
     tones: Mapping[str, str],
     id: str = "",
     links: Sequence[Component | None] = (),
 ) -> Component:
-    """The table, without its title and note; cells found in `tones` have that colour of the palette. `id` is of the
-    rows; `links` stand at their ends."""
-    colors = palette(context.dark)
+    """The same of a table whose cells are texts; those found in `tones` have that colour of the palette."""
+    cells = rows([Cell(text, tone=tones.get(text, "")) for text in row] for row in shown.rows)  # type: ignore[arg-type]
+    columns = tuple(Column(one.title, one.number, one.flexible, one.prose) for one in shown.columns)
+    return table(Table("", columns, cells, total=shown.total), context.dark, id, links)
+
+
+def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | None] = ()) -> Component:
+    """A table that is read, not sorted, without its title and note. `id` is of the rows; `ends` stand behind them."""
+    colors = palette(dark)
     heads = [
         dmc.TableTh(column.title, ta="right" if column.number else "left", style={"whiteSpace": "nowrap"})
-        for column in table.columns
+        for column in shown.columns
     ]
-    heads += [dmc.TableTh("")] if any(links) else []
-    rows = []
-    for number, row in enumerate(table.rows, 1):
-        total = {"fontWeight": 700} if table.total and number == len(table.rows) else {}
-        pairs = zip(row, table.columns, strict=True)
-        cells = [_cell(cell, column, colors.get(tones.get(cell, ""))) for cell, column in pairs]
-        ends = [dmc.TableTd(links[number - 1], style=_PINNED)] if any(links) else []
-        rows.append(dmc.TableTr([*cells, *ends], style=total))
-    named = {"id": id} if id else {}
-    head = dmc.TableThead(dmc.TableTr(heads))
-    drawn = dmc.Table([head, dmc.TableTbody(rows, **named)], w="auto", verticalSpacing=3, horizontalSpacing="md")
-    return html.Div(drawn, className="plain-table")
+    heads += [dmc.TableTh("")] if any(ends) else []
+    drawn = []
+    for number, row in enumerate(shown.rows):
+        cells = [_cell(cell, column, colors) for cell, column in zip(row.cells, shown.columns, strict=True)]
+        cells += [dmc.TableTd(ends[number], style=_PINNED)] if any(ends) else []
+        total = shown.total and number == len(shown.rows) - 1
+        drawn.append(dmc.TableTr(cells, style={"fontWeight": 700} if total else {}))
+    body = dmc.TableTbody(drawn, **({"id": id} if id else {}))
+    whole = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), body], w="auto", verticalSpacing=3, horizontalSpacing="md")
+    return html.Div(whole, className="plain-table")
 
 
-def _cell(text: str, column: Column, color: str | None) -> Component:
-    style: dict[str, Any] = {"fontVariantNumeric": "tabular-nums"}
-    style |= (
-        {"overflowWrap": "anywhere", "minWidth": _NAME_WIDTH, "verticalAlign": "top"}
-        if column.flexible
-        else {"whiteSpace": "nowrap", "verticalAlign": "top"}
-    )
-    style |= {"color": color, "fontWeight": 600} if color else {}
-    return dmc.TableTd(text, ta="right" if column.number else "left", style=style)
+def _cell(cell: Cell, column: Column, colors: Mapping[str, str]) -> Component:
+    style: dict[str, Any] = {"fontVariantNumeric": "tabular-nums", "verticalAlign": "top"}
+    style |= {"overflowWrap": "anywhere", "minWidth": _NAME_WIDTH} if column.flexible else {"whiteSpace": "nowrap"}
+    style |= {"color": colors[cell.tone], "fontWeight": 600} if cell.tone else {}
+    return dmc.TableTd(cell.text, ta="right" if column.number else "left", style=style)

@@ -22,8 +22,9 @@ class Column:
     """Sentences, which are wrapped; any other text is cut in its middle."""
     id: str = ""
     """By which code finds it; its title is for people."""
-    spare: bool = False
-    """Left out where there is not enough room, the first such column first."""
+    spare: int = 0
+    """How soon it is left out where there is not enough room: the greatest number first, of equals the first; 0
+    never."""
     heads: bool = False
     """It names what the table is, so that a terminal needs no title above it."""
     width: int | None = None
@@ -73,9 +74,9 @@ class Table:
         return self._with(kept)
 
     def without_spare(self) -> Table | None:
-        """The table without the first column that can be left out; None where there is none."""
-        spare = next((number for number, column in enumerate(self.columns) if column.spare), None)
-        if spare is None:
+        """The table without the column that is left out first; None where there is none to be left out."""
+        spare = max(range(len(self.columns)), key=lambda number: self.columns[number].spare, default=None)
+        if spare is None or not self.columns[spare].spare:
             return None
         return self._with([number for number in range(len(self.columns)) if number != spare])
 

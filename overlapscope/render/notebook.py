@@ -8,6 +8,7 @@ from html import escape
 from overlapscope.base.shown import Shown
 from overlapscope.base.words import clean, plural, shorten
 from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.compare import document as compare
 from overlapscope.compare.difference import Diff
 from overlapscope.prediction.result import WhatIf
 from overlapscope.ranks.result import RanksReport
@@ -17,7 +18,6 @@ from overlapscope.report.model import Report
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.views.check import text as check_text
-from overlapscope.views.diff import text as diff_text
 from overlapscope.views.ranks import text as ranks_text
 from overlapscope.views.ranks import words as ranks_words
 from overlapscope.views.whatif import text as whatif_text
@@ -62,7 +62,7 @@ def _(result: Report) -> tuple[str, str]:
 
 @_said.register
 def _(result: Diff) -> tuple[str, str]:
-    return result.verdict, diff_text.render(result, width=WIDTH)
+    return result.verdict, terminal.render(compare.document(result), width=WIDTH)
 
 
 @_said.register

@@ -14,20 +14,20 @@ from dash.development.base_component import Component
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.spans import median_step
 from overlapscope.base.words import clean
+from overlapscope.compare import tables
+from overlapscope.compare.charts import before_after
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FindingChange
 from overlapscope.compare.steps import averaged
+from overlapscope.compare.words import doubt_words, finding_standing, standing, unit_of
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.render import plain_table
+from overlapscope.dashboard.render import table
 from overlapscope.dashboard.url import RECORDED
+from overlapscope.documents.table import Table
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
-from overlapscope.views.charts.before_after import before_after
-from overlapscope.views.diff import tables
-from overlapscope.views.diff.words import NOISE, finding_standing, standing, unit_of
-from overlapscope.views.old_tables import Table
 
 _MARGIN = 0.02
 """Of the span shown, on either side."""
@@ -56,10 +56,11 @@ def layout(context: PageContext) -> Component:
         *doubts,
         verdicts,
         _buckets(context, device),
-        *_causes(context, device),
+        *(_panel(context, shown) for shown in tables.causes(device, verbose=False)),
         _findings(before, after, device),
         _timelines(before, after, device),
-        *(_panel(context, table) for table in _details(device)),
+        # The findings above have links of their own.
+        *(_panel(context, shown) for shown in tables.details(device, verbose=False) if shown.id != "findings"),
         lead=lead,
     )
 
@@ -139,7 +140,7 @@ def _nothing_chosen(context: PageContext) -> Component:
 
 def _verdict(context: PageContext, found: Diff) -> Component:
     stands = standing(found)
-    color = context.colors[stands.level]
+    color = context.colors[stands.tone or "muted"]
     word = dmc.Group(
         [html.Span(_SIGNS.get(stands.word, "?"), **parts.UNREAD), html.Span(stands.word, id="compare-standing")],
         gap=8,
@@ -150,31 +151,20 @@ def _verdict(context: PageContext, found: Diff) -> Component:
 
 
 def _doubts(found: Diff) -> Component:
-    said = [dmc.ListItem([detail, dmc.Text(holds, c="dimmed", size="sm")]) for detail, holds in tables.doubts(found)]
+    said = [
+        dmc.ListItem([what, dmc.Text(holds, c="dimmed", size="sm")]) for what, holds in map(doubt_words, found.doubts)
+    ]
     return dmc.Alert(dmc.List(said, size="sm"), title="Compare with care", color="yellow", id="compare-doubts")
 
 
 def _buckets(context: PageContext, device: DeviceDiff) -> Component:
-    table = tables.buckets(device)
+    shown = tables.buckets(device)
     chart = parts.graph(before_after(device.figures, context.dark), "compare-buckets", name="before-and-after")
-    return parts.panel(table.title, chart, _table(context, table, id="compare-table"), note=table.note)
+    return parts.panel(shown.title, chart, table(shown, context.dark, "compare-table"), note=shown.note)
 
 
-def _causes(context: PageContext, device: DeviceDiff) -> list[Component]:
-    return [_panel(context, table) for table in tables.causes(device, verbose=False) if table.rows]
-
-
-def _details(device: DeviceDiff) -> list[Table]:
-    """All but the findings, which have links of their own."""
-    return [one for one in tables.details(device, verbose=False) if one.rows and one.title != tables.FINDINGS]
-
-
-def _panel(context: PageContext, table: Table) -> Component:
-    return parts.panel(table.title, _table(context, table), note=table.note)
-
-
-def _table(context: PageContext, table: Table, id: str = "") -> Component:
-    return plain_table(context, tables.untitled(table), {**tables.tones(table), NOISE: "muted"}, id)
+def _panel(context: PageContext, shown: Table) -> Component:
+    return parts.panel(shown.title, table(shown, context.dark), note=shown.note)
 
 
 # -- findings -------------------------------------------------------------------------------------
@@ -182,7 +172,7 @@ def _table(context: PageContext, table: Table, id: str = "") -> Component:
 
 def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
     if not device.findings:
-        return parts.panel(tables.FINDINGS, parts.empty("Neither trace has any."))
+        return parts.panel("Findings", parts.empty("Neither trace has any."))
     heads = ("", "rule", "before", "cost", "after", "cost")
     rows = [_finding(before, after, device, change) for change in device.findings]
     drawn = dmc.Table(
@@ -193,14 +183,12 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
         verticalSpacing="sm",
     )
     of = "a step" if device.basis == "step" else "over the whole window"
-    return parts.panel(
-        tables.FINDINGS, dmc.TableScrollContainer(drawn, minWidth=720), note=f"Costs are upper bounds {of}."
-    )
+    return parts.panel("Findings", dmc.TableScrollContainer(drawn, minWidth=720), note=f"Costs are upper bounds {of}.")
 
 
 def _finding(before: PageContext, after: PageContext, device: DeviceDiff, change: FindingChange) -> Component:
     word = finding_standing(change)
-    color = before.colors[tables.FINDING_TONES.get(word, "muted")]
+    color = before.colors[tables.FINDING_TONES.get(word) or "muted"]
     return dmc.TableTr(
         [
             dmc.TableTd(word, style={"color": color, "fontWeight": 700, "whiteSpace": "nowrap"}),
