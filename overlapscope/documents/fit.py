@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from overlapscope.documents.model import Block
+from overlapscope.documents.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,16 @@ class Room:
             if left < 0:
                 return number
         return len(blocks)
+
+    def rows(self, table: Table) -> int:
+        """How many of a table's rows there is room for, from the first on."""
+        head = self._bytes([replace(table, rows=table.rows[:1])])
+        left = self.size
+        for number, row in enumerate(table.rows):
+            left -= self._bytes([replace(table, rows=(table.rows[0], row))]) - head
+            if left < 0:
+                return number
+        return len(table.rows)
 
     def _bytes(self, blocks: Iterable[Block]) -> int:
         return sum(len(line.encode("utf-8", "replace")) + 1 for line in self.drawn(blocks))

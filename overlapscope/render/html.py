@@ -93,7 +93,8 @@ def _draw(block: Block) -> Iterator[str]:
 
 @_draw.register
 def _(block: model.Heading) -> Iterator[str]:
-    yield f"<h{block.level}{_attribute('class', block.tone)}{_attribute('id', block.id)}>{escape(clean(block.text))}</h{block.level}>"
+    given = f"{_attribute('class', block.tone)}{_attribute('id', block.id)}"
+    yield f"<h{block.level}{given}>{escape(clean(block.text))}</h{block.level}>"
 
 
 @_draw.register

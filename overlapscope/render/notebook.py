@@ -7,6 +7,7 @@ from html import escape
 
 from overlapscope.base.shown import Shown
 from overlapscope.base.words import clean, plural, shorten
+from overlapscope.budgets.document import log
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare import document as compare
 from overlapscope.compare.difference import Diff
@@ -17,7 +18,6 @@ from overlapscope.report.document import document
 from overlapscope.report.model import Report
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
-from overlapscope.views.check import text as check_text
 from overlapscope.views.ranks import text as ranks_text
 from overlapscope.views.ranks import words as ranks_words
 from overlapscope.views.whatif import text as whatif_text
@@ -67,7 +67,7 @@ def _(result: Diff) -> tuple[str, str]:
 
 @_said.register
 def _(result: CheckResult) -> tuple[str, str]:
-    return result.summary, check_text.render(result, width=WIDTH)
+    return result.summary, terminal.render(log(result), width=WIDTH)
 
 
 @_said.register

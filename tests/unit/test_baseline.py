@@ -16,6 +16,7 @@ from overlapscope.budgets import config
 from overlapscope.budgets.baseline import Baseline, BaselineDevice, BaselineSeries, of
 from overlapscope.budgets.baseline_file import from_json, schema, to_json
 from overlapscope.budgets.check import check
+from overlapscope.budgets.formats import openmetrics
 from overlapscope.budgets.judge import judge
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.places import find_places
@@ -26,7 +27,6 @@ from overlapscope.commands import main
 from overlapscope.compare.steps import compared
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
-from overlapscope.views.check import openmetrics
 from tests.support.stepped_traces import write_steps
 
 OFFLOAD = "traces/laboratory/offload_pipeline/two_streams.trace.json.gz"
