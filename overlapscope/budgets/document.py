@@ -109,16 +109,17 @@ def _outcome(result: CheckResult) -> Iterator[Block]:
 def _kept(result: CheckResult) -> Iterator[Block]:
     short = [verdict for verdict in result.verdicts if verdict.status in _SHORT]
     if short:
-        yield changed(_table(short), title="")
+        # The name of a budget says where and what is allowed.
+        yield _table(short).without(("on", "limit"))
 
 
 def _table(verdicts: Iterable[Verdict]) -> Table:
     columns = (
         table.words("", heads=True),
         table.words("budget", flexible=True),
-        Column("on", number=False, flexible=True, spare=2),
+        table.words("on", flexible=True, id="on"),
         Column("value"),
-        Column("limit", spare=1),
+        Column("limit", id="limit"),
     )
     lines = (
         (
