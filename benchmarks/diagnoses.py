@@ -14,9 +14,10 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.laboratory import store, truth
 from overlapscope.laboratory.comparison import compare
+from overlapscope.laboratory.document import document
 from overlapscope.laboratory.results import Results
 from overlapscope.reading import load
-from overlapscope.views.laboratory import markdown as laboratory_markdown
+from overlapscope.render import markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "diagnoses.md"
@@ -58,7 +59,7 @@ they must show stands in each scenario file, and was stated before any of them h
 must not fire. Figures are of the judged steps, without the recorder's warm-up. Before that, all but the experiments on
 two GPUs had been run at the small scale on the same kind of GPU: there 4 of 326 did not hold, all because a small model
 is no match for an H200. Its DataLoader did not keep up in two variants without pinned memory, the prefetcher found
-nothing to hide copies under, and two streams of products of 5000 x 5000 gained 3 % (`streams-without-overlap` asks for
+nothing to hide copies under, and two streams of products of 5000 x 5000 gained 3% (`streams-without-overlap` asks for
 less). [experiments.md](experiments.md) sets what was measured beside the published figures.
 
 """
@@ -71,7 +72,7 @@ def page() -> str:
 
 def experiments() -> str:
     """The laboratory's report."""
-    return laboratory_markdown.render(compare(store.read(LABORATORY)))
+    return markdown.render(document(compare(store.read(LABORATORY))))
 
 
 def _laboratory(results: Results) -> str:
@@ -119,7 +120,7 @@ def _recordings() -> str:
                 known = truth.get(name, {}).get(key)
                 expected += known is not None and ns > 0
                 agreed += known is not None and ns > 0 and causes[known["cause"]] >= known["least_share"] * ns
-                wanted = f"{known['cause']} ({100 * known['least_share']:.0f} %)" if known and ns else ""
+                wanted = f"{known['cause']} ({100 * known['least_share']:.0f}%)" if known and ns else ""
                 cells += [f"{ns / 1e6:.2f} ms", wanted, _found(causes, ns)]
             lines.append(f"| {' | '.join(cells)} |")
     verdict = f"The expected cause explains the expected share in **{agreed} of {expected}** cases.\n\n"
@@ -135,7 +136,7 @@ def _subjects(device: Device) -> list[tuple[str, dict[str, int], int]]:
 
 def _found(causes: dict[str, int], whole: int) -> str:
     largest = sorted(causes.items(), key=lambda item: -item[1])[:3]
-    return ", ".join(f"{cause} {100 * ns / whole:.0f} %" for cause, ns in largest if ns * 100 >= whole > 0)
+    return ", ".join(f"{cause} {100 * ns / whole:.0f}%" for cause, ns in largest if ns * 100 >= whole > 0)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ The source's events are written again and again, each copy after the one before,
 `External id`s, flow ids and step numbers moved on, in the layout in which Kineto writes them. No copy shares an
 id with another, so every flow and every launch still has one partner.
 
-Traces in the wild also hold Python frames and memory events, which this source was recorded without: 36 % of the
-events of a 260 MB file were `python_function`, 27 % `cpu_op`, 12 % instants, 10 % flows and 5 % GPU ops. Frames and
+Traces in the wild also hold Python frames and memory events, which this source was recorded without: 36% of the
+events of a 260 MB file were `python_function`, 27% `cpu_op`, 12% instants, 10% flows and 5% GPU ops. Frames and
 `[memory]` instants are therefore made up to reach these shares of the source's own CPU ops: nested frames around
 the outermost operators of the main thread, pairs of an allocation and a free inside operators.
 

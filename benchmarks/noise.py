@@ -125,7 +125,7 @@ def repeats(recordings: By) -> str:
         apart, total = apart + told, total + len(pairs)
         steps = [one.step_ms for one in clean(mine)]
         sets = [", ".join(f"{one.step_ms:.3f}" for one in clean(mine, name)) for name in SETS]
-        rows.append([program, *sets, f"{100 * (max(steps) / min(steps) - 1):.1f} %", f"{told} of {len(pairs)}"])
+        rows.append([program, *sets, f"{100 * (max(steps) / min(steps) - 1):.1f}%", f"{told} of {len(pairs)}"])
     head = ["program", "first set", "second set", "longest above shortest", "pairs told apart"]
     return wrapped(f"""## One program, again and again
 
@@ -138,8 +138,8 @@ The median step of each recording, in ms:
 ### Why the steps of a recording cannot tell
 
 Within one recording steps are alike, as clocks, link and host stay what they are while it lasts. So the
-{100 * CONFIDENCE:.0f} % interval of the change, which knows nothing but these steps, is narrow: in **{apart} of
-{total}** pairs ({100 * apart / total:.0f} %) it leaves out zero, though the program is the same ("pairs told apart").
+{100 * CONFIDENCE:.0f}% interval of the change, which knows nothing but these steps, is narrow: in **{apart} of
+{total}** pairs ({100 * apart / total:.0f}%) it leaves out zero, though the program is the same ("pairs told apart").
 More steps make it narrower still. It is needed, as some steps do scatter; alone it would call every other recording a
 change.
 """)
@@ -178,8 +178,8 @@ def floors(recordings: By) -> str:
 
 A change counts only where it is larger than the noise floor (`overlapscope/compare/noise.py`), which adds up:
 
-- for the GPU {100 * GPU_SHARE:g} % of the step;
-- for the link {100 * LINK_SHARE:g} % of the copies and communication in what is measured;
+- for the GPU {100 * GPU_SHARE:g}% of the step;
+- for the link {100 * LINK_SHARE:g}% of the copies and communication in what is measured;
 - for the host {HOST_SHARE:g} times the time in it that the host decides about: idle time by `host-sync`,
   `launch-bound`, `host-compute` and the like, copies that were launched late.
 
@@ -236,7 +236,7 @@ def _sizes(rows: Sequence[Planted]) -> list[float]:
 
 
 def _size(row: Planted | None) -> str:
-    return "none" if row is None else f"{row.planted_ms:.3f} ms ({row.planted_pct:.1f} %)"
+    return "none" if row is None else f"{row.planted_ms:.3f} ms ({row.planted_pct:.1f}%)"
 
 
 def slowdowns(rows: Sequence[Planted], recordings: By) -> str:
@@ -253,7 +253,7 @@ def slowdowns(rows: Sequence[Planted], recordings: By) -> str:
     uploaded, sent = row("offload", "copy", 5.0), row("training", "copy", 5.0)
     again = max(row(name, "synchronize").grown_pct for name in ("decode", "training"))
     (comparisons,) = {one.comparisons for one in rows}
-    head = ["program", "planted", *(f"{size:g} %" for size in _sizes(rows)), "the least found every time"]
+    head = ["program", "planted", *(f"{size:g}%" for size in _sizes(rows)), "the least found every time"]
     return wrapped(f"""## Planted slowdowns
 
 A kernel, a copy or, on the host, a busy loop was added to each step where nothing else runs, so that the step becomes
@@ -264,7 +264,7 @@ by the share of the step that was asked for (a blank was not recorded):
 
 What was really planted differs a little from what was asked for; the table at the end has both. A copy in `prefetch`
 costs more than its length: it has to wait for the batch's copy, and the compute for it (the step with
-{waiting.planted_pct:.1f} % planted is {waiting.grown_pct:.0f} % longer).
+{waiting.planted_pct:.1f}% planted is {waiting.grown_pct:.0f}% longer).
 
 What changes a program's ways is always found, and named: batches in pageable memory (`pageable-memory`), copies on the
 default stream (`same-stream`), and a synchronize in a program that had none (`host-sync`).
@@ -274,14 +274,14 @@ default stream (`same-stream`), and a synchronize in a program that had none (`h
 - **Work of the host where the host bounds the program.** {busy.planted_ms:.3f} ms of it are nothing beside the
   {floor("decode", "step_time")} by which a step of `decode` may differ. By default `step_time` and `idle_time` guard
   such a program only against a host that takes several times as long; what the GPU computes and copies is guarded well.
-- **Copies where copies are exposed anyway.** {uploaded.planted_ms:.3f} ms in `offload` are less than the 10 % by which
+- **Copies where copies are exposed anyway.** {uploaded.planted_ms:.3f} ms in `offload` are less than the 10% by which
   `exposed_copy_time` may increase, and than its noise floor of {floor("offload", "exposed_copy_time")}.
   {sent.planted_ms:.3f} ms in `training` are less than its {floor("training", "exposed_copy_time")}: what is exposed
   there was launched late, which is the host's doing. `diff` lists such copies all the same.
 - **A synchronize where the program waits anyway.** `decode` and `training` read a result in every step. One wait more
-  changes their steps by less than noise ({again:.0f} % at most).
-- **Kernels of less than 3 % of the compute**, by which `compute_time` may increase, or of less than
-  {100 * GPU_SHARE:g} % of the step, its noise floor. `diff` names every new kernel, however short.
+  changes their steps by less than noise ({again:.0f}% at most).
+- **Kernels of less than 3% of the compute**, by which `compute_time` may increase, or of less than
+  {100 * GPU_SHARE:g}% of the step, its noise floor. `diff` names every new kernel, however short.
 """)
 
 
@@ -299,7 +299,7 @@ def stricter(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
 **Lower the percentages**, and keep the noise floors. In `overlapscope.toml`:
 
 {textwrap.indent(LOWER, "    ")}
-**Set a fixed `noise_floor`**, here of 1 % of the step, where the machine is yours alone:
+**Set a fixed `noise_floor`**, here of 1% of the step, where the machine is yours alone:
 
 {textwrap.indent(FIXED, "    ")}
 On these same recordings: how many clean pairs fail, each a false alarm, and the least that is found every time:
@@ -325,9 +325,9 @@ def everything(rows: Sequence[Planted]) -> list[list[str]]:
                 WORDS[row.kind],
                 ", ".join(name if n == failed else f"{name} ({n})" for name, n in row.budgets.items()),
                 ", ".join(row.others_beyond_noise),
-                "" if row.asked_pct is None else f"{row.asked_pct:g} %",
-                "" if row.planted_ms is None else f"{row.planted_ms:.3f} ms ({row.planted_pct:.1f} %)",
-                f"{row.grown_pct:+.1f} %",
+                "" if row.asked_pct is None else f"{row.asked_pct:g}%",
+                "" if row.planted_ms is None else f"{row.planted_ms:.3f} ms ({row.planted_pct:.1f}%)",
+                f"{row.grown_pct:+.1f}%",
                 f"{failed} of {row.comparisons}",
                 f"{row.step_beyond_noise} of {row.comparisons}",
             ]
@@ -360,7 +360,7 @@ Written by `python -m benchmarks.noise docs/noise.md` from `tests/repeats.tar.xz
 quick to make are stale. It is why `overlapscope diff` and `overlapscope check --baseline` let some changes pass.
 
 **In short:** at default settings {sum(failed)} of {sum(pairs)} pairs of recordings of one and the same program fail. A
-kernel that takes {sizes[0]:g} to {sizes[-1]:g} % of a step, depending on the program, is found every time, and so are
+kernel that takes {sizes[0]:g} to {sizes[-1]:g}% of a step, depending on the program, is found every time, and so are
 pageable memory and copies on the default stream. What the host does is not guarded so closely: from one recording to
 the next it may be half as fast.
 """)

@@ -46,16 +46,16 @@ KINDS = ("compute", "copy", "host", "pageable", "default_stream", "synchronize")
 """What is planted, in the order of the page."""
 
 LOWER = """[budgets]
-step_time = { max_increase = "1 %" }
-compute_time = { max_increase = "1 %" }
-exposed_copy_time = { max_increase = "10 %" }
-idle_time = { max_increase = "10 %" }
+step_time = { max_increase = "1%" }
+compute_time = { max_increase = "1%" }
+exposed_copy_time = { max_increase = "10%" }
+idle_time = { max_increase = "10%" }
 """
 FIXED = """[budgets]
-step_time = { max_increase = "5 %", noise_floor = "1 %" }
-compute_time = { max_increase = "3 %", noise_floor = "1 %" }
-exposed_copy_time = { max_increase = "10 %", noise_floor = "1 %" }
-idle_time = { max_increase = "10 %", noise_floor = "1 %" }
+step_time = { max_increase = "5%", noise_floor = "1%" }
+compute_time = { max_increase = "3%", noise_floor = "1%" }
+exposed_copy_time = { max_increase = "10%", noise_floor = "1%" }
+idle_time = { max_increase = "10%", noise_floor = "1%" }
 """
 SETTINGS = {"default": "", "lower percentages": LOWER, "fixed noise floor": FIXED}
 """What is tried, as TOML."""

@@ -183,7 +183,7 @@ def where(found: dict[str, Any], profiles: dict[str, list[dict[str, Any]]], whol
         "",
         "| | seconds | share |",
         "|---|---|---|",
-        *(f"| {stage} | {took:.3f} | {100 * took / whole.seconds:.0f} % |" for stage, took in rows),
+        *(f"| {stage} | {took:.3f} | {100 * took / whole.seconds:.0f}% |" for stage, took in rows),
         "",
     ]
     titles = {
@@ -193,7 +193,7 @@ def where(found: dict[str, Any], profiles: dict[str, list[dict[str, Any]]], whol
     for what, title in titles.items():
         lines += [title, "", "| function | calls | ms | share |", "|---|---|---|---|"]
         lines += [
-            f"| `{one['function']}` | {one['calls']} | {1000 * one['seconds']:.1f} | {100 * one['share']:.0f} % |"
+            f"| `{one['function']}` | {one['calls']} | {1000 * one['seconds']:.1f} | {100 * one['share']:.0f}% |"
             for one in profiles[what]
         ]
         lines.append("")

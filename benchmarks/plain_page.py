@@ -59,16 +59,16 @@ def _goals(rows: Sequence[Recorded]) -> str:
     ]
     widths = [100 * (one.step_ns.high - one.step_ns.low) / one.step_ns.value for one in predicted if one.step_ns]
     lines = [
-        _goal(f"plain step measured within {MEASURED_PCT:.0f} % of the truth", "all", _share(within)),
+        _goal(f"plain step measured within {MEASURED_PCT:.0f}% of the truth", "all", _share(within)),
         _goal(f"corrected idle within {IDLE_POINTS:.0f} points of the truth", "all", _share(points)),
         _goal(
             "the estimate's interval holds the truth, after the changes below",
-            f"{INSIDE_PCT:.0f} %",
+            f"{INSIDE_PCT:.0f}%",
             _share(_inside(rows), INSIDE_PCT),
         ),
-        _goal("the estimate's middle, median error", f"{MIDDLE_PCT:.0f} %", _most(_median(middles), MIDDLE_PCT)),
-        _goal("predictions, the median error", f"{MEDIAN_PCT:.0f} %", _most(_median(errors), MEDIAN_PCT)),
-        _goal("predictions, the worst error", f"{WORST_PCT:.0f} %", _most(max(errors, default=None), WORST_PCT)),
+        _goal("the estimate's middle, median error", f"{MIDDLE_PCT:.0f}%", _most(_median(middles), MIDDLE_PCT)),
+        _goal("predictions, the median error", f"{MEDIAN_PCT:.0f}%", _most(_median(errors), MEDIAN_PCT)),
+        _goal("predictions, the worst error", f"{WORST_PCT:.0f}%", _most(max(errors, default=None), WORST_PCT)),
         _goal(
             "predictions, the interval holds the truth",
             "",
@@ -92,7 +92,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _most(value: float | None, limit: float) -> str:
-    return "n/a" if value is None else _bold(f"{value:.1f} %", good=value <= limit)
+    return "n/a" if value is None else _bold(f"{value:.1f}%", good=value <= limit)
 
 
 def _points(apart: Sequence[float]) -> str:

@@ -76,7 +76,7 @@ def speed(sizes: Sequence[Size], workers: int) -> list[str]:
         efficiency = 100 * one.alone_s / (workers * one.together.seconds)
         lines.append(
             f"| {one.job.ranks} | {one.megabytes:.0f} | {one.alone_s:.1f} | {one.together.seconds:.1f} "
-            f"| {efficiency:.0f} % | {one.killed.seconds:.1f} | {one.together.client_mb:.0f} "
+            f"| {efficiency:.0f}% | {one.killed.seconds:.1f} | {one.together.client_mb:.0f} "
             f"| {one.together.worker_mb:.0f} | {one.alone_mb:.0f} |"
         )
     return lines

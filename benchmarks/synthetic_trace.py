@@ -46,7 +46,7 @@ _STREAMS = {
 def make(ops: int, seed: int = 0) -> Trace:
     """A trace of one device with about `ops` GPU ops, as many launches and as many CPU ops."""
     random = np.random.default_rng(seed)
-    # Compute is busy for 85 % of the time; the mean of its lengths is 13 % above their median.
+    # Compute is busy for 85% of the time; the mean of its lengths is 13% above their median.
     share, median_ns, _ = _STREAMS[Kind.COMPUTE]
     span_ns = int(share * ops * median_ns * 1.13 / 0.85)
     columns = [_stream(random, kind, int(share * ops), span_ns) for kind, (share, *_) in _STREAMS.items()]

@@ -72,7 +72,7 @@ def summary(rows: Sequence[Row]) -> str:
     none = len(rows) - len(errors)
     inside = sum(row.inside is True for row in rows)
     return (
-        f"{len(errors)} pairs: the median error is {statistics.median(errors):.1f} %, the worst {max(errors):.1f} %, "
+        f"{len(errors)} pairs: the median error is {statistics.median(errors):.1f}%, the worst {max(errors):.1f}%, "
         f"and {inside} of {len(errors)} measured steps lie in the interval"
         + (f"; of {none} more nothing is predicted." if none else ".")
     )
@@ -119,9 +119,9 @@ def _goals(*sets: Sequence[Row]) -> str:
     ):
         found = [measure(rows) for rows in sets]
         met = [one <= limit if wanted == "at most" else one >= limit for one in found]
-        cells = [f"{one:.1f} %" if good else f"**{one:.1f} %**" for one, good in zip(found, met, strict=True)]
-        lines.append(_goal(what, f"{wanted} {limit:.0f} %", cells))
-    widths = [f"{_width_pct(rows):.0f} %" for rows in sets]
+        cells = [f"{one:.1f}%" if good else f"**{one:.1f}%**" for one, good in zip(found, met, strict=True)]
+        lines.append(_goal(what, f"{wanted} {limit:.0f}%", cells))
+    widths = [f"{_width_pct(rows):.0f}%" for rows in sets]
     lines.append(_goal("width of the interval, of the value (median)", "", widths))
     return "\n".join(lines)
 
@@ -225,8 +225,8 @@ def _fidelity_summary(evaluation: Evaluation) -> str:
     starts = "every op begins" if not late else f"in all but {late} every op begins"
     return (
         f"{len(valid)} of {len(every)} replay well enough to be predicted from. There the median error of the step is "
-        f"{statistics.median(errors):.2f} % at the median and {max(errors):.2f} % at most (wanted: under "
-        f"{STEP_PCT:.0f} %), and {starts} within a launch's latency of where it was measured to."
+        f"{statistics.median(errors):.2f}% at the median and {max(errors):.2f}% at most (wanted: under "
+        f"{STEP_PCT:.0f}%), and {starts} within a launch's latency of where it was measured to."
     )
 
 
@@ -253,8 +253,8 @@ def _fidelity(evaluation: Evaluation) -> str:
 def _typical(errors_pct: Sequence[float]) -> str:
     most = sum(error > STEP_PCT for error in errors_pct)
     return (
-        f"the step's error is {statistics.median(errors_pct):.2f} % at the median and {max(errors_pct):.1f} % at most, "
-        f"and above {STEP_PCT:.0f} % for {most} of {len(errors_pct)}"
+        f"the step's error is {statistics.median(errors_pct):.2f}% at the median and {max(errors_pct):.1f}% at most, "
+        f"and above {STEP_PCT:.0f}% for {most} of {len(errors_pct)}"
     )
 
 

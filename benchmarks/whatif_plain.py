@@ -77,9 +77,9 @@ def summary(rows: Sequence[PlainRow]) -> str:
     bare = [abs(row.recorded_error_pct) for row in rows if row.recorded_error_pct is not None]
     inside = sum(row.inside is True for row in rows)
     return (
-        f"{len(errors)} pairs: the median error is {statistics.median(errors):.1f} %, the worst {max(errors):.1f} %, "
+        f"{len(errors)} pairs: the median error is {statistics.median(errors):.1f}%, the worst {max(errors):.1f}%, "
         f"and {inside} of {len(errors)} plain steps lie in the interval. Without the plain step the median error is "
-        f"{statistics.median(bare):.1f} %, the worst {max(bare):.1f} %."
+        f"{statistics.median(bare):.1f}%, the worst {max(bare):.1f}%."
     )
 
 

@@ -1,6 +1,6 @@
 """The pytest plugin: a marker that holds a test to budgets of overlap, a fixture that records, and `assert_overlap`.
 
-    @pytest.mark.overlap(min_efficiency="80 %", max_exposed_copy="3 ms", forbid=["pageable-copy"])
+    @pytest.mark.overlap(min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-copy"])
     def test_the_loader_prefetches(overlap_profile):
         with overlap_profile as recording:
             for batch in loader:
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from overlapscope.base.words import listed
 from overlapscope.errors import ConfigError, MissingPackage, OverlapscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def overlap(
 ) -> Settings:
     """Fail the test if what `overlap_profile` recorded breaks one of these limits, or if it cannot be told.
 
-    Limits have units: "80 %", "3 ms", "40 GB/s". `max_exposed_copy`, `max_exposed_comm` and `max_idle` are times of a
+    Limits have units: "80%", "3 ms", "40 GB/s". `max_exposed_copy`, `max_exposed_comm` and `max_idle` are times of a
     step, or percentages: of the time in which copies or collectives run, and of the step. `forbid` lists rules
     (`overlapscope rules`). Without a limit and `forbid` the rules are forbidden that `overlapscope check` forbids.
 
@@ -91,7 +92,7 @@ def overlap(
         if limit is not None
     }
     if narrowed and not budgets:
-        raise ConfigError(f"{_MARKER}: {' and '.join(narrowed)} says where a limit holds, but there is none.")
+        raise ConfigError(f"{_MARKER}: {listed(narrowed)} says where a limit holds, but there is none.")
     content = {
         "budgets": budgets,
         "forbid": list(forbid) if isinstance(forbid, tuple) else forbid,
@@ -111,7 +112,7 @@ def _metric(argument: str, limit: str | float, metric: str, share: str | None) -
     try:
         parse(limit, METRICS[chosen].unit)
     except ConfigError as error:
-        or_share = "" if share is None else ' or "10 %"'
+        or_share = "" if share is None else ' or "10%"'
         raise ConfigError(f"{_MARKER}: {argument}: {error}{or_share}.") from None
     return chosen
 
@@ -295,7 +296,7 @@ def _settings_of(node: pytest.Item) -> Settings | None:
     for marker in reversed(list(node.iter_markers(_MARKER))):
         marked = True
         if marker.args:
-            raise UsageError(f'{_MARKER}: takes keywords only, as in {_MARKER}(min_efficiency="80 %").')
+            raise UsageError(f'{_MARKER}: takes keywords only, as in {_MARKER}(min_efficiency="80%").')
         limits |= marker.kwargs
     return _settings(limits, _MARKER) if marked else None
 

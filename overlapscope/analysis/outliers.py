@@ -32,7 +32,7 @@ def begins_with_warm_up(spans_ns: Sequence[int]) -> bool:
 
 
 def find_outliers(steps: Sequence[Period]) -> Bool:
-    """For each step whether its span lies more than 3 scaled median absolute deviations and 5 % from the median.
+    """For each step whether its span lies more than 3 scaled median absolute deviations and 5% from the median.
 
     Median and median absolute deviation are not themselves moved by the outliers sought; 3 is the strictest of the
     thresholds that C. Leys et al. propose ("Detecting outliers: Do not use standard deviation around the mean, use

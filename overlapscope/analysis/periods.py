@@ -38,6 +38,13 @@ def is_step(annotations: HostEvents) -> Bool:
     return annotations.named(lambda name: _STEP.fullmatch(name) is not None)
 
 
+def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
+    """The names of the steps, and those of all other ranges, each once, in order."""
+    names = [annotations.names[name_id] for name_id in dict.fromkeys(annotations.name_id.tolist())]
+    steps = [name for name in names if _STEP.fullmatch(name) is not None]
+    return steps, [name for name in names if name not in steps]
+
+
 def judged_steps(trace: Trace) -> I64:
     """Rows in `Trace.annotations` of the steps that are to be judged: behind the recorder's warm-up, by start."""
     return np.flatnonzero(is_step(trace.annotations))[trace.warm_up_steps :]

@@ -48,7 +48,7 @@ def measured(steps: PlainSteps, recorded_ns: int) -> PlainStep | None:
 
     Between the medians of before and behind where both are known, else the median. A recording slows a program: where
     one side was slower than the recorded step (`recorded_ns`) and the other was not, the machine's speed changed, and
-    the other side is of the recording's. The interval holds the 95 % intervals of all medians, by order statistics
+    the other side is of the recording's. The interval holds the 95% intervals of all medians, by order statistics
     (Conover, Practical Nonparametric Statistics, 3.2).
     """
     sides = [sorted(lengths) for side in (steps.before, steps.after) if len(lengths := _lengths(side)) >= FEWEST]
@@ -66,7 +66,7 @@ def _lengths(side: TimedSteps) -> tuple[int, ...]:
 
 
 def _interval(lengths: list[int]) -> tuple[int, int]:
-    """Between which two of the sorted lengths the median lies, with 95 % confidence; of few, all."""
+    """Between which two of the sorted lengths the median lies, with 95% confidence; of few, all."""
     count = len(lengths)
     aside, tail = 0, 0.0
     while 2 * (tail + comb(count, aside) / 2**count) <= 1 - _CONFIDENCE:

@@ -23,7 +23,7 @@ FEWEST = 5
 _MOST_COMPARED = 500
 """Steps of which all pairs are compared; of more, every second, third..."""
 _SIGNIFICANT = 2.2
-"""Standard deviations of Kendall's S, which 3 % of recordings without a trend exceed. Of five steps each has to be
+"""Standard deviations of Kendall's S, which 3% of recordings without a trend exceed. Of five steps each has to be
 longer than the one before."""
 _USUAL_QUEUE = 24
 """Batches that a DataLoader of 12 workers has ready at most, at PyTorch's default of two each."""

@@ -292,7 +292,7 @@ def _lead_in(trace: Trace, timeline: Timeline) -> Check:
     length = timeline.lead_in_end_ns - timeline.start_ns
     share = length / (timeline.end_ns - timeline.start_ns)
     detail = (
-        f"The first {length / 1e6:.2f} ms ({100 * share:.1f} % of the window) are the device working off what "
+        f"The first {length / 1e6:.2f} ms ({100 * share:.1f}% of the window) are the device working off what "
         "was queued before the recording; causes, steps and findings leave them out."
     )
     return Check(id="lead-in", status="warn" if share > LONG_LEAD_IN else "ok", detail=detail)
@@ -309,7 +309,7 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
     return Check(
         id="missing-ops",
         status="fail" if much else "warn",
-        detail=f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f} % of the window) the host waited for the GPU "
+        detail=f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f}% of the window) the host waited for the GPU "
         f"(longest in {call}), and the trace has no op there: its work was probably queued before the recording, "
         "in a graph whose kernels were not recorded, or of another process. That time is shown as missing ops, not as "
         "idle. Synchronize before recording, and record more steps.",

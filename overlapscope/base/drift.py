@@ -12,7 +12,7 @@ _DRIFT_PCT = 2
 
 
 def drifted(before_ns: Sequence[int], after_ns: Sequence[int]) -> bool:
-    """Whether the medians of both sides differ by more than their steps vary, and by more than 2 %."""
+    """Whether the medians of both sides differ by more than their steps vary, and by more than 2%."""
     if min(len(before_ns), len(after_ns)) < FEWEST_PLAIN:
         return False
     before, after = statistics.median(before_ns), statistics.median(after_ns)

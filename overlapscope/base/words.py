@@ -1,16 +1,21 @@
-"""Numbers and foreign text, as a person should see them.
+"""Numbers, lists and foreign text, as a person should see them; and sizes as a person writes them.
 
 A number is never rounded to something it is not: what is not nothing is not shown as 0, what is not
-everything is not shown as 100 %. None is "n/a", as a percentage of nothing is.
+everything is not shown as 100%. None is "n/a", as a percentage of nothing is. Sizes are in decimal units, as
+bandwidths are.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 NOTHING = "n/a"
+MOST_BYTES = 2**63 - 1
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,25 @@ def _decimal(value: int, scale: int, decimals: int) -> str:
     return text
 
 
+def duration(ns: float) -> str:
+    """A length that stands alone in a sentence, with three digits: `412 us`, `9.69 ms`, `1.20 s`."""
+    value = float(ns)
+    for unit in ("ns", "us", "ms"):
+        if abs(value) < 999.5:
+            return f"{ns:.0f} ns" if unit == "ns" else f"{_three_digits(value)} {unit}"
+        value /= 1000
+    return f"{_three_digits(value)} s"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
+
+
 def percent(value: float | None) -> str:
     """One decimal and the sign; 0 and 100 only where they are exact."""
     if value is None:
         return NOTHING
-    return f"{bare_percent(value)} %"
+    return f"{bare_percent(value)}%"
 
 
 def bare_percent(value: float | None) -> str:
@@ -101,7 +120,7 @@ def bare_shares(parts: Sequence[int], whole: int) -> list[str]:
 
 
 def size(count: int | None) -> str:
-    """Bytes in decimal units, as bandwidths are."""
+    """Bytes with up to three digits: `4 B`, `41.9 MB`."""
     if count is None:
         return "unknown"
     value = float(count)
@@ -110,6 +129,18 @@ def size(count: int | None) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:,.3g} TB" if value < 1000 else f"{value:,.0f} TB"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `20GB`, `1.5 GiB`, `4096` or `0`; raises ValueError where it is none."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; write it like 20GB or 512MiB")
+    base = 1024 if match[3] else 1000
+    count = Decimal(match[1]) * base ** " kmgt".index(match[2].lower() or " ")
+    if count > MOST_BYTES:
+        raise ValueError(f"{shorten(text, 40)!r} is more than any file holds")
+    return int(count)
 
 
 def bandwidth(gb_per_s: float | None) -> str:
@@ -147,8 +178,19 @@ def shorten(text: str, width: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 step`, `2 steps`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
+    """`1 step`, `2,000 steps`, `3 batches`, `4 copies`."""
+    if count == 1:
+        return f"1 {noun}"
+    many = f"{noun[:-1]}ies" if noun.endswith("py") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{count:,} {many}"
+
+
+def listed(things: Iterable[object], most: int | None = None) -> str:
+    """`a`, `a and b`, `a, b and c`; of more than `most`, `a, b and 1,200 more`."""
+    texts = [str(thing) for thing in things]
+    if most is not None and len(texts) > most:
+        texts[most:] = [f"{len(texts) - most:,} more"]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def did_you_mean(asked: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope.base.saved import MOST, decode
+from overlapscope.base.saved import MOST, decode, published
 from overlapscope.base.words import clean
 from overlapscope.budgets.baseline import (
     SCHEMA_VERSION,
@@ -21,7 +21,6 @@ from overlapscope.budgets.baseline import (
 )
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.errors import UnreadableTrace
-from overlapscope.report.model import published
 
 _ANEW: Final = "write it anew with `overlapscope baseline write`"
 
@@ -34,7 +33,7 @@ class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def to_json(baseline: Baseline) -> bytes:
-    """Sorted keys; one line for each device, each series and each fact of the environment."""
+    """What it is, then sorted keys; one line for each device, each series and each fact of the environment."""
     plain = msgspec.to_builtins(baseline)
     for line in plain["series"]:
         line["values"] = [value if value is None else whole(value) for value in line["values"]]
@@ -49,7 +48,7 @@ def _digest(plain: Mapping[str, Any]) -> str:
 
 
 def _lines(plain: dict[str, Any]) -> Iterator[str]:
-    keys = sorted(plain)
+    keys = ["kind", *sorted(plain.keys() - {"kind"})]
     for key in keys:
         value, comma = plain[key], "," if key != keys[-1] else ""
         if isinstance(value, list | tuple) and value:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from overlapscope.analysis.jobs import mixture
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.combine import combine
 from overlapscope.budgets.judge import judge, skipped
@@ -229,7 +229,7 @@ def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:
 
 
 def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
-    """`2 of 5 budgets failed: efficiency_pct >= 80 %, forbid pageable-copy.`"""
+    """`2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`"""
     total = plural(len(verdicts), "budget")
     words: dict[Status, str] = {"fail": "failed", "unknown": "could not be judged"}
     counted = {status: [one for one in verdicts if one.status == status and one.counts] for status in words}
@@ -253,6 +253,4 @@ def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
 
 def _named(verdicts: list[Verdict]) -> str:
     """The first few, each once."""
-    names = list(dict.fromkeys(clean(one.budget, 80) for one in verdicts))
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return listed(dict.fromkeys(clean(one.budget, 80) for one in verdicts), _NAMED)

@@ -47,7 +47,7 @@ from overlapscope.errors import ConfigError
 FILE, PROJECT = "overlapscope.toml", "pyproject.toml"
 _PATH: Final = ("tool", "overlapscope")
 _EXPRESSION = re.compile(r"(?P<left>[^<>=]*)(?P<op><=|>=|==|=|<|>)(?P<limit>.+)", re.DOTALL)
-_EXAMPLES: Final = "'efficiency_pct >= 80 %', 'p90 step_time <= 12 ms' or 'step_time increase <= 5 %'"
+_EXAMPLES: Final = "'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or 'step_time increase <= 5%'"
 
 # -- which keys there are -------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ def _limit(table: Table, key: str, text: str | float, metric: Metric) -> float:
     value = _parsed(table, key, text, "pct" if change else metric.unit)
     # An increase may well be threefold; a share, or what is lost of something, is of a whole.
     if value > 100 and key != "max_increase" and (metric.unit == "pct" or key == "max_decrease"):
-        raise table.wrong(key, f"{exact(value, 'pct')} is above 100 %, which nothing can be")
+        raise table.wrong(key, f"{exact(value, 'pct')} is above 100%, which nothing can be")
     return value
 
 

@@ -259,9 +259,7 @@ def _values(name: str, ruling: Ruling, where: Place) -> Table:
             notes.append(f"{plural(left_out, 'step')} left out: cut by the recording, warm-up, or skipped.")
     if ruling.baseline is not None and ruling.low is not None and ruling.high is not None:
         low, high = distinct((ruling.low, ruling.high), unit)
-        notes.append(
-            f"The baseline has {show(ruling.baseline, unit)}; the change lies between {low} and {high} (99 %)."
-        )
+        notes.append(f"The baseline has {show(ruling.baseline, unit)}; the change lies between {low} and {high} (99%).")
     if not lines:
         notes.append(f"{ruling.sentence}.")
     columns = (table.words(name or "Values", heads=True), Column("value"))

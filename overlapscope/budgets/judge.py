@@ -145,7 +145,7 @@ def _relative(place: Place, now: Series, before: Series, floor: float) -> Ruling
 
 
 def _change(budget: Budget, value: float, base: float, bound: float, floor: float | None) -> str:
-    """`step_time is 12.6 ms, 21.3 % more than the baseline's 10.4 ms (at most 10.9 ms is allowed)`; `floor` where the
+    """`step_time is 12.6 ms, 21.3% more than the baseline's 10.4 ms (at most 10.9 ms is allowed)`; `floor` where the
     limit is due to it."""
     said, was, allowed = distinct((value, base, bound), budget.what.unit)
     if value == base:
@@ -153,12 +153,12 @@ def _change(budget: Budget, value: float, base: float, bound: float, floor: floa
     demand = _demand(budget, allowed)
     if floor is not None:
         # Of a percentage, the floor is not a percentage.
-        demand += f", as up to {show(floor, budget.what.unit).replace('%', 'points')} is noise"
+        demand += f", as up to {show(floor, budget.what.unit).replace('%', ' points')} is noise"
     return f"{budget.metric} is {said}, {_much(value, base)} than the baseline's {was} ({demand})"
 
 
 def _much(value: float, base: float) -> str:
-    """`21.3 % more`."""
+    """`21.3% more`."""
     much = f"{show(100 * abs(value - base) / base, 'pct')} " if base else ""
     return f"{much}{'more' if value > base else 'less'}"
 

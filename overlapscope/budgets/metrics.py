@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from overlapscope.analysis.causes import IdleCause
+from overlapscope.analysis.copies import TINY_BYTES
 from overlapscope.analysis.results import Period, missing_ns
 from overlapscope.analysis.stalls import BLOCKED
+from overlapscope.base.words import size
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.trace.lost import CAUSES, FIGURES, HOST, Part
 
@@ -112,7 +114,7 @@ _ALL: Final = (
         id="efficiency_pct",
         meaning="overlap efficiency, (serial - busy) / (serial - ideal): serial is the sum of what the three "
         "engines (kernels, H2D copies, D2H copies) worked, busy the time in which any of them did, ideal the "
-        "longest of the three. 0 %: one thing at a time; 100 %: nothing hides better",
+        "longest of the three. 0%: one thing at a time; 100%: nothing hides better",
         unit="pct",
         more_is_better=True,
         part=lambda sample, _: sample.figures.overlap.serial_ns - sample.figures.overlap.busy_ns,
@@ -216,7 +218,7 @@ _ALL: Final = (
     Metric(
         id="copy_bandwidth",
         meaning="bytes of the copies divided by the sum of their durations, without streams whose copies have less "
-        "than 64 KiB on average: those take latency alone",
+        f"than {size(TINY_BYTES)} on average: those take latency alone",
         unit="gb_per_s",
         more_is_better=True,
         part=lambda sample, direction: sum(moved.bytes for moved in _moved(sample, direction)),

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 from overlapscope.analysis.results import COPIES_MATTER_FROM, TraceResult
-from overlapscope.base.words import clean, percent
+from overlapscope.base.words import clean, listed, percent
 from overlapscope.budgets.metrics import Direction, Metric, Sample, copy_ns
 from overlapscope.budgets.samples import Series
 from overlapscope.compare.environment import fingerprint
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
-from overlapscope.trace.lost import Part, listed
+from overlapscope.trace.lost import Part, part_words
 
 _LISTED = 80
 """Absent ranks that are listed; a job may have thousands."""
@@ -28,7 +28,7 @@ def doubt(trace: TraceResult, rests_on: Collection[Part]) -> str | None:
     for check in sorted(trace.trust.checks, key=lambda check: (check.id not in _GRAVEST, check.status != "fail")):
         gone = check.lost_parts.intersection(rests_on)
         if gone:
-            what = _GRAVEST.get(check.id) or f"by the trust check {check.id} some {listed(gone)} are lost or wrong"
+            what = _GRAVEST.get(check.id) or f"by the trust check {check.id} some {part_words(gone)} are lost or wrong"
             if check.status == "fail" and check.id not in _GRAVEST:
                 what = f"the trust check {check.id} failed"
             return f"{what} ({clean(check.detail, 300).rstrip('.')})"
@@ -81,10 +81,9 @@ def mixed_notes(report: Report) -> Iterator[str]:
         sources.setdefault(trace.rank, []).append(trace.source)
     for rank, mine in sources.items():
         if len(mine) > 1:
-            named = " and ".join(clean(source, 200) for source in mine[:2])
-            more = f" and {len(mine) - 2} more" if len(mine) > 2 else ""
+            named = listed((clean(source, 200) for source in mine), 2)
             which = "name no rank" if rank is None else f"are all of rank {rank}"
-            yield f"{named}{more} {which}, and are judged as one job; check traces of different jobs apart."
+            yield f"{named} {which}, and are judged as one job; check traces of different jobs apart."
 
 
 def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, ...], values: Series) -> str | None:

@@ -22,7 +22,7 @@ _WRITTEN = 3
 _WIDE = Context(prec=400)
 _EXAMPLE: Final[dict[Unit, str]] = {
     "ns": '"3 ms"',
-    "pct": '"80 %"',
+    "pct": '"80%"',
     "gb_per_s": '"40 GB/s"',
     "findings": '"0"',
     "differences": '"0"',
@@ -30,7 +30,7 @@ _EXAMPLE: Final[dict[Unit, str]] = {
 
 
 def parse(text: str | float, unit: Unit) -> float:
-    """A quantity such as `3 ms`, `80 %` or `40 GB/s`, in the given unit. A bare number is a percentage, or nothing.
+    """A quantity such as `3 ms`, `80%` or `40 GB/s`, in the given unit. A bare number is a percentage, or nothing.
 
     Raises ConfigError with what to write instead.
     """
@@ -70,19 +70,20 @@ def show(value: float | None, unit: Unit) -> str:
 
 def exact(value: float, unit: Unit) -> str:
     """A quantity with all its digits and none that are not needed, as `parse` reads it: `38.80671 ms`."""
-    number, name = Decimal(repr(value)), {"pct": "%", "gb_per_s": "GB/s"}.get(unit, "")
+    number, name = Decimal(repr(value)), "GB/s" if unit == "gb_per_s" else ""
     if unit == "ns":
         fitting = [(power, word) for word, power in _TIMES.items() if number >= Decimal(1).scaleb(power)]
         power, name = max(fitting, key=lambda one: one[0], default=(0, "ns"))
         number = number.scaleb(-power)
     text = f"{number:f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {name}".rstrip()
+    short = text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{short}%" if unit == "pct" else f"{short} {name}".rstrip()
 
 
 def distinct(values: Iterable[float], unit: Unit) -> tuple[str, ...]:
     """Several quantities of one unit, with as many digits as it takes to tell apart those that differ.
 
-    What is not nothing is not written as 0, and a percentage that is not all not as 100 %.
+    What is not nothing is not written as 0, and a percentage that is not all not as 100%.
     """
     listed = tuple(values)
     distinguished = {*listed, 0.0, 100.0} if unit == "pct" else {*listed, 0.0}
@@ -117,11 +118,11 @@ def _short(number: Decimal) -> int:
 
 
 def _scale(values: Iterable[float], unit: Unit) -> tuple[str, int]:
-    """The unit's name with a blank before it, and its power of ten."""
+    """What stands behind the number, and its power of ten."""
     if unit == "ns":
         largest = max(map(abs, values), default=0.0)
         for name, power in (("s", 9), ("ms", 6), ("us", 3)):
             if largest >= 10**power * (10 if name == "s" else 1):
                 return f" {name}", power
         return " ns", 0
-    return {"pct": " %", "gb_per_s": " GB/s"}.get(unit, ""), 0
+    return {"pct": "%", "gb_per_s": " GB/s"}.get(unit, ""), 0

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, Evidence
-from overlapscope.base.words import bandwidth, clean, size
+from overlapscope.base.words import bandwidth, clean, plural, size
 from overlapscope.budgets.metrics import Blame
 from overlapscope.budgets.places import Place
 from overlapscope.budgets.quantity import show
@@ -176,7 +176,7 @@ class _Finder:
         slow = next((found for found in self.findings if found.rule in ("slow-link", "pageable-copy")), None)
         for group in self.device.copies:
             if self.place.budget.direction in (None, group.direction):
-                copies = "1 copy" if group.count == 1 else f"{group.count:,} copies"
+                copies = plural(group.count, "copy")
                 rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s else ""
                 yield Reason(
                     title=f"{group.direction} {clean(group.source_kind)} to {clean(group.target_kind)}, stream "

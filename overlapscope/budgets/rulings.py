@@ -34,7 +34,7 @@ class Ruling:
     sentence: str = ""
     """Without its place and the full stop: `step_time is 3.4 ms, but at most 3 ms is allowed`."""
     note: str = ""
-    """Why it passes though the percentage that is allowed is exceeded: `18 % more, within noise`."""
+    """Why it passes though the percentage that is allowed is exceeded: `18% more, within noise`."""
     nothing: bool = False
     """Whether neither side of a comparison has anything to measure."""
     exception: str = ""

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from overlapscope.base.saved import published
 from overlapscope.base.shown import Shown
-from overlapscope.report.model import Tool, published
+from overlapscope.report.model import Tool
 
 SCHEMA_VERSION = 1
 
@@ -74,7 +75,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """One budget judged on one subject."""
 
     budget: str
-    """Its name: `efficiency_pct >= 80 %`, `forbid pageable-copy`, `environment`."""
+    """Its name: `efficiency_pct >= 80%`, `forbid pageable-copy`, `environment`."""
     metric: str
     """`efficiency_pct`, or the rule's id, or `environment`, or `job` where traces are not of one."""
     subject: Subject
@@ -92,7 +93,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a relative budget compares with."""
     change_low: float | None = None
     change_high: float | None = None
-    """99 % interval of the change against the baseline, in `unit`."""
+    """99% interval of the change against the baseline, in `unit`."""
     samples: int = 0
     """Steps, or occurrences of the range, that have a value and were judged."""
     message: str
@@ -101,7 +102,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """One for each rank and device; the subject is the one of them that decides, or all of them together."""
     reasons: tuple[Reason, ...] = ()
     note: str | None = None
-    """Why a change that exceeds its percentage passes: `18 % more, within noise`, or `18 % more, may be chance`, which
+    """Why a change that exceeds its percentage passes: `18% more, within noise`, or `18% more, may be chance`, which
     alone may be beyond the limit."""
     exception: str | None = None
     """Why it is accepted, and until when; or that it was, until when."""
@@ -117,6 +118,7 @@ def cannot_be_judged(rule: str) -> str:
 class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Every verdict, failed ones first, and what has to be said beside them."""
 
+    kind: Literal["check"] = "check"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     outcome: Outcome

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import CheckResult, Part, Reason, Status, Subject, Verdict
 from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
@@ -100,7 +100,7 @@ def cases(verdict: Verdict) -> tuple[tuple[Subject, Part], ...]:
 def figures(verdict: Verdict) -> tuple[str, str]:
     """Value and limit, with enough digits to see them differ; the limit is empty where there is none.
 
-    Beside the value stands why it passes where it does not speak for itself: `6.2 us (18 % more, within noise)`.
+    Beside the value stands why it passes where it does not speak for itself: `6.2 us (18% more, within noise)`.
     """
     if verdict.limit is None:
         return show(verdict.value, verdict.unit), ""
@@ -169,5 +169,4 @@ def left_out(count: int) -> str:
 def judged(result: CheckResult) -> str:
     """Which traces were judged, in a sentence: the first few by name."""
     names = [clean(PurePath(source).name, NAME_LIMIT) for source in result.sources]
-    more = f" and {len(names) - MOST_SOURCES} more" if len(names) > MOST_SOURCES else ""
-    return f"{plural(len(names), 'trace')} were judged: {', '.join(names[:MOST_SOURCES])}{more}."
+    return f"{plural(len(names), 'trace')} were judged: {listed(names, MOST_SOURCES)}."

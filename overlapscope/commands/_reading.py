@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from overlapscope.base import sizes
+from overlapscope.base import words
 
 
 def parse_size(text: str) -> int:
     """Bytes of a size such as `20GB`, `1.5 GiB` or `4096`; raises ArgumentTypeError."""
     try:
-        size = sizes.parse(text)
+        size = words.parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if size <= 0:

@@ -45,7 +45,7 @@ class Command:
 
 
 def _info(format: str) -> int:
-    from overlapscope.base.words import clean
+    from overlapscope.base.words import clean, plural, size
     from overlapscope.reading.cache import LEAST_BYTES
     from overlapscope.reading.cache_folder import describe
 
@@ -57,20 +57,20 @@ def _info(format: str) -> int:
         return DONE
     rows = [("folder", clean(found.folder or "none"))]
     if found.entries is not None and found.bytes is not None:
-        rows.append(("holds", f"{_traces(found.entries)}, {_size(found.bytes)}"))
-    rows.append(("limit", _size(found.limit_bytes)))
+        rows.append(("holds", f"{plural(found.entries, 'trace')}, {size(found.bytes)}"))
+    rows.append(("limit", size(found.limit_bytes)))
     if found.free_bytes is not None:
-        rows.append(("free", f"{_size(found.free_bytes)} on its disk"))
+        rows.append(("free", f"{size(found.free_bytes)} on its disk"))
     widest = max(len(name) for name, _ in rows)
     lines = [f"{name:<{widest}}  {value}" for name, value in rows]
-    works = f"Traces of {_size(LEAST_BYTES)} and more, unpacked, are kept."
+    works = f"Traces of {size(LEAST_BYTES)} and more, unpacked, are kept."
     lines += ["", clean(found.problem) if found.problem else works]
     _print(lines)
     return DONE
 
 
 def _clear() -> int:
-    from overlapscope.base.words import clean
+    from overlapscope.base.words import clean, plural, size
     from overlapscope.reading.cache_folder import Folder, default_folder
 
     path = default_folder()
@@ -85,22 +85,11 @@ def _clear() -> int:
     entries = sum(file.is_entry for file in removed)
     total = sum(file.bytes for file in removed)
     shown = clean(str(path))
-    _print([f"Removed {_traces(entries)}, {_size(total)}, from {shown}" if removed else f"{shown} held nothing."])
+    _print(
+        [f"Removed {plural(entries, 'trace')}, {size(total)}, from {shown}" if removed else f"{shown} held nothing."]
+    )
     return DONE
 
 
 def _print(lines: list[str]) -> None:
     write(("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"), None)
-
-
-def _traces(count: int) -> str:
-    return "1 trace" if count == 1 else f"{count:,} traces"
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("bytes", "KiB", "MiB"):
-        if value < 1023.5:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} GiB"

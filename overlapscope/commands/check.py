@@ -64,7 +64,7 @@ class Command:
             metavar="BUDGET",
             action="append",
             default=[],
-            help="one more budget: 'efficiency_pct >= 80 %%', 'p90 step_time <= 12 ms', 'step_time increase <= 5 %%'",
+            help="one more budget: 'efficiency_pct >= 80%%', 'p90 step_time <= 12 ms', 'step_time increase <= 5%%'",
         )
         parser.add_argument(
             "--forbid", metavar="RULE", action="append", default=[], help="fail where this rule finds something"

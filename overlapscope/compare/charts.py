@@ -29,7 +29,7 @@ def before_after(figures: Figures, dark: bool) -> Figure:
             "y": ["before", "after"],
             "marker": {"color": colors[bucket_color(bucket.name)], "line": {"color": colors["panel"], "width": 1}},
             "customdata": [[unit.text(parts[number]), of[number]] for parts, of in zip(sides, shares, strict=True)],
-            "hovertemplate": f"%{{y}}<br>{bucket.name}: %{{customdata[0]}} (%{{customdata[1]}} %)<extra></extra>",
+            "hovertemplate": f"%{{y}}<br>{bucket.name}: %{{customdata[0]}} (%{{customdata[1]}}%)<extra></extra>",
         }
         for number, bucket in enumerate(figures.buckets)
         if bucket.before or bucket.after
@@ -42,5 +42,4 @@ def before_after(figures: Figures, dark: bool) -> Figure:
         bargap=0.25,
         xaxis=axis(dark, f"time on the device, {unit.name}"),
         yaxis=axis(dark, autorange="reversed", type="category"),
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     )

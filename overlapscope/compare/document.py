@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from overlapscope.base.words import clean
+from overlapscope.base.words import clean, listed
 from overlapscope.compare import tables
 from overlapscope.compare.charts import before_after
 from overlapscope.compare.difference import DeviceDiff, Diff
@@ -38,8 +38,7 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
         kept = room.less(blocks).fitting(devices)
     blocks += devices[:kept]
     if left := [section.title for section in devices[kept:]]:
-        more = f" and {len(left) - tables.MOST} more" if len(left) > tables.MOST else ""
-        blocks.append(Text(f"Left out, as there is no room: {', '.join(left[: tables.MOST])}{more}."))
+        blocks.append(Text(f"Left out, as there is no room: {listed(left, tables.MOST)}."))
     return Document(f"overlapscope diff: {title}", tuple(blocks))
 
 

@@ -10,7 +10,7 @@ from overlapscope.compare.difference import DeviceDiff, Doubt
 from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain, is_predicted
 from overlapscope.compare.resampling import FEWEST
 from overlapscope.report.model import Report, of_program
-from overlapscope.trace.lost import FIGURES, Part, listed
+from overlapscope.trace.lost import FIGURES, Part, part_words
 
 _NAMES: dict[Aspect, str] = {
     "gpu": "GPUs",
@@ -85,7 +85,7 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
                     yield Doubt(
                         id="lost",
                         detail=f"{where} ({name}), check {check.id}: {check.detail}",
-                        holds=f"No figure: all rest on {listed(gone)}.",
+                        holds=f"No figure: all rest on {part_words(gone)}.",
                     )
                     continue
                 # A warning that holds for both sides says nothing about their difference.

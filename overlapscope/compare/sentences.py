@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.compare.difference import Basis, Change, DeviceDiff, Figures, FindingChange
 from overlapscope.compare.noise import GPU_SHARE
-from overlapscope.trace.lost import FIGURES, Part, listed
+from overlapscope.trace.lost import FIGURES, Part, part_words
 
 _MOST_REASONS = 2
 _MOST_FINDINGS = 3
 
 
 def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange]) -> str:
-    """`Step 21.3 % faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-copy gone.`"""
+    """`Step 21.3% faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-copy gone.`"""
     span = figures.span
     unit = unit_for(round(max(span.before or 0, span.after or 0)))
     said = [*_reasons(figures, unit), *_findings(findings)]
@@ -23,7 +23,7 @@ def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange])
 
 def of_lost(lost: Collection[Part]) -> str:
     """What is said of a device where figures rest on what is lost."""
-    what = "parts of a recording" if set(lost) >= FIGURES else f"some {listed(lost)}"
+    what = "parts of a recording" if set(lost) >= FIGURES else f"some {part_words(lost)}"
     return f"Whether anything changed cannot be told, as {what} are lost."
 
 

@@ -61,13 +61,13 @@ _GOOD: Final[dict[str, Good]] = {"hidden copy": "more", "exposed H2D": "less", "
 _LOST: Final = {"exposed copy": "+/- exp. copy", "exposed comm": "+/- exp. comm", "idle": "+/- idle"}
 """Buckets of which only the change is shown, by the titles of their columns."""
 
-# What a table can do without where there is not enough room, the greatest number first.
-_INTERVAL = Column("interval", spare=6)
-_LAUNCHED_BY = Column("launched by", number=False, flexible=True, spare=5)
-_NOISE_FLOOR = Column("noise up to", spare=4)
-_RELATIVE = Column("change %", spare=3)
-_WHAT = Column("what was found", number=False, flexible=True, prose=True, spare=2)
-_LOST_COLUMNS = tuple(Column(title, spare=1) for title in _LOST.values())
+# What a table can do without where there is not enough room, the lowest number first.
+_INTERVAL = Column("interval", spare=1)
+_LAUNCHED_BY = Column("launched by", number=False, flexible=True, spare=2)
+_NOISE_FLOOR = Column("noise up to", spare=3)
+_RELATIVE = Column("change %", spare=4)
+_WHAT = Column("what was found", number=False, flexible=True, prose=True, spare=5)
+_LOST_COLUMNS = tuple(Column(title, spare=6) for title in _LOST.values())
 
 
 def _change_columns(unit: str) -> tuple[Column, ...]:
@@ -112,7 +112,7 @@ def sides(diff: Diff) -> Table:
 def summary(diff: Diff) -> Table:
     """One row for each device of several."""
     unit = unit_of(device.figures.span for device in diff.devices)
-    lines = []
+    lines: list[tuple[str | Cell, ...]] = []
     for device in diff.devices:
         span = device.figures.span
         cells = (*_change_cells(span, unit), marked(span, "less"), *_lost_cells(device.figures, unit))
@@ -147,7 +147,7 @@ def _changes(
     columns = [words(name, flexible=bool(name), heads=not number) for number, name in enumerate(names)]
     columns += _change_columns("" if mixed else unit.name)
     columns += [_INTERVAL, _NOISE_FLOOR] if any(between) else []
-    cells = []
+    cells: list[tuple[str | Cell, ...]] = []
     for line, known in zip(lines, between, strict=True):
         change = line.change
         named = (line.group, line.name)[-len(names) :]

@@ -16,12 +16,11 @@ from pathlib import Path
 import msgspec
 import torch
 
-from overlapscope.base.words import bandwidth, clean, percent, unit_for
+from overlapscope.base.words import bandwidth, clean, duration, listed, percent
 from overlapscope.errors import UsageError
 from overlapscope.laboratory import machine
-from overlapscope.prediction.calibration import Calibration
-from overlapscope.prediction.constants import Constants, SizedTime
-from overlapscope.prediction.observe import observe
+from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
+from overlapscope.prediction.observed_hardware import observe
 from overlapscope.reading import load
 from overlapscope.recorder.recording import SilentRecording
 
@@ -286,7 +285,7 @@ def _figures(constants: Constants) -> list[str]:
     ]
     shares = [percent(100 * share) for share in (constants.h2d_two_way, constants.d2h_two_way) if share is not None]
     times = [
-        f"{what} {unit_for(ns).text(ns)}"
+        f"{what} {duration(ns)}"
         for what, ns in (
             ("a launch call takes", constants.launch_call_ns),
             ("a kernel starts after", constants.launch_latency_ns),
@@ -296,7 +295,7 @@ def _figures(constants: Constants) -> list[str]:
         )
         if ns is not None
     ]
-    figures = [f"pinned copies reach {' and '.join(rates)}"] if rates else []
+    figures = [f"pinned copies reach {listed(rates)}"] if rates else []
     if len(shares) == 2:
         figures.append(f"{shares[0]} and {shares[1]} of that both ways at once")
     return figures + times

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.experiment import SCALES, Experiment, Variant
 from overlapscope.laboratory.stand_ins import stand_ins
@@ -114,7 +115,7 @@ def _fault(experiment: Experiment) -> str | None:
             return f"`faster` speaks of {name!r}, which is no variant of {experiment.name}"
     for scale in experiment.sizes:
         if scale not in SCALES:
-            return f"`sizes` speaks of {scale!r}; scales are {' and '.join(SCALES)}"
+            return f"`sizes` speaks of {scale!r}; scales are {listed(SCALES)}"
     return next(filter(None, (_untrue(variant) for variant in experiment.variants)), None)
 
 

@@ -79,22 +79,22 @@ def check(truth: Truth, device: Judged | None, findings: Iterable[Fired] = ()) -
 
 
 def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, int] | None) -> Verdict:
-    expected = f"{cause} (at least {100 * least:.0f} %)"
+    expected = f"{cause} (at least {100 * least:.0f}%)"
     if by_cause is None:
         return Verdict(subject, expected, "", None)
     judged = {name: ns for name, ns in by_cause.items() if ns and name != CopyCause.LEAD_IN}
     whole = sum(judged.values())
     largest = sorted(((ns, name) for name, ns in judged.items()), reverse=True)[:3]
-    found = ", ".join(f"{name} {100 * ns / whole:.0f} %" for ns, name in largest if 100 * ns >= whole)
+    found = ", ".join(f"{name} {100 * ns / whole:.0f}%" for ns, name in largest if 100 * ns >= whole)
     return Verdict(subject, expected, found or "no such time", judged.get(cause, 0) >= least * whole > 0)
 
 
 def _hidden(between: tuple[float, float], device: Judged | None) -> Verdict:
     least, most = between
-    expected = f"{least:g} to {most:g} %"
+    expected = f"{least:g} to {most:g}%"
     if device is None:
         return Verdict("hidden copy", expected, "", None)
     hidden_pct = device.overlap.hidden_copy_pct
     if hidden_pct is None:
         return Verdict("hidden copy", expected, "no copies", False)
-    return Verdict("hidden copy", expected, f"{hidden_pct:.1f} %", least <= hidden_pct <= most)
+    return Verdict("hidden copy", expected, f"{hidden_pct:.1f}%", least <= hidden_pct <= most)

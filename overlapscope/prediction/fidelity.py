@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.trust import clocks_agree, judge_file
-from overlapscope.base.words import percent, plural, unit_for
+from overlapscope.base.words import duration, percent, plural, unit_for
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.periods import StepTimes
 from overlapscope.prediction.replay import Replay
 from overlapscope.prediction.result import Fidelity
+from overlapscope.prediction.steps import StepTimes
 
 MOST_ERROR_PCT = 2.0
 """A replay is valid where the median error of the step times is at most this..."""
@@ -48,17 +48,17 @@ def judge(
     if error_pct > MOST_ERROR_PCT:
         reasons.append(
             f"The replay's steps differ from the recorded ones by {percent(error_pct)} (median), more than "
-            f"{MOST_ERROR_PCT:g} %."
+            f"{MOST_ERROR_PCT:g}%."
         )
     if near < LATE:
-        text = unit_for(latency).text(latency)
+        text = duration(latency)
         reasons.append(
             f"{percent(100 * (1 - near))} of the ops begin more than a launch's latency ({text}) away from where they "
             "were recorded."
         )
     valid, unexplained = not reasons, int(graph.unexplained_ns[mine].sum())
     if valid and device in graph.keeping:
-        text = unit_for(unexplained).text(unexplained)
+        text = duration(unexplained)
         reasons.append(f"Nothing in the recording explains waits of {text} in all; they are kept unchanged.")
     if valid:
         reasons += _untied(graph)

@@ -11,9 +11,10 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.calibration import Calibration
+from overlapscope.prediction.choices import Choice, in_order
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS
-from overlapscope.prediction.predict import Choice, Prediction, apply, conclude, in_order, outcome, plain_of
+from overlapscope.prediction.predict import Prediction, apply, conclude, outcome, plain_of
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
 from overlapscope.trace.model import Bool, Kind, Trace
@@ -34,7 +35,7 @@ def best(
     """Predict with the set of interventions that gains most, and say what each adds.
 
     From nothing changed, whichever gains most comes next, or the pair of them where none alone gains anything; until
-    nothing more gains 1 % of the step. Raises what `predict` does.
+    nothing more gains 1% of the step. Raises what `predict` does.
     """
     recorded = prepare(trace, device, calibration)
     base = plain_of(recorded, plain_step_ns)

@@ -15,7 +15,7 @@ from overlapscope.prediction.graph import Calls, Graph
 from overlapscope.prediction.hardware import Stance
 
 KERNELS = {Stance.BEST: -0.01, Stance.WORST: 0.06}
-"""At worst a GPU that idles less clocks lower: all kernels of a training step took 5.6 % longer once its batch was
+"""At worst a GPU that idles less clocks lower: all kernels of a training step took 5.6% longer once its batch was
 copied a step ahead (traces/further/training)."""
 COPIES = {Stance.BEST: -0.03, Stance.WORST: 0.03}
 HOST = {Stance.BEST: -0.2, Stance.WORST: 0.2}

@@ -1,7 +1,7 @@
 """What recording costs a program: time of the host, for every event that the profiler writes down.
 
 A CPU op, a runtime call or a Python function that is recorded takes the host longer than one that is not. Ops on the
-device hardly change (1 % or less on an H200). So a recording is turned into the plain program by taking time off the
+device hardly change (1% or less on an H200). So a recording is turned into the plain program by taking time off the
 host: from the work between two calls as much as the events in it cost, from each call what recording it costs.
 
 How much that is differs from machine to machine, and from hour to hour on a shared one: 0.7 to 4 us for an op. It shows
@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.prediction.constants import Constants
+from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.observe import KERNEL_LAUNCH
+from overlapscope.prediction.observed_hardware import KERNEL_LAUNCH
 from overlapscope.trace.model import F64, I64, HostEvents, Trace
 
 PLAIN_LAUNCH_NS = 2200.0

@@ -6,11 +6,12 @@ known: all but the last, which ends where the recording does. Where the trace ha
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from overlapscope.analysis.results import PlainOrigin
+from overlapscope.base.saved import published
 from overlapscope.base.shown import Shown
 from overlapscope.version import __version__
 
@@ -120,7 +121,7 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
     launch_latency_ns: int
     """From a launch call's start to its op's start where nothing else holds the op: what the error is judged by."""
     unexplained_ns: int
-    """Waits that no edge of the graph explains, added up. Where they are at most 2 % of the window, the replay keeps
+    """Waits that no edge of the graph explains, added up. Where they are at most 2% of the window, the replay keeps
     them, and `reasons` says so; where they are more, it leaves them out, which shows as an error."""
 
 
@@ -138,6 +139,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
 class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What a step would take on one device, had the program been changed."""
 
+    kind: Literal["whatif"] = "whatif"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     source: str
@@ -180,3 +182,8 @@ class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     def unchanged_step_ns(self) -> int:
         """What gains are counted from: the plain step, or where it is not known the replayed one."""
         return self.replayed_step_ns if self.plain is None else self.plain.step_ns
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (2020-12) of a prediction."""
+    return published(WhatIf, "whatif")

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from overlapscope.analysis.results import Buckets, Window
-from overlapscope.base.saved import decode
+from overlapscope.base.saved import decode, published
 from overlapscope.base.shown import Shown
-from overlapscope.report.model import Tool, published
+from overlapscope.report.model import Tool
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1
@@ -48,7 +48,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     buckets: Buckets
     efficiency_pct: float | None
     hidden_copy_pct: float | None
-    """Both None as well where copies take less than 1 % of the window."""
+    """Both None as well where copies take less than 1% of the window."""
     comm_ns: int
     exposed_comm_ns: int
     comm_compute_pct: float | None
@@ -292,6 +292,7 @@ class WorstRank(msgspec.Struct, frozen=True, kw_only=True):
 class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of one job beside one another."""
 
+    kind: Literal["ranks"] = "ranks"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     world_size: int | None

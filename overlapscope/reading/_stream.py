@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Batch, exact_batch, fast_batch, has_odd_starts, usual_batch
 from overlapscope.reading._cuts import BLANK, array_ends, at_end, boundaries
@@ -108,7 +109,7 @@ class EventStream:
         self._read_any |= batch.count > 0
         if not self._ended and len(self._rest) > MAX_PENDING_BYTES:
             raise UnreadableTrace(
-                f"{self._path}: an event is longer than {MAX_PENDING_BYTES >> 20} MiB, so this is no trace; "
+                f"{self._path}: an event is longer than {size(MAX_PENDING_BYTES)}, so this is no trace; "
                 "record it again."
             )
         # An event longer than a block: look again only when there is much more of it.

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from overlapscope.base import disk, sizes
+from overlapscope.base import disk
+from overlapscope.base.words import parse_size
 from overlapscope.errors import UsageError
 
 FOLDER_VARIABLE = "OVERLAPSCOPE_CACHE_DIR"
@@ -60,7 +61,7 @@ def limit_bytes() -> int:
     if not told:
         return LIMIT_BYTES
     try:
-        return sizes.parse(told)
+        return parse_size(told)
     except ValueError as error:
         raise UsageError(f"{LIMIT_VARIABLE}: {error}; 0 keeps nothing.") from None
 

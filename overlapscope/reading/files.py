@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading.pipes import place
 
@@ -75,7 +76,7 @@ class SourceFile:
             self.unpacked_bytes += len(block)
             if self.unpacked_bytes > self.limit_bytes:
                 raise UnreadableTrace(
-                    f"{self.path}: holds more than {_size(self.limit_bytes)} when unpacked; "
+                    f"{self.path}: holds more than {size(self.limit_bytes)} when unpacked; "
                     f"raise --max-size if the trace really is that large."
                 )
             yield block
@@ -214,12 +215,3 @@ def _zstd_classes(path: Path) -> tuple[Any, type[Exception]]:
 def _nonempty(block: bytes) -> Iterator[bytes]:
     if block:
         yield block
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} TiB"

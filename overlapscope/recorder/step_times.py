@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from overlapscope.base.drift import drifted
-from overlapscope.base.words import plural, unit_for
+from overlapscope.base.words import duration, plural, unit_for
 
 _REMEMBERED = 1000
 _FEWEST = 10
@@ -82,6 +82,6 @@ class SlowSteps:
             return f"Only {plural(self._seen, 'step')} could be judged, too few to tell a slow one: there is no trace."
         usual_ns = median_ns(self._lengths_ns)
         return (
-            f"No step took over {self._times:g} times the median of {unit_for(usual_ns).text(usual_ns)} "
+            f"No step took over {self._times:g} times the median of {duration(usual_ns)} "
             f"({plural(self._seen, 'step')} were judged): there is no trace."
         )

@@ -11,17 +11,16 @@ from overlapscope.budgets.document import log
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare import document as compare
 from overlapscope.compare.difference import Diff
+from overlapscope.prediction import document as whatif
 from overlapscope.prediction.result import WhatIf
+from overlapscope.ranks import document as ranks_document
+from overlapscope.ranks import verdict as ranks_verdict
 from overlapscope.ranks.result import RanksReport
 from overlapscope.render import terminal
 from overlapscope.report.document import document
 from overlapscope.report.model import Report
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
-from overlapscope.views.ranks import text as ranks_text
-from overlapscope.views.ranks import words as ranks_words
-from overlapscope.views.whatif import text as whatif_text
-from overlapscope.views.whatif import words as whatif_words
 
 WIDTH, LINES = 100, 30
 """Of the text in a notebook."""
@@ -29,7 +28,7 @@ _LONGEST = 300
 
 
 def sentence(result: Shown) -> str:
-    """`Report: trace.json.gz, NVIDIA H200: 0 % of the overlap that was possible happened...`, in angle brackets."""
+    """`Report: trace.json.gz, NVIDIA H200: 0% of the overlap that was possible happened...`, in angle brackets."""
     verdict, _ = _said(result)
     return f"<{type(result).__name__}: {shorten(clean(verdict), _LONGEST)}>"
 
@@ -72,9 +71,10 @@ def _(result: CheckResult) -> tuple[str, str]:
 
 @_said.register
 def _(result: WhatIf) -> tuple[str, str]:
-    return whatif_words.headline(result).text, whatif_text.render(result, width=WIDTH)
+    return whatif.headline(result).text, terminal.render(whatif.document(result), width=WIDTH)
 
 
 @_said.register
 def _(result: RanksReport) -> tuple[str, str]:
-    return ranks_words.judge(result).text, ranks_text.render(result, width=WIDTH)
+    text = terminal.render(ranks_document.document(result, ranks_document.TERMINAL), width=WIDTH)
+    return ranks_verdict.judge(result).text, text

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.base.words import duration
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.program import Program, replayed_unasked
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
-from overlapscope.rules._text import duration
 from overlapscope.rules.finding import CostFrom, Finding, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 

@@ -12,6 +12,9 @@ from overlapscope.base.words import Unit, clean, unit_for
 from overlapscope.report.model import Report, spoken
 from overlapscope.rules.finding import Finding
 
+_SMALL = 100
+"""A part below 1% of the span reads badly in the span's unit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -49,6 +52,11 @@ class Section:
     def unit(self) -> Unit:
         """The unit of time of the whole section."""
         return unit_for(self.device.span_ns if self.device else 0)
+
+    def unit_of(self, part_ns: int) -> Unit:
+        """The unit for a part of it: the section's own, so that pages agree, but where it is far smaller."""
+        span_ns = self.device.span_ns if self.device else 0
+        return self.unit if _SMALL * part_ns >= span_ns else unit_for(part_ns)
 
     @property
     def strip(self) -> Strip | None:

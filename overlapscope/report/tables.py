@@ -12,6 +12,7 @@ from overlapscope.analysis.results import (
     Device,
     HostStall,
     Period,
+    Plain,
     TraceResult,
     efficiency_shown,
     hidden_copy_shown,
@@ -33,14 +34,13 @@ from overlapscope.base.words import (
 )
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
 from overlapscope.report.page import Page, Section
-from overlapscope.report.plain import unit as plain_unit
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
 FEW = 5
 """Rows of a list that can be long; all of them with `verbose`."""
 HARDLY = 0.0005
-"""A replayed saving below this share of the time would be shown as 0.0 %."""
+"""A replayed saving below this share of the time would be shown as 0.0%."""
 NAME_LIMIT = 200
 
 N = TypeVar("N", int, float)
@@ -306,3 +306,64 @@ def places(finding: Finding) -> list[str]:
         return []
     known = [clean(part, 200) for part in (finding.where.line, finding.where.op, finding.where.call) if part]
     return [", ".join(known)] if known else []
+
+
+def plain_unit(plain: Plain) -> Unit:
+    """The unit in which the longer of the two steps reads well."""
+    return unit_for(max(plain.high_ns, plain.recorded_step_ns))
+
+
+# -- a trace without GPU activity -----------------------------------------------------------------
+
+_MOST_ROWS = 8
+
+
+def host_tables(section: Section) -> list[Table]:
+    """The steps, the ops and the threads of a trace without GPU activity; none of another."""
+    host, verbose = section.trace.host, section.page.verbose
+    if host is None:
+        return []
+    unit = unit_for(max(step.span_ns for step in host.steps))
+    total = sum(step.span_ns for step in host.steps)
+    steps = host.steps if verbose else host.steps[:_MOST_ROWS]
+    spans = rows(
+        (clean(step.name, NAME_LIMIT), *map(unit.number, (step.span_ns, step.loading_ns, step.ops_ns, step.rest_ns)))
+        for step in steps
+    )
+    columns = (f"span {unit.name}", "loading", "ops", "neither")
+    ops = host.ops if verbose else host.ops[:_MOST_ROWS]
+    threads = host.threads if verbose else host.threads[:_MOST_ROWS]
+    return [
+        Table(
+            "Steps on the host",
+            (words("step", flexible=True, heads=True), *map(Column, columns)),
+            spans,
+            _left(host.steps, steps),
+        ),
+        Table(
+            "Ops on the host",
+            (words("outermost op", flexible=True, heads=True), Column("count"), Column(unit.name), Column("share")),
+            rows(
+                (clean(o.op, NAME_LIMIT), f"{o.count:,}", unit.number(o.time_ns), share(o.time_ns, total)) for o in ops
+            ),
+            _left(host.ops, ops),
+        ),
+        Table(
+            "Threads",
+            (words("thread", heads=True), Column(f"in ops {unit.name}"), Column("share")),
+            rows(
+                (
+                    f"{t.thread}{', which marks the steps' if t.steps and host.by_steps else ''}",
+                    unit.number(t.busy_ns),
+                    share(t.busy_ns, total),
+                )
+                for t in threads
+            ),
+            _left(host.threads, threads),
+        ),
+    ]
+
+
+def _left(all_of_them: tuple[object, ...], shown: tuple[object, ...]) -> str:
+    left = len(all_of_them) - len(shown)
+    return f"{plural(left, 'more row')}: see --verbose." if left else ""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Literal
 
 from overlapscope.analysis.causes import CopyCause, IdleCause
-from overlapscope.analysis.results import Device, copies_matter, missing_ns
-from overlapscope.base.words import percent, plural, share
-from overlapscope.report import host, plain
+from overlapscope.analysis.results import Device, HostUse, Plain, copies_matter, missing_ns
+from overlapscope.base.words import Unit, listed, percent, plural, share, unit_for
 from overlapscope.report.page import Section
-from overlapscope.report.tables import HARDLY
+from overlapscope.report.tables import HARDLY, plain_unit
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import costliest_first
-from overlapscope.trace.lost import CAUSES, Part, listed
+from overlapscope.trace.lost import CAUSES, Part, part_words
 
 Level = Literal["good", "fair", "poor", "unusable"]
 
@@ -58,7 +58,7 @@ def judge(section: Section) -> Verdict:
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
         reasons = [check.detail for check in trust.checks if check.status == "fail"]
-        reasons += [host.sentence(section.trace.host)] if section.trace.host is not None else []
+        reasons += [host_sentence(section.trace.host)] if section.trace.host is not None else []
         return Verdict("unusable", f"{section.title}: {' '.join(reasons) or 'nothing ran on a GPU.'}")
     lost = max(_lost_ns(device), max((finding.spoken_bound_ns for finding in section.findings), default=0))
     part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
@@ -75,13 +75,13 @@ def judge(section: Section) -> Verdict:
         sentences.append(_untold(gone))
     if trust.verdict == "degraded":
         sentences.append(_doubt(section))
-    return Verdict(level, f"{section.title}: {' '.join(sentences)}", plain.sentence(device))
+    return Verdict(level, f"{section.title}: {' '.join(sentences)}", plain_sentence(device))
 
 
 def _rest(part: float) -> str:
     if part == 0:
         return "there is nothing left to save"
-    return f"less than {100 * part + 0.05:.1f} % of the time could be saved"
+    return f"less than {100 * part + 0.05:.1f}% of the time could be saved"
 
 
 def _supply_ns(device: Device) -> int:
@@ -171,7 +171,7 @@ def _fix(section: Section, device: Device) -> list[str]:
 
 def _untold(gone: frozenset[Part]) -> str:
     """What the other sentences do not say, since it cannot be known."""
-    what = "Parts of the recording" if gone == CAUSES else f"Some {listed(gone)}"
+    what = "Parts of the recording" if gone == CAUSES else f"Some {part_words(gone)}"
     untold = sum(bool(rule.rests_on & gone) for rule in RULES.values())
     which = "no rule can" if untold == len(RULES) else f"{untold} of {len(RULES)} rules cannot"
     return f"{what} are lost or wrong, so {which} tell whether there is more to find."
@@ -186,4 +186,62 @@ def _doubt(section: Section) -> str:
         parts.append(f"{plural(len(failed), 'check')} failed ({', '.join(failed)})")
     if warned:
         parts.append(f"{plural(len(warned), 'check')} warned ({', '.join(warned)})")
-    return f"Trust is degraded: {' and '.join(parts)}."
+    return f"Trust is degraded: {listed(parts)}."
+
+
+# -- the program while nothing is recorded ---------------------------------------------------------
+
+_HOW = {"measured": "timed around the recording", "told": "as given", "estimated": "estimated from the recording"}
+
+_HARDLY = 0.02
+
+
+def plain_sentence(device: Device) -> str:
+    """What a plain step takes, how that is known, and what the figures are of; empty where nothing is known."""
+    plain = device.plain
+    if plain is None:
+        return ""
+    of = plain_unit(plain)
+    recorded = f"{of.text(plain.recorded_step_ns)} in the recording"
+    if plain.origin == "estimated":
+        if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
+            return f"By estimate, a step takes as long while nothing is recorded: {_interval(plain, of)} ({recorded})."
+        return (
+            f"Recording slows the host. While nothing is recorded, a step takes {_interval(plain, of)} by estimate "
+            f"({recorded}). Verdict and findings are of the recording: time plain steps with `overlapscope run`, or "
+            "pass the length as --plain-step."
+        )
+    between = "" if plain.low_ns == plain.high_ns else f", {_interval(plain, of)}"
+    how = f"{_HOW[plain.origin]}{between}"
+    said = f"A step takes {of.text(plain.step_ns)} while nothing is recorded ({how}), {recorded}."
+    if plain.program is None:
+        return f"{said} The recording cannot be replayed, so verdict and findings are of the recording."
+    return f"{said} Verdict, findings and savings are of the plain program."
+
+
+def _interval(plain: Plain, of: Unit) -> str:
+    return f"{of.number(plain.low_ns)} to {of.text(plain.high_ns)}"
+
+
+# -- a program without GPU activity ---------------------------------------------------------------
+
+_LOADER = {
+    "none": "",
+    "own-thread": " The thread of the steps makes the batches itself, so loading never runs beside its ops: use "
+    "num_workers.",
+    "workers": " Workers make the batches; loading is what the thread of the steps still waits for them.",
+}
+
+
+def host_sentence(host: HostUse) -> str:
+    """`A step takes 12.3 ms on the host: 40.0% loading data, 55.0% in ops, 5.0% in neither, such as Python.`"""
+    total = sum(step.span_ns for step in host.steps)
+    spans = [step.span_ns for step in host.steps]
+    unit = unit_for(max(spans))
+    what = "A step takes" if host.by_steps else "The recording, in which no step is marked, takes"
+    parts = [(sum(getattr(step, f"{part}_ns") for step in host.steps), said) for part, said in _PARTS]
+    said = ", ".join(f"{share(ns, total)} {word}" for ns, word in parts)
+    return f"{what} {unit.text(median_low(spans))} on the host: {said}.{_LOADER[host.loader]}"
+
+
+_PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "in neither, such as Python"))

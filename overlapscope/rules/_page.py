@@ -13,7 +13,7 @@ _HEAD = """# Rules
 
 <!-- Written by `python -m overlapscope.rules._page docs/rules.md`; change the rules, not this page. -->
 
-A rule turns results into advice. A warning fires where at least 1 % of the judged span is at stake; an info finding
+A rule turns results into advice. A warning fires where at least 1% of the judged span is at stake; an info finding
 says how things are and costs nothing.
 
 What is at stake is measured: the time that a finding answers for, an upper bound on what the fix saves of it. Exposed

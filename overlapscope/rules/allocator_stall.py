@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.words import duration, listed
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import duration, listed, name
+from overlapscope.rules._text import name
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 

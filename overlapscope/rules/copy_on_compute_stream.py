@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import counted, duration, streams
+from overlapscope.rules._text import streams
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
@@ -26,7 +27,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
         )
     return Draft(
         title=f"Copies on the compute stream are exposed for {duration(pieces.time_ns)}",
-        detail=f"{counted(len(pieces.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
+        detail=f"{plural(len(pieces.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
         f"compute of the same stream, so neither could run beside the other.{more}",
         advice="Issue the copies on a stream of their own (with torch.cuda.stream(copy_stream): "
         "target.copy_(source, non_blocking=True), from pinned memory), one step ahead of their use. Let the "

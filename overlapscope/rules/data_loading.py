@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import counted, duration
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
@@ -13,7 +13,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     seen = " The loader has no workers: samples are made in the launching thread." if alone else ""
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} waiting for the DataLoader",
-        detail=f"In {counted(len(pieces.start_ns), 'gap')} the launching thread was inside "
+        detail=f"In {plural(len(pieces.start_ns), 'gap')} the launching thread was inside "
         f"the DataLoader's next while the GPU had nothing left to do.{seen}",
         advice=(
             "Let worker processes make the batches: DataLoader(num_workers=4 or more, "

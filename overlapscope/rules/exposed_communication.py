@@ -9,8 +9,9 @@ import numpy as np
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import covered, cut
+from overlapscope.base.words import duration, percent, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import duration, name, share
+from overlapscope.rules._text import name
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.model import Kind
@@ -32,7 +33,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     hidden = claims.overlap.comm_compute_pct
     yield Draft(
         title=f"Communication is exposed for {duration(cost)} ({share(cost, claims.judged_ns)} of the span)",
-        detail=f"Collectives ran for {duration(claims.engines.comm_ns)}, {hidden or 0:.1f} % of it beside "
+        detail=f"Collectives ran for {duration(claims.engines.comm_ns)}, {percent(hidden or 0)} of it beside "
         f"compute. Exposed: {kernels}. A collective's kernel also waits for the slowest rank, so part of "
         "this may be a rank that comes late and not the transfer: compare the ranks' traces.",
         advice="Let collectives begin earlier and in parts: DDP overlaps a bucket's all-reduce with the "

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import counted, duration
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} while the host does other work",
-        detail=f"In {counted(len(pieces.start_ns), 'gap')} the launching thread ran CPU ops "
+        detail=f"In {plural(len(pieces.start_ns), 'gap')} the launching thread ran CPU ops "
         f"or Python between two launches and neither launched nor waited.",
         advice="Move the work out of the launching thread (a DataLoader worker, a thread for logging or "
         "checkpoints), do it less often, do it on the GPU, or do it right after launching a long stretch of "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from overlapscope.base.words import duration
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import duration
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 

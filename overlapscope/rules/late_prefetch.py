@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from overlapscope.analysis.causes import CopyCause
+from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration
 from overlapscope.rules.rule import Draft, Rule, claimed
 
 
@@ -64,7 +64,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             pieces,
             Draft(
                 title=f"{reason.title} {duration(pieces.time_ns)}",
-                detail=f"{counted(len(pieces.copies), 'copy')} {reason.seen} (cause {reason.cause}).{doubt}",
+                detail=f"{plural(len(pieces.copies), 'copy')} {reason.seen} (cause {reason.cause}).{doubt}",
                 advice=reason.advice,
                 # No intervention loosens an event wait or changes the order in a queue.
                 fixes=None if reason.cause == CopyCause.LATE_ISSUE else (),

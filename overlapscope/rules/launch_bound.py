@@ -6,8 +6,8 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import cut
+from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import counted, duration
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 from overlapscope.trace.model import Kind
 
@@ -24,8 +24,8 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
         inflated = " Recording with stacks slows the host, so without the profiler the idle time is shorter."
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} because launches cannot keep up",
-        detail=f"In {counted(len(pieces.start_ns), 'gap')} the next op began as soon as it was launched, and "
-        f"the host was launching without a pause. {counted(len(kernels), 'compute kernel')} "
+        detail=f"In {plural(len(pieces.start_ns), 'gap')} the next op began as soon as it was launched, and "
+        f"the host was launching without a pause. {plural(len(kernels), 'compute kernel')} "
         f"ran{typical}.{inflated}",
         advice="Launch less often: torch.compile(model) fuses small kernels, "
         "torch.compile(mode='reduce-overhead') or torch.cuda.graph replays a whole step with one launch; "

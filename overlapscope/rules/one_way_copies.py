@@ -8,8 +8,9 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
+from overlapscope.base.words import duration, listed, plural, share
 from overlapscope.rules._claims import Claims, copies_in, streams_of
-from overlapscope.rules._text import counted, duration, listed, share, streams
+from overlapscope.rules._text import streams
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind
 
@@ -50,7 +51,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
         title=f"Uploads and downloads take turns: {duration(cost)} ({share(cost, claims.judged_ns)} of the span) could "
         "run both ways at once",
         detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, both at once "
-        f"for {duration(both)}, and the direction changed {counted(turns, 'time')}. {reason} The link "
+        f"for {duration(both)}, and the direction changed {plural(turns, 'time')}. {reason} The link "
         "carries both directions at once, if a little more slowly than one. Counted is only copy time that "
         "no compute can hide (cause no-compute), so no other finding but slow-link counts it too.",
         advice="Use one stream for uploads and another for downloads, joined with compute by events: while "

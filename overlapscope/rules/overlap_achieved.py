@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from overlapscope.base.words import duration, percent, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import duration, share
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import FIGURES
 
@@ -29,7 +29,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     if longest[0] == "compute":
         title = (
             f"Copies run beside compute: {duration(overlap.hidden_copy_ns)} of {duration(overlap.copy_ns)} "
-            f"are hidden, overlap efficiency {efficiency:.1f} %"
+            f"are hidden, overlap efficiency {percent(efficiency)}"
         )
         left = claims.matters(claims.buckets.exposed_copy_ns)
         advice = (
@@ -41,7 +41,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
         exposed = claims.buckets.exposed_copy_ns
         title = (
             f"The {longest[0][:3]} link sets the pace: copies overlap as far as they can (efficiency "
-            f"{efficiency:.1f} %), {duration(exposed)} remain exposed"
+            f"{percent(efficiency)}), {duration(exposed)} remain exposed"
         )
         advice = (
             "No order of the same work is much faster. Move less: lower precision for what is copied, keep "
@@ -64,8 +64,8 @@ RULE = Rule(
     meaning="Compute, uploads and downloads can run side by side. The best any order can reach is that only "
     "the longest of the three shows. This finding says that the program is close to that, and which of the "
     "three sets the pace: if it is a copy direction, only moving less helps.",
-    computation=f"Fires at an overlap efficiency of {GOOD_PCT:.0f} % or more, (serial - busy) / (serial - "
-    "ideal) without the lead-in, where copies take at least 1 % of the span. Costs nothing.",
+    computation=f"Fires at an overlap efficiency of {GOOD_PCT:.0f}% or more, (serial - busy) / (serial - "
+    "ideal) without the lead-in, where copies take at least 1% of the span. Costs nothing.",
     wrong="""import torch
 
 batch = torch.randn(1 << 24, pin_memory=True)

@@ -6,8 +6,8 @@ import numpy as np
 
 from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.base.intervals import I64
+from overlapscope.base.words import duration, plural, size
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import counted, duration, size
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
 
@@ -19,7 +19,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
     return Draft(
         title=f"Copies of pageable memory account for {duration(pieces.time_ns)}",
-        detail=f"{counted(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{_speeds(ops, copies)}, "
+        detail=f"{plural(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{_speeds(ops, copies)}, "
         f"were exposed for {duration(pieces.exposed_ns)}, and the GPU was idle for {duration(pieces.idle_ns)} "
         "because of them. The driver stages such a copy through a buffer of its own: the call blocks even "
         "with non_blocking=True, and the copy is slower. The cost is the exposed time plus the idle time "

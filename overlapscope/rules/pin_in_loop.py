@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import counted, duration
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
@@ -14,7 +14,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     behind = distinct(pieces.call[pieces.call >= 0])
     locking = behind[call_kinds.pins(calls)[behind]]
     took = int((calls.end_ns[locking] - calls.start_ns[locking]).sum())
-    locked = f" {counted(len(locking), 'call')} that page-lock memory took {duration(took)}." if len(locking) else ""
+    locked = f" {plural(len(locking), 'call')} that page-lock memory took {duration(took)}." if len(locking) else ""
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} while the host pins memory",
         detail="Pinning copies the data once more on the host and, unless the allocator has a block of that "

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from overlapscope.analysis.results import Window
+from overlapscope.base.words import listed, share
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import share, spread
+from overlapscope.rules._text import spread
 from overlapscope.rules.finding import Severity, Where
 from overlapscope.trace.lost import CAUSES, Part
 
@@ -69,7 +70,7 @@ class Rule:
         if not self.fixes:
             return "No replay can tell what the fix saves: the cost is the bound."
         sets = [f"`{' + '.join(fix).replace('{call}', 'CALL')}`" for fix in self.fixes]
-        said = sets[0] if len(sets) == 1 else f"the best of {', '.join(sets[:-1])} and {sets[-1]}"
+        said = f"{'the best of ' if len(sets) > 1 else ''}{listed(sets)}"
         how = f"The recording is replayed with {said} (`overlapscope whatif`)"
         return f"{how}; where that cannot be done, the cost is the bound."
 

@@ -11,8 +11,8 @@ from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Bool, covered, cut
+from overlapscope.base.words import duration, plural, share, size
 from overlapscope.rules._claims import Claims, copies_in
-from overlapscope.rules._text import counted, duration, share, size
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.model import Kind, Memory
@@ -62,7 +62,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
         yield Draft(
             title=f"Slow {slow.direction} copies lose up to {duration(cost)} "
             f"({share(cost, claims.judged_ns)} of the span)",
-            detail=f"{counted(len(slow.rows), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} "
+            detail=f"{plural(len(slow.rows), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} "
             f"GB/s, where others of about the same size, direction and memory kind reached {slow.best:.1f} "
             f"GB/s; no other copy ran beside them. {guess}Other findings may count the same exposed time "
             "for its cause.",
@@ -132,8 +132,8 @@ RULE = Rule(
     "far below the best of them were held up: by traffic of others on the link, by host memory on another "
     "NUMA node or busy with something else. A link that is slow all the time cannot be told from the "
     "recording alone; compare `gb_per_s` with the link's data sheet.",
-    computation="Copies of at least 1 MiB, without pageable and managed memory and without those that share "
-    "the link with another copy, in classes of direction, memory kinds and size (factor 4). Slow is below "
+    computation=f"Copies of at least {size(LARGE_BYTES)}, without pageable and managed memory and without those that "
+    "share the link with another copy, in classes of direction, memory kinds and size (factor 4). Slow is below "
     f"{SLOW:.0%} of the class's best; the cost is the exposed part of the time beyond what the best "
     "bandwidth would take. An upper bound. The same exposed time also has a cause, and the rule of that "
     "cause counts it too.",

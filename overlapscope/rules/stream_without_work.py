@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from overlapscope.base.intervals import covered
+from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import counted, duration
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Sync
 
@@ -40,11 +40,11 @@ def _check(claims: Claims) -> Iterator[Draft]:
             else ""
         )
         yield Draft(
-            title=f"Stream {stream} takes part in {counted(times + waited_for, 'event wait')} but ran only "
+            title=f"Stream {stream} takes part in {plural(times + waited_for, 'event wait')} but ran only "
             f"{duration(work)} of work",
-            detail=f"It waited for others {counted(times, 'time')}"
-            + (f" and others waited for its ops {counted(waited_for, 'time')}" if waited_for else "")
-            + f", and ran {counted(ran, 'GPU op')}. Nothing can overlap with a stream that has no "
+            detail=f"It waited for others {plural(times, 'time')}"
+            + (f" and others waited for its ops {plural(waited_for, 'time')}" if waited_for else "")
+            + f", and ran {plural(ran, 'GPU op')}. Nothing can overlap with a stream that has no "
             f"work.{hint}",
             advice="If work was meant to run there, check that it does: ops go to the stream that is "
             "current when they are launched, and backward ops to the stream of their forward op, so put the "

@@ -11,8 +11,8 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.results import Window
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, cut, total
+from overlapscope.base.words import duration, listed, plural, share
 from overlapscope.rules._claims import Claims, streams_of
-from overlapscope.rules._text import counted, duration, listed, share
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind
 
@@ -57,7 +57,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     weights, example = _reasons(claims, rows)
     if not weights.any():
         return
-    reason, streams = int(np.argmax(weights)), counted(len(busy), "compute stream")
+    reason, streams = int(np.argmax(weights)), plural(len(busy), "compute stream")
     seen = (
         f"Streams {listed(sorted(busy))} computed for {listed([duration(busy[s]) for s in sorted(busy)])}, together "
         f"{duration(claims.buckets.compute_ns)} of the span: as long as one after the other. "
@@ -145,7 +145,7 @@ RULE = Rule(
     meaning="Streams allow kernels to run side by side, but do not make them. Kernels large enough to fill "
     "every multiprocessor run one after the other on any number of streams: then nothing is lost, and this "
     "finding only says so. If event waits order the streams, work that could run side by side may not.",
-    computation="Fires where at least two streams have 10 % of the compute each, and together they took as "
+    computation="Fires where at least two streams have 10% of the compute each, and together they took as "
     "long as one after the other would have (a kernel's time alone is taken from its shortest run). Where "
     "work passes between streams: an event wait from the other stream's op, or launched in time and queued, "
     "or launched late. Only event waits are a warning, with all compute outside the longest stream as the "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.copies import TINY_BYTES
+from overlapscope.base.words import duration, size
 from overlapscope.rules._claims import MANY, Claims, Pieces
-from overlapscope.rules._text import duration, size
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
@@ -32,8 +32,8 @@ RULE = Rule(
     severity="warning",
     summary="Many copies so small that latency, not bandwidth, is their cost.",
     meaning="Every copy costs microseconds on the host to launch and microseconds on the device to begin "
-    "and end, whatever its size. At 64 KiB that is as much as the bytes themselves take; below, nearly all "
-    "of the time is latency.",
+    f"and end, whatever its size. At {size(TINY_BYTES)} that is as much as the bytes themselves take; below, nearly "
+    "all of the time is latency.",
     computation=f"Where at least {MANY} copies below {TINY_BYTES >> 10} KiB run in the window (values read "
     "back by .item() are left to host-sync): their exposed time, whatever its cause, plus the launch-bound "
     "and launch-latency idle time that ended with one of them. These are left out of all other rules. An "

@@ -26,7 +26,7 @@ def instant(ns: int) -> str:
 
 
 def part_of(part: int, whole: int) -> str:
-    """`1.2 ms (35.0 %)`."""
+    """`1.2 ms (35.0%)`."""
     return f"{duration(part)} ({share(part, whole)})"
 
 

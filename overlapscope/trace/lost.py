@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, Literal, get_args
 
+from overlapscope.base.words import listed
 from overlapscope.trace.model import Kind
 
 Part = Literal["compute", "comm", "copies", "other", "calls", "ops", "ranges", "syncs", "overheads", "frames", "clocks"]
@@ -44,14 +45,14 @@ OF_KIND: Final[dict[Kind, Part]] = {
 }
 
 
-def listed(parts: Collection[str]) -> str:
-    """`compute kernels, runtime calls`, in the order of `WORDS`."""
-    return ", ".join(word for part, word in WORDS.items() if part in parts)
+def part_words(parts: Collection[str]) -> str:
+    """`compute kernels and runtime calls`, in the order of `WORDS`."""
+    return listed(word for part, word in WORDS.items() if part in parts)
 
 
 def rests(rests_on: Collection[Part]) -> str:
     """What something rests on, and what comes of that, in sentences."""
     return (
-        f"It rests on these parts of the recording: {listed(rests_on)}. Where some of one may be lost, it cannot be "
-        "told, and `overlapscope check` calls it unknown."
+        f"It rests on these parts of the recording: {part_words(rests_on)}. Where some of one may be lost, it cannot "
+        "be told, and `overlapscope check` calls it unknown."
     )

@@ -34,7 +34,7 @@ def exact(page: Page) -> None:
 def test_two_traces_are_compared(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "compare", trace=BEFORE, **{"with": AFTER})
     expect(page.locator("#compare-standing")).to_have_text("faster")
-    expect(page.locator("#compare-sentence")).to_contain_text(re.compile(r"Step 5\d\.\d % faster .* now hidden"))
+    expect(page.locator("#compare-sentence")).to_contain_text(re.compile(r"Step 5\d\.\d% faster .* now hidden"))
     expect(page.locator("#compare-table tr").filter(has_text="exposed copy")).to_contain_text("better")
     expect(page.locator("#content")).to_contain_text("What the change in exposed copy is due to")
     findings = page.locator("#compare-findings tr")
@@ -171,7 +171,7 @@ def test_experiments_stand_as_a_grid_of_variants(page: Page, dashboard: Served) 
     assert cards.first.locator("svg rect").count() > 3
     experiment.get_by_role("button", name="Figures and claims").click()
     expect(experiment.locator(".js-plotly-plot").first).to_be_visible()
-    expect(experiment.locator(".laboratory-claims")).to_contain_text("two_streams is faster than one_stream")
+    expect(experiment).to_contain_text("two_streams is faster than one_stream")
 
 
 def test_a_variant_can_be_opened_and_compared(page: Page, dashboard: Served) -> None:

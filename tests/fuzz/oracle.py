@@ -36,7 +36,10 @@ from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.prediction import predict
+from overlapscope.prediction.document import document as whatif_document
 from overlapscope.prediction.program import replayed_unasked
+from overlapscope.ranks.document import TERMINAL
+from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
@@ -46,8 +49,6 @@ from overlapscope.report.document import document
 from overlapscope.report.model import Report, build, from_json, to_json
 from overlapscope.report.page import Page
 from overlapscope.trace.model import Trace
-from overlapscope.views.ranks import text as ranks_text
-from overlapscope.views.whatif import text as whatif_text
 from tests.fuzz import sweep
 from tests.fuzz.corpus import Origin, origins, report_of, trace_of
 from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, PREDICTED, SAVED, Case
@@ -256,7 +257,7 @@ def _device(device: Device) -> None:
 
 
 def _possible(value: Any, name: str = "") -> None:
-    """Of everything that is written for programs: no figure is negative, none beyond 100 %, none no number."""
+    """Of everything that is written for programs: no figure is negative, none beyond 100%, none no number."""
     if isinstance(value, dict):
         for key, one in value.items():
             inner = key if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED) else _name_inside(name)
@@ -269,7 +270,7 @@ def _possible(value: Any, name: str = "") -> None:
         if name in _SIGNED or name in _ANY_PERCENTAGE:
             return
         if name.endswith("_pct"):
-            _must(0 <= value <= 100, f"{name} outside 0 to 100 %", value)
+            _must(0 <= value <= 100, f"{name} outside 0 to 100%", value)
         elif name.endswith(_UNITS) or name in ("count", "ops"):
             _must(value >= 0, f"{name} is negative", value)
     elif isinstance(value, str):
@@ -376,7 +377,7 @@ def _command(case: Case, path: Path) -> None:
 
 # -- what was saved
 
-_RELATIVE = {"step_time": {"max_increase": "5 %"}, "efficiency_pct": {"max_decrease": "5 %"}}
+_RELATIVE = {"step_time": {"max_increase": "5%"}, "efficiency_pct": {"max_decrease": "5%"}}
 
 
 def _against(path: Path) -> None:
@@ -470,7 +471,7 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
     for name, figure in result.buckets.items():
         one = figure.predicted
         _must(0 <= one.low <= one.value <= one.high, f"{name} outside its interval", one)
-    _shown(whatif_text.render(result, width=WIDTH))
+    _shown(terminal.render(whatif_document(result), width=WIDTH))
     if predicted.after is not None:
         _figures(predicted.after, analysis := analyze_trace(predicted.after))
         _report(report := build([analysis], replayed=False))
@@ -487,4 +488,4 @@ def _ranks(origin: Origin, trace: Trace) -> None:
     report = joined.report()
     _possible(msgspec.to_builtins(report))
     json.loads(ranks_json(report), parse_constant=_no_constant)
-    _shown(ranks_text.render(report, width=WIDTH))
+    _shown(terminal.render(ranks_document(report, TERMINAL), width=WIDTH))

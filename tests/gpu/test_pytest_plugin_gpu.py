@@ -88,7 +88,7 @@ def run(pytester: pytest.Pytester, directory: Path) -> pytest.RunResult:
         test_loops=LOOPS
         + """
 
-BUDGETS = pytest.mark.overlap(min_efficiency="80 %", max_exposed_copy="20 %", forbid=["pageable-copy"], skip_steps=1)
+BUDGETS = pytest.mark.overlap(min_efficiency="80%", max_exposed_copy="20%", forbid=["pageable-copy"], skip_steps=1)
 
 
 @BUDGETS
@@ -119,13 +119,13 @@ class TestKeptOpen:
         naive(recorded, weight)
 
 
-@pytest.mark.overlap(min_efficiency="80 %", scope="window")
+@pytest.mark.overlap(min_efficiency="80%", scope="window")
 def test_without_steps(weight, overlap_profile):
     with overlap_profile:
         prefetching(NoSteps(), weight)
 
 
-@pytest.mark.overlap(min_efficiency="80 %")
+@pytest.mark.overlap(min_efficiency="80%")
 def test_steps_forgotten(weight, overlap_profile):
     with overlap_profile:
         prefetching(NoSteps(), weight)
@@ -155,7 +155,7 @@ def test_each_loop_has_the_outcome_that_it_should_and_its_cause(run: pytest.RunR
     assert sorted(found) == sorted([("PASSED", name) for name in passed] + [("FAILED", name) for name in failed])
     for name in ("test_loop[naive]", "TestKeptOpen.test_naive", "test_both"):
         text = said_of(name, run)
-        assert "efficiency_pct >= 80 %" in text and "forbid pageable-copy" in text
+        assert "efficiency_pct >= 80%" in text and "forbid pageable-copy" in text
         assert "pageable-memory" in text
         assert "Traceback" not in text
     assert "no whole steps" in said_of("test_steps_forgotten", run)
@@ -163,9 +163,9 @@ def test_each_loop_has_the_outcome_that_it_should_and_its_cause(run: pytest.RunR
     names = [path.name for path in sorted(directory.iterdir())]
     assert len(names) == 9
     assert {"test_loops.py-test_both.trace.json.gz", "test_loops.py-test_both-2.trace.json.gz"} <= set(names)
-    assert_overlap(directory / "test_loops.py-test_both.trace.json.gz", min_efficiency="80 %", skip_steps=1)
+    assert_overlap(directory / "test_loops.py-test_both.trace.json.gz", min_efficiency="80%", skip_steps=1)
     with pytest.raises(AssertionError, match="pageable-memory"):
-        assert_overlap(directory / "test_loops.py-test_both-2.trace.json.gz", min_efficiency="80 %", skip_steps=1)
+        assert_overlap(directory / "test_loops.py-test_both-2.trace.json.gz", min_efficiency="80%", skip_steps=1)
 
 
 def test_lines_are_named_where_stacks_are_recorded(pytester: pytest.Pytester) -> None:

@@ -140,7 +140,7 @@ def test_a_broken_trace_fails_with_its_cause(job: Job) -> None:
 
 def test_budgets_come_as_arguments_one_a_line(job: Job) -> None:
     done = job.step(
-        "Check", traces=str(HEALTHY), args="\n  --budget=efficiency_pct >= 99.99 %\n\n  --fail-level\n  warn\n"
+        "Check", traces=str(HEALTHY), args="\n  --budget=efficiency_pct >= 99.99%\n\n  --fail-level\n  warn\n"
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "efficiency_pct" in read_github(done.stdout)[0]["title"]

@@ -24,7 +24,7 @@ REASONS = (
 def verdict(**changes: Any) -> Verdict:
     """A failed budget, but for what is changed."""
     given: dict[str, Any] = {
-        "budget": "efficiency_pct >= 80 %",
+        "budget": "efficiency_pct >= 80%",
         "metric": "efficiency_pct",
         "subject": Subject(source="traces/rank0.json.gz", rank=0, device=0),
         "status": "fail",
@@ -34,7 +34,7 @@ def verdict(**changes: Any) -> Verdict:
         "unit": "pct",
         "more_is_better": True,
         "samples": 6,
-        "message": "efficiency_pct is 61.2 % over 6 steps, and at least 80 % is asked for.",
+        "message": "efficiency_pct is 61.2% over 6 steps, and at least 80% is asked for.",
         "reasons": REASONS,
     }
     return Verdict(**given | changes)
@@ -111,10 +111,10 @@ def every_kind() -> CheckResult:
         verdict(),
         forbidden(),
         unknown(),
-        verdict(level="warn", counts=False, budget="idle_pct <= 10 %", metric="idle_pct", more_is_better=False),
+        verdict(level="warn", counts=False, budget="idle_pct <= 10%", metric="idle_pct", more_is_better=False),
         unknown(counts=False, budget="exposed_comm_time <= 1 ms", metric="exposed_comm_time", unit="ns", limit=1e6),
         passed(status="skipped", value=None, message="Not judged: the baseline was made on another GPU."),
-        verdict(status="accepted", budget="hidden_copy_pct >= 90 %", exception="Accepted until 2027-01-31: known."),
+        verdict(status="accepted", budget="hidden_copy_pct >= 90%", exception="Accepted until 2027-01-31: known."),
         passed(),
         passed(subject=Subject(source="traces/rank1.json.gz", rank=1, device=1)),
         warnings=("The baseline was made on NVIDIA A100, this trace on NVIDIA H200.",),

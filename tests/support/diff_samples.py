@@ -172,7 +172,7 @@ def device(
         ops=(
             OpChange(op=names, standing="slower", count=change(4, 4, unit="count", noise=0), time=change(MS, 2 * MS)),
         ),
-        verdict=f"step 30 % faster: {names}",
+        verdict=f"step 30% faster: {names}",
     )
 
 
@@ -207,7 +207,7 @@ def sample(
     """A diff with something in every list."""
     doubt = Doubt(id="gpu", detail=f"Other GPUs: {names}.", holds=f"Counts hold: {names}.")
     return Diff(
-        verdict=f"step 30 % faster: {names}",
+        verdict=f"step 30% faster: {names}",
         of="recorded",
         before=side(f"{names}-before", gpu=names),
         after=side(f"{names}-after", gpu=names),

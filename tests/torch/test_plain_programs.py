@@ -84,5 +84,5 @@ def test_what_is_said_is_held_against_processes_of_their_own(tmp_path: Path) -> 
     assert predicted.step_ns is not None and predicted.inside is False, "no graph of that program was recorded"
 
     text = page([row], machine, len(steps))
-    assert "| plain step measured within 3 % of the truth | all | 1 of 1 |" in text
+    assert "| plain step measured within 3% of the truth | all | 1 of 1 |" in text
     assert "| conv | host | 1.005 | 1.000 to 1.010 | 1.005 | 1.020, 1.020 | +1.5 |" in text

@@ -79,7 +79,7 @@ class TestWhatIsSaid:
                 "a step takes 31.50 ms before the recording and 35.50 ms after it: the program or the machine changed. "
                 "While it is recorded, it takes 47.50 ms.",
             ),
-            # Within their spread, and by less than 2 %.
+            # Within their spread, and by less than 2%.
             ([30.0, 40.0] * 5, [36.0, 39.0] * 5, [50.0], "a step takes 37.50 ms, and 50.00 ms while it is recorded."),
             ([100.0] * 10, [101.0] * 10, [], "a step takes 100.5 ms."),
             ([], [2.0] * 3, [2.5], "a step takes 2.000 ms (3 steps timed), and 2.500 ms while it is recorded."),

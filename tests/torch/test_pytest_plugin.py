@@ -22,13 +22,13 @@ import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import ConfigError, UnreadableTrace, UsageError
 from overlapscope.pytest_plugin import _file_name, assert_overlap, overlap
-from overlapscope.reading.samples import sample_traces
 from overlapscope.report import model as reports
+from tests.support.helpers import TRACES
 from tests.support.pytest_runs import OPTIONS, PLUGIN, output
 
 ROOT = Path(__file__).parents[2]
-PREFETCHING = sample_traces() / "recorder" / "overlapscope.trace.json.gz"
-PAGEABLE = sample_traces() / "laboratory" / "copy_matrix" / "streamed0_pinned0.trace.json.gz"
+PREFETCHING = TRACES / "recorder" / "overlapscope.trace.json.gz"
+PAGEABLE = TRACES / "laboratory" / "copy_matrix" / "streamed0_pinned0.trace.json.gz"
 
 REPLAYS = f"""
 import shutil
@@ -57,7 +57,7 @@ def pytest_configure(config):
 @pytest.fixture(scope="module", autouse=True)
 def everything_is_loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A run inside a test forgets the modules that it was the first to load, and numpy cannot be loaded again."""
-    assert_overlap(PREFETCHING, min_efficiency="80 %")
+    assert_overlap(PREFETCHING, min_efficiency="80%")
     with pytest.raises(AssertionError):
         assert_overlap(PAGEABLE)
     if importlib.util.find_spec("torch") is not None:
@@ -97,7 +97,7 @@ def test(overlap_profile):
 class TestOutcome:
     def test_a_budget_that_holds_passes_and_says_by_how_much_when_asked(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(
-            one_test("min_efficiency='80 %', max_exposed_copy='3 ms', forbid=['pageable-copy']", name="prefetching")
+            one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-copy']", name="prefetching")
         )
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(passed=1)
@@ -109,7 +109,7 @@ class TestOutcome:
     def test_a_broken_budget_is_the_failure_of_the_test_itself_with_the_text_of_check(
         self, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        pytester.makepyfile(one_test("min_efficiency='80 %', max_exposed_copy='3 ms', forbid=['pageable-copy']"))
+        pytester.makepyfile(one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-copy']"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -120,7 +120,7 @@ class TestOutcome:
         assert path.read_bytes() == PAGEABLE.read_bytes()
         capsys.readouterr()
         (pytester.path / "overlapscope.toml").touch()  # So that none further up is found.
-        budgets = ("--budget", "efficiency_pct >= 80 %", "--budget", "exposed_copy_time <= 3 ms")
+        budgets = ("--budget", "efficiency_pct >= 80%", "--budget", "exposed_copy_time <= 3 ms")
         assert main(["check", str(path), *budgets, "--forbid", "pageable-copy"]) == 1
         explained = capsys.readouterr().out
         assert "pageable" in explained
@@ -144,24 +144,24 @@ class TestOutcome:
         pytester.runpytest(*OPTIONS).assert_outcomes(passed=1)
 
     def test_too_many_steps_skipped_is_told(self, pytester: pytest.Pytester) -> None:
-        pytester.makepyfile(one_test("max_idle='100 %', skip_steps=99", name="prefetching"))
+        pytester.makepyfile(one_test("max_idle='100%', skip_steps=99", name="prefetching"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["*idle_pct is unknown*skipped*"])
 
     def test_a_range_and_the_window_can_be_judged(self, pytester: pytest.Pytester) -> None:
-        pytester.makepyfile(one_test("max_idle='0.001 %', scope='window'"))
+        pytester.makepyfile(one_test("max_idle='0.001%', scope='window'"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*window*idle_pct <= 0.001 %*"])
-        pytester.makepyfile(one_test("max_idle='0.001 %', range='nowhere*'"))
+        result.stdout.fnmatch_lines(["*window*idle_pct <= 0.001%*"])
+        pytester.makepyfile(one_test("max_idle='0.001%', range='nowhere*'"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["*unknown*nowhere*"])
 
     def test_the_tests_own_failure_comes_first(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(
-            one_test("min_efficiency='80 %'", "with overlap_profile: raise ValueError('the loader is empty')")
+            one_test("min_efficiency='80%'", "with overlap_profile: raise ValueError('the loader is empty')")
         )
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
@@ -170,7 +170,7 @@ class TestOutcome:
 
     def test_an_expected_failure_is_one(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(
-            one_test("min_efficiency='80 %'").replace(
+            one_test("min_efficiency='80%'").replace(
                 "import pytest\n", "import pytest\n@pytest.mark.xfail(strict=True)\n"
             )
         )
@@ -181,7 +181,7 @@ class TestOutcome:
             """
             import pytest
 
-            pytestmark = pytest.mark.overlap(min_efficiency="80 %")
+            pytestmark = pytest.mark.overlap(min_efficiency="80%")
 
             def test_never_entered(overlap_profile): pass
 
@@ -197,7 +197,7 @@ class TestOutcome:
             """
             import pytest
 
-            pytestmark = pytest.mark.overlap(min_efficiency="80 %")
+            pytestmark = pytest.mark.overlap(min_efficiency="80%")
 
             def record_twice(profile):
                 with profile as first: first.step()
@@ -223,7 +223,7 @@ class TestOutcome:
             import pytest
 
             @pytest.mark.replays("prefetching")
-            @pytest.mark.overlap(min_efficiency="80 %")
+            @pytest.mark.overlap(min_efficiency="80%")
             def test(overlap_profile):
                 with overlap_profile:
                     with pytest.raises(Exception, match="end that recording first"), overlap_profile:
@@ -250,7 +250,7 @@ class TestOutcome:
                 assert overlap_profile.report.devices[0].overlap.efficiency_pct == 0
                 assert overlap_profile.report is overlap_profile.report
                 with pytest.raises(AssertionError, match="efficiency_pct"):
-                    assert_overlap(overlap_profile.path, min_efficiency="80 %")
+                    assert_overlap(overlap_profile.path, min_efficiency="80%")
             """
         )
         pytester.runpytest(*OPTIONS).assert_outcomes(passed=1)
@@ -282,7 +282,7 @@ class TestOutcome:
             import unittest
             import pytest
 
-            @pytest.mark.overlap(min_efficiency="80 %")
+            @pytest.mark.overlap(min_efficiency="80%")
             class TestLoader(unittest.TestCase):
                 @pytest.fixture(autouse=True)
                 def take(self, overlap_profile):
@@ -316,12 +316,12 @@ class TestOutcome:
             import pytest
 
             @pytest.mark.parametrize("number", range(2))
-            @pytest.mark.overlap(min_efficiency="80 %")
+            @pytest.mark.overlap(min_efficiency="80%")
             @pytest.mark.replays("pageable")
             def test_bad(overlap_profile, number):
                 with overlap_profile: pass
 
-            @pytest.mark.overlap(min_efficiency="80 %")
+            @pytest.mark.overlap(min_efficiency="80%")
             @pytest.mark.replays("prefetching")
             def test_good(overlap_profile):
                 with overlap_profile: pass
@@ -343,7 +343,7 @@ class TestMarkers:
 
             pytestmark = [
                 pytest.mark.replays("prefetching"),
-                pytest.mark.overlap(min_efficiency="99.9 %", max_idle="0.001 %"),
+                pytest.mark.overlap(min_efficiency="99.9%", max_idle="0.001%"),
             ]
 
             def record(overlap_profile):
@@ -354,12 +354,12 @@ class TestMarkers:
                 def test_module_and_class(self, overlap_profile):
                     record(overlap_profile)
 
-                @pytest.mark.overlap(min_efficiency="10 %")
+                @pytest.mark.overlap(min_efficiency="10%")
                 def test_all_three(self, overlap_profile):
                     record(overlap_profile)
 
-            @pytest.mark.overlap(max_idle="0.002 %", min_efficiency=20)
-            @pytest.mark.overlap(max_idle="100 %")
+            @pytest.mark.overlap(max_idle="0.002%", min_efficiency=20)
+            @pytest.mark.overlap(max_idle="100%")
             def test_module_and_two_of_its_own(overlap_profile):
                 record(overlap_profile)
             """
@@ -367,17 +367,17 @@ class TestMarkers:
         result = pytester.runpytest(*OPTIONS, "-rfP")
         result.assert_outcomes(failed=1, passed=2)
         first, all_three, own = output(result).split("overlapscope dashboard")[:3]
-        assert "efficiency_pct >= 99.9 %" in first and "idle" not in first
-        assert "efficiency_pct >= 10 %" in all_three and "idle_" not in all_three
-        assert "efficiency_pct >= 20 %" in own and "idle_pct <= 100 %" in own
+        assert "efficiency_pct >= 99.9%" in first and "idle" not in first
+        assert "efficiency_pct >= 10%" in all_three and "idle_" not in all_three
+        assert "efficiency_pct >= 20%" in own and "idle_pct <= 100%" in own
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ("min_eficiency='80 %'", "overlap: there is no keyword 'min_eficiency' (did you mean 'min_efficiency'?)"),
-            ("'80 %'", "overlap: takes keywords only"),
+            ("min_eficiency='80%'", "overlap: there is no keyword 'min_eficiency' (did you mean 'min_efficiency'?)"),
+            ("'80%'", "overlap: takes keywords only"),
             ("max_step_time='3 parsecs'", "overlap: max_step_time: '3 parsecs' has the unit 'parsecs', and a time"),
-            ("max_step_time='3 %'", "overlap: max_step_time: '3 %' has the unit '%', and a time"),
+            ("max_step_time='3%'", "overlap: max_step_time: '3%' has the unit '%', and a time"),
             ("max_idle=3", "overlap: max_idle: 3 has no unit, and a time"),
             ("min_efficiency=[80]", "overlap: min_efficiency: [80] is not a percentage"),
             ("forbid=['pageable']", "overlap: forbid: there is no rule 'pageable' (did you mean 'pageable-copy'?)"),
@@ -435,7 +435,7 @@ class TestWithoutAGpu:
             def a_model():
                 raise RuntimeError("no NVIDIA driver")
 
-            @pytest.mark.overlap(min_efficiency="80 %")
+            @pytest.mark.overlap(min_efficiency="80%")
             def test_marked(a_model, overlap_profile):
                 with overlap_profile: pass
 
@@ -530,7 +530,7 @@ class TestAStoredTrace:
 
     def test_passes(self, as_what: str, tmp_path: Path) -> None:
         stored = self.given(PREFETCHING, as_what, tmp_path)
-        assert_overlap(stored, min_efficiency="80 %", max_exposed_copy="3 ms", forbid=["pageable-copy"], skip_steps=1)  # type: ignore[arg-type]
+        assert_overlap(stored, min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-copy"], skip_steps=1)  # type: ignore[arg-type]
 
     def test_fails_with_the_explanation(self, as_what: str, tmp_path: Path) -> None:
         stored = self.given(PAGEABLE, as_what, tmp_path)
@@ -552,13 +552,13 @@ class TestAssertOverlap:
             assert_overlap(PREFETCHING, **limits)
 
     def test_an_error_says_both_units_where_either_would_do(self) -> None:
-        with pytest.raises(ConfigError, match=r'write it like "3 ms" or "10 %"\.$'):
+        with pytest.raises(ConfigError, match=r'write it like "3 ms" or "10%"\.$'):
             overlap(max_idle="3 meters")
 
     def test_a_share_and_a_time_are_told_apart_by_their_unit(self) -> None:
         names = ("max_exposed_copy", "max_exposed_comm", "max_idle")
         times = overlap(**dict.fromkeys(names, "3 ms"))  # type: ignore[arg-type]
-        shares = overlap(**dict.fromkeys(names, "3 %"))  # type: ignore[arg-type]
+        shares = overlap(**dict.fromkeys(names, "3%"))  # type: ignore[arg-type]
         assert [(one.metric, one.max) for one in times.budgets] == [
             ("exposed_copy_time", 3e6),
             ("exposed_comm_time", 3e6),
@@ -580,7 +580,7 @@ class TestAssertOverlap:
             from overlapscope.pytest_plugin import assert_overlap
 
             def test():
-                assert_overlap({str(PAGEABLE)!r}, min_efficiency="80 %")
+                assert_overlap({str(PAGEABLE)!r}, min_efficiency="80%")
             """
         )
         result = pytester.runpytest(*OPTIONS)
@@ -592,15 +592,15 @@ class TestAssertOverlap:
         code = f"""
             import sys
             from overlapscope.pytest_plugin import assert_overlap
-            assert_overlap({str(PREFETCHING)!r}, min_efficiency="80 %")
+            assert_overlap({str(PREFETCHING)!r}, min_efficiency="80%")
             try:
-                assert_overlap({str(PAGEABLE)!r}, min_efficiency="80 %")
+                assert_overlap({str(PAGEABLE)!r}, min_efficiency="80%")
             except AssertionError as error:
                 print("failed:", error)
             print("torch" in sys.modules)
         """
         printed = python(code)
-        assert "failed:" in printed and "efficiency_pct >= 80 %" in printed
+        assert "failed:" in printed and "efficiency_pct >= 80%" in printed
         assert printed.endswith("False\n")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from functools import cache
@@ -65,8 +63,8 @@ def only(result: CheckResult) -> Verdict:
 def test_a_kept_budget_exits_with_0(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", trace, "--budget", "step_time <= 1 ms"]) == 0
     captured = capsys.readouterr()
-    lines = [line.split() for line in captured.out.splitlines()]
-    assert lines[1:] == ["pass step_time <= 1 ms 0.90 ms".split(), [], "The budget is kept.".split()]
+    lines = [" ".join(line.split()) for line in captured.out.splitlines()]
+    assert lines[1:] == ["pass step_time <= 1 ms 0.90 ms", "", "The budget is kept."]
     assert captured.err == ""
 
 
@@ -91,7 +89,7 @@ def test_a_failed_budget_exits_with_1_and_says_why(trace: str, capsys: pytest.Ca
         ([], "required: TRACE"),
         (["nowhere.json"], "nowhere.json"),
         (["{trace}", "--budget", "step_time < 1 ms"], "write <= or >="),
-        (["{trace}", "--budget", "step_time increase <= 5 %"], "give --baseline FILE"),
+        (["{trace}", "--budget", "step_time increase <= 5%"], "give --baseline FILE"),
         (["{trace}", "--forbid", "pageable"], "did you mean 'pageable-copy'?"),
         (["{trace}", "--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["{trace}", "--format", "jnit"], "there is no format 'jnit' (did you mean 'junit'?)"),
@@ -120,12 +118,12 @@ def test_wrong_usage_exits_with_2(
 
 
 def test_what_cannot_be_judged_exits_with_3(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", trace, "--budget", "exposed_comm_pct <= 5 %"]) == 3
+    assert main(["check", trace, "--budget", "exposed_comm_pct <= 5%"]) == 3
     assert "exposed_comm_pct is unknown: there is no communication." in capsys.readouterr().out
 
 
 def test_a_failure_outweighs_what_is_unknown(trace: str) -> None:
-    assert main(["check", trace, "--budget", "exposed_comm_pct <= 5 %", "--budget", "step_time <= 1 us"]) == 1
+    assert main(["check", trace, "--budget", "exposed_comm_pct <= 5%", "--budget", "step_time <= 1 us"]) == 1
 
 
 # -- missing is never passing
@@ -135,9 +133,9 @@ def test_a_failure_outweighs_what_is_unknown(trace: str) -> None:
     ("made", "budget", "why"),
     [
         ({"copy_us": 0}, "exposed_copy_time <= 3 ms", "there are no copies between host and device"),
-        ({"copy_us": 0}, "hidden_copy_pct >= 10 %", "there are no copies between host and device"),
+        ({"copy_us": 0}, "hidden_copy_pct >= 10%", "there are no copies between host and device"),
         ({}, "d2h copy_time <= 3 ms", "there are no d2h copies between host and device"),
-        ({"copy_us": 0}, "efficiency_pct >= 0 %", "only one engine worked, so there was nothing to overlap"),
+        ({"copy_us": 0}, "efficiency_pct >= 0%", "only one engine worked, so there was nothing to overlap"),
         ({}, "exposed_comm_time <= 3 ms", "there is no communication"),
         ({"marked": False}, "step_time <= 3 ms", "there are no whole steps in it: mark them with prof.step()"),
     ],
@@ -187,7 +185,7 @@ def test_a_failed_trust_check_makes_unknown_what_rests_on_it(trace: str) -> None
         if event["cat"] in ("kernel", "gpu_memcpy"):
             event["ts"] -= 2000
     path.write_text(json.dumps(content))
-    result = judge(trace, "forbid = ['host-sync']", "host_stall_time <= 1 ms", "idle_pct <= 50 %")
+    result = judge(trace, "forbid = ['host-sync']", "host_stall_time <= 1 ms", "idle_pct <= 50%")
     statuses = {verdict.metric: verdict.status for verdict in result.verdicts}
     assert statuses == {"host_stall_time": "unknown", "idle_pct": "pass", "host-sync": "unknown"}
 
@@ -208,12 +206,12 @@ def test_a_trace_without_a_gpu_is_unknown(tmp_path: Path) -> None:
         ("step_time >= 900 us", "pass", 900_050),
         ("worst step_time <= 901 us", "fail", 901_400),
         ("p75 step_time <= 901 us", "pass", 900_200),
-        ("idle_pct <= 11 %", "fail", pytest.approx(11.11, abs=0.01)),
+        ("idle_pct <= 11%", "fail", pytest.approx(11.11, abs=0.01)),
         ("copy_bandwidth >= 49 GB/s", "pass", 50),
         ("h2d copy_bandwidth >= 51 GB/s", "fail", 50),
         ("compute_time <= 600 us", "fail", 600_050),
-        ("hidden_copy_pct >= 1 %", "fail", 0),
-        ("exposed_copy_pct <= 99.99 %", "fail", 100),
+        ("hidden_copy_pct >= 1%", "fail", 0),
+        ("exposed_copy_pct <= 99.99%", "fail", 100),
         ("window step_time <= 8 ms", "pass", 7_201_400),
     ],
 )
@@ -224,8 +222,8 @@ def test_figures_are_compared_with_their_limits(budget: str, status: str, value:
 
 
 def test_value_and_limit_are_told_so_that_they_differ(trace: str) -> None:
-    verdict = only(judge(trace, "", "idle_pct <= 11.11 %"))
-    assert verdict.message == "idle_pct is 11.1105 %, but at most 11.11 % is allowed; median of 8 steps."
+    verdict = only(judge(trace, "", "idle_pct <= 11.11%"))
+    assert verdict.message == "idle_pct is 11.1105%, but at most 11.11% is allowed; median of 8 steps."
 
 
 def test_the_worst_rank_decides_and_every_rank_is_told(tmp_path: Path) -> None:
@@ -300,7 +298,7 @@ def test_an_override_of_one_limit_leaves_the_others_together(tmp_path: Path) -> 
     source = write_steps(tmp_path / "t.json")
     text = """
         [budgets]
-        step_time = { max = "1 ms", max_increase = "5 %" }
+        step_time = { max = "1 ms", max_increase = "5%" }
         [[overrides]]
         step = "6"
         max = "2 ms"
@@ -309,7 +307,7 @@ def test_an_override_of_one_limit_leaves_the_others_together(tmp_path: Path) -> 
     assert sorted((one.budget, one.samples) for one in result.verdicts) == [
         ("step_time <= 1 ms", 7),
         ("step_time <= 2 ms of step 6", 1),
-        ("step_time increase <= 5 %", 8),
+        ("step_time increase <= 5%", 8),
     ]
 
 
@@ -506,7 +504,7 @@ def test_the_nearest_configuration_is_used(trace: str, tmp_path: Path, monkeypat
     inner.mkdir()
     monkeypatch.chdir(inner)
     assert main(["check", trace]) == 1
-    assert main(["check", trace, "--budget", "idle_pct <= 50 %"]) == 1
+    assert main(["check", trace, "--budget", "idle_pct <= 50%"]) == 1
     (inner / "pyproject.toml").write_text("[tool.overlapscope]\nforbid = ['pageable-copy']\n")
     assert main(["check", trace]) == 0
 
@@ -535,7 +533,7 @@ def test_json_matches_its_published_schema(trace: str, capsys: pytest.CaptureFix
     published = json.loads(capsys.readouterr().out)
     assert published == json.loads(json.dumps(schema()))
     jsonschema.Draft202012Validator.check_schema(published)
-    for args in (["--budget", "step_time <= 1 us"], [], ["--budget", "exposed_comm_pct <= 5 %"]):
+    for args in (["--budget", "step_time <= 1 us"], [], ["--budget", "exposed_comm_pct <= 5%"]):
         main(["check", trace, *args, "--format", "json"])
         jsonschema.validate(json.loads(capsys.readouterr().out), published)
 
@@ -587,8 +585,8 @@ def test_explain_says_what_is_let_pass_by_default(tmp_path: Path, capsys: pytest
     assert main(["check", source, "--explain", "copy-on-compute-stream"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     for part in (
-        "There is no finding of copy-on-compute-stream that costs 5 % of the time or more.",
-        "the default: findings that cost less than 5 % of the time are let pass; --forbid allows none",
+        "There is no finding of copy-on-compute-stream that costs 5% of the time or more.",
+        "the default: findings that cost less than 5% of the time are let pass; --forbid allows none",
         "over all ranks and devices at once; 1 of 1 finding is let pass",
     ):
         assert part in out
@@ -629,12 +627,3 @@ def test_hostile_names_reach_nobody(how: list[str], tmp_path: Path, capsys: pyte
     captured = capsys.readouterr()
     for printed in (captured.out, captured.err):
         assert all(character == "\n" or character.isprintable() for character in printed)
-
-
-def test_check_imports_neither_pandas_nor_drawing() -> None:
-    code = (
-        f"import sys; from overlapscope.commands import main; main(['check', {OFFLOAD!r}])\n"
-        "print(sorted({'pandas', 'dash', 'plotly', 'torch'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert done.stderr.strip() == b"[]"

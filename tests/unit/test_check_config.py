@@ -20,8 +20,8 @@ allow_missing = true
 forbid = ["pageable-copy", "pin-in-loop", "pageable-copy"]
 
 [budgets]
-efficiency_pct = { min = "80 %", max_decrease = "5 %", level = "warn" }
-step_time = { max = "12 ms", aggregate = "worst", noise_floor = "1 %" }
+efficiency_pct = { min = "80%", max_decrease = "5%", level = "warn" }
+step_time = { max = "12 ms", aggregate = "worst", noise_floor = "1%" }
 copy_bandwidth = { min = "40 GB/s", direction = "h2d", name = "the link" }
 idle_pct = { max = 10, scope = "window", ranks = "median", skip_steps = 0, allow_missing = false }
 
@@ -33,7 +33,7 @@ trace = "rank*.json"
 step = "[3-5]"
 
 [[budgets.exposed_copy_time]]
-max_increase = "10 %"
+max_increase = "10%"
 range = "forward"
 noise_floor = "50 us"
 
@@ -41,7 +41,7 @@ noise_floor = "50 us"
 metric = "step_*"
 rank = 1
 max = "14 ms"
-noise_floor = "2 %"
+noise_floor = "2%"
 
 [[exceptions]]
 rule = "pin-in-loop"
@@ -58,7 +58,7 @@ def settings_of(text: str, path: Path, name: str = "overlapscope.toml") -> Path:
 
 
 def test_every_key_is_read(tmp_path: Path) -> None:
-    text = EVERYTHING.replace('noise_floor = "1 %" }', 'max_increase = "5 %", noise_floor = "1 %" }')
+    text = EVERYTHING.replace('noise_floor = "1%" }', 'max_increase = "5%", noise_floor = "1%" }')
     path = settings_of(text, tmp_path)
     settings = config.read(path)
     assert settings.forbid == ("pageable-copy", "pin-in-loop")
@@ -103,9 +103,9 @@ def test_every_key_is_read(tmp_path: Path) -> None:
          "here, as in [budgets]."),
         ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so nothing could "
          "keep both."),
-        ("[budgets.idle_pct]\nmax = 100.5", "budgets.idle_pct.max: 100.5 % is above 100 %, which nothing can be."),
-        ("[budgets.copy_bandwidth]\nmax_decrease = '101 %'", "budgets.copy_bandwidth.max_decrease: 101 % is above "
-         "100 %, which nothing can be."),
+        ("[budgets.idle_pct]\nmax = 100.5", "budgets.idle_pct.max: 100.5% is above 100%, which nothing can be."),
+        ("[budgets.copy_bandwidth]\nmax_decrease = '101%'", "budgets.copy_bandwidth.max_decrease: 101% is above "
+         "100%, which nothing can be."),
         ("aggregate = 'p0'", "aggregate: is 'p0', but must be median, mean, worst or a percentile such as p90."),
         ("forbid = 'x'", "forbid: is 'x', but must be a list of texts."),
         ("forbid = [1]", "forbid: is [1], but must be a list of texts."),
@@ -122,7 +122,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[budgets.idle_pct]\nmax = true", 'budgets.idle_pct.max: is true, but must be a number, or a text with a '
          'unit such as "3 ms".'),
         ("[budgets.idle_pct]\nmax = '3 ms'", "budgets.idle_pct.max: '3 ms' has the unit 'ms', and a percentage is "
-         'needed; write it like "80 %".'),
+         'needed; write it like "80%".'),
         ("[budgets.step_time]\nmax = 3", 'budgets.step_time.max: 3 has no unit, and a time is needed; write it like '
          '"3 ms".'),
         ("[budgets.step_time]\nmax_decrease = 3", "budgets.step_time.max_decrease: of step_time less is better; write "
@@ -176,7 +176,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
          "key; keys: aggregate, allow_missing, device, direction, level, max, max_decrease, "
          "max_increase, metric, min, noise_floor, range, rank, ranks, skip_steps, step, trace."),
         ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nmax = '3 ms'", "overrides[0].max: '3 ms' has the unit "
-         "'ms', and a percentage is needed; write it like \"80 %\"."),
+         "'ms', and a percentage is needed; write it like \"80%\"."),
         ("[[exceptions]]\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0]: needs a budget or a rule, one of the two, "
          "that it is an exception from."),
         ("[[exceptions]]\nrule = 'pageable'\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0].rule: there is no rule "
@@ -246,8 +246,8 @@ def test_keys_of_a_project_are_named_in_full(tmp_path: Path) -> None:
         ("efficiency_pct >= 80", Budget(metric="efficiency_pct", min=80)),
         ("efficiency_pct>=80%", Budget(metric="efficiency_pct", min=80)),
         ("p90 step_time <= 12 ms", Budget(metric="step_time", max=12e6, aggregate="p90")),
-        ("window idle_pct <= 10 %", Budget(metric="idle_pct", max=10, scope="window")),
-        ("step_time increase <= 5 %", Budget(metric="step_time", max_increase_pct=5)),
+        ("window idle_pct <= 10%", Budget(metric="idle_pct", max=10, scope="window")),
+        ("step_time increase <= 5%", Budget(metric="step_time", max_increase_pct=5)),
         ("mean efficiency_pct decrease <= 5", Budget(metric="efficiency_pct", max_decrease_pct=5, aggregate="mean")),
         ("h2d copy_time <= 1 ms", Budget(metric="copy_time", max=1e6, where=Patterns(direction="h2d"))),
         (
@@ -267,25 +267,25 @@ def test_expressions(text: str, budget: Budget) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("step_time", "is no budget; write it like 'efficiency_pct >= 80 %', 'p90 step_time <= 12 ms' or "
-         "'step_time increase <= 5 %'."),
-        ("<= 3 ms", "is no budget; write it like 'efficiency_pct >= 80 %', 'p90 step_time <= 12 ms' or "
-         "'step_time increase <= 5 %'."),
+        ("step_time", "is no budget; write it like 'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or "
+         "'step_time increase <= 5%'."),
+        ("<= 3 ms", "is no budget; write it like 'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or "
+         "'step_time increase <= 5%'."),
         ("stp_time <= 3 ms", "there is no metric 'stp_time' (did you mean 'step_time'?); metrics: "
          f"{', '.join(METRICS)}."),
         ("step_time < 3 ms", "'<' is not understood; a limit itself is allowed, so write <= or >=."),
         ("step_time == 3 ms", "'==' is not understood; a limit itself is allowed, so write <= or >=."),
-        ("step_time increase >= 3 %", "a change is limited from above; write <=."),
+        ("step_time increase >= 3%", "a change is limited from above; write <=."),
         ("a p90 step_time <= 3 ms", "'a' is too much; write [AGGREGATE] [h2d|d2h] METRIC <= LIMIT."),
         ("step_time <= 3", "max: '3' has no unit, and a time is needed; write it like \"3 ms\"."),
-        ("step_time decrease <= 3 %", "of step_time less is better; write increase."),
-        ("efficiency_pct increase <= 3 %", "of efficiency_pct more is better; write decrease."),
-        ("efficiency_pct >= 101 %", "min: 101 % is above 100 %, which nothing can be."),
+        ("step_time decrease <= 3%", "of step_time less is better; write increase."),
+        ("efficiency_pct increase <= 3%", "of efficiency_pct more is better; write decrease."),
+        ("efficiency_pct >= 101%", "min: 101% is above 100%, which nothing can be."),
         ("p0 step_time <= 3 ms", "aggregate: is 'p0', but must be median, mean, worst or a percentile such as p90."),
         ("p101 step_time <= 3 ms", "aggregate: is 'p101', but must be median, mean, worst or a percentile "
          "such as p90."),
         ("h2d step_time <= 3 ms", "direction: step_time is not of copies alone."),
-        ("window step_time increase <= 3 %", "scope: the window is measured once, and a change is judged by many "
+        ("window step_time increase <= 3%", "scope: the window is measured once, and a change is judged by many "
          "steps; "
          "use steps."),
     ],

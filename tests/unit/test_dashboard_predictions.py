@@ -112,7 +112,7 @@ def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
 
 def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library: Library, opened: Opened) -> None:
     found = predict(opened.analysis.trace, ()).result
-    reason = "31.2 % of <img src=x> begin elsewhere."
+    reason = "31.2% of <img src=x> begin elsewhere."
     invalid = structs.replace(
         found,
         predicted_step_ns=None,

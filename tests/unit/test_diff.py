@@ -219,7 +219,7 @@ def test_what_varies_as_much_among_the_steps_is_noise() -> None:
     even = [(600, 0, 0)] * 12
     (found,) = diff(reported(even), reported([(620, 0, 0)] * 12)).devices
     assert found.figures.span.beyond_noise is True
-    assert found.verdict == "Step 3.3 % slower (601.0 to 621.0 us): 20.0 us more compute."
+    assert found.verdict == "Step 3.3% slower (601.0 to 621.0 us): 20.0 us more compute."
 
 
 def test_a_change_below_the_floor_is_noise_however_even_the_steps() -> None:
@@ -245,7 +245,7 @@ def test_without_steps_whole_windows_are_compared_and_noise_is_unknown() -> None
     (device,) = found.devices
     assert (device.basis, device.steps_before, device.figures.span.beyond_noise) == ("window", 0, None)
     assert {doubt.id for doubt in found.doubts} == {"no-steps"}
-    assert device.verdict.startswith("Window 100 % longer, noise unknown (5.00 to 10.00 ms): 5.00 ms more compute")
+    assert device.verdict.startswith("Window 100% longer, noise unknown (5.00 to 10.00 ms): 5.00 ms more compute")
 
 
 def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
@@ -255,7 +255,7 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
         before, after = generator.normal(100.0, 3.0, 20), generator.normal(104.0, 3.0, 20)
         low, high = interval(*(weights(draw(_ns(side))) @ side[:, None] for side in (before, after)))
         held += bool(low[0] <= 4.0 <= high[0])
-    # The percentile bootstrap of 20 is a little narrower than its 99 %.
+    # The percentile bootstrap of 20 is a little narrower than its 99%.
     assert held >= 0.96 * 300
 
 
@@ -327,7 +327,7 @@ def test_ranks_are_compared_each_with_itself() -> None:
     found = diff(before, after)
     assert [(device.rank, device.figures.span.change) for device in found.devices] == [(0, 0), (1, 0)]
     assert found.unmatched == ("rank 2, device 0, is only in after",)
-    assert found.verdict.startswith("2 devices (0 % to 0 %)")
+    assert found.verdict.startswith("2 devices (0% to 0%)")
 
 
 # -- real recordings ------------------------------------------------------------------------------
@@ -384,11 +384,11 @@ def test_ops_whose_kernels_a_graph_launches_now_are_not_gone() -> None:
 
 def test_a_change_that_may_be_noise_is_not_said_to_be_none() -> None:
     (device,) = diff(report("host_work/after_both"), report("host_work/after_none")).devices
-    assert device.verdict.startswith("Step 63.5 % slower, which may be noise (1.045 to 1.709 ms)")
+    assert device.verdict.startswith("Step 63.5% slower, which may be noise (1.045 to 1.709 ms)")
 
 
 def test_the_api_takes_files_too() -> None:
     path = LABORATORY / "offload_pipeline/one_stream.trace.json.gz"
     assert ov.diff(path, str(path)).verdict.startswith("Step as long as before")
     assert ov.check(path, {"forbid": ["pageable-copy"]}).outcome == "pass"
-    assert ov.check(path, {"budgets": {"efficiency_pct": {"min": "80 %"}}}).outcome == "fail"
+    assert ov.check(path, {"budgets": {"efficiency_pct": {"min": "80%"}}}).outcome == "fail"

@@ -327,7 +327,7 @@ ONE, OTHER = (str(LABORATORY / name) for name in PAIRS[0])
 def test_the_command_prints_the_verdict_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", ONE, OTHER]) == 0
     out = capsys.readouterr().out
-    assert re.match(r"Step 4\d\.\d % faster", out)
+    assert re.match(r"Step 4\d\.\d% faster", out)
     assert "one-way-copies" in out
 
 

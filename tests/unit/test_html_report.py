@@ -125,9 +125,9 @@ def test_it_says_what_the_other_reports_say() -> None:
     text = Parsed(rendered("pipeline_1stream.json.gz")).text
     for part in (
         "Full overlap would save at most 69.2 ms",
-        "exposed copy 89.8 ms 76.4 %",
+        "exposed copy 89.8 ms 76.4%",
         "Uploads and downloads take turns",
-        "saves about 61.6 ms (52.4 %), by replay",
+        "saves about 61.6 ms (52.4%), by replay",
         "no-compute 65.4 72.9",
         "Every check of the trace passed.",
     ):

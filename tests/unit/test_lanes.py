@@ -475,7 +475,7 @@ def test_what_is_known_of_a_copy() -> None:
     assert facts["launched by"].startswith("cudaMemcpyAsync on thread ")
     assert facts["CPU op"] == "aten::_local_scalar_dense"
     assert facts["line"] == "known_causes.py:272 in step"
-    assert facts["exposed"].endswith("(100 %)")
+    assert facts["exposed"].endswith("(100%)")
     assert told["causes"] == {"same-stream": told["end"] - told["start"]}
     assert [arrow["kind"] for arrow in told["arrows"]] == ["launch"]
 

@@ -142,12 +142,12 @@ def test_the_verdict_calls_it_neither_idle_nor_good() -> None:
     (section,) = Page(report).sections()
     found = judge(section)
     assert found.level != "good"
-    assert "Ops are missing for 298.0 ms (99.0 %)" in found.text and "is idle" not in found.text
+    assert "Ops are missing for 298.0 ms (99.0%)" in found.text and "is idle" not in found.text
 
 
 def test_a_budget_on_idle_time_does_not_judge_it() -> None:
     report = ov.analyze(queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)]))
-    settings = {"budgets": {"idle_pct": {"max": "50 %", "scope": "window"}}}
+    settings = {"budgets": {"idle_pct": {"max": "50%", "scope": "window"}}}
     (budget,) = ov.check(report, settings).verdicts
     assert budget.status == "unknown"
 

@@ -22,13 +22,14 @@ from overlapscope.analysis.plain_step import FEWEST, measured, told
 from overlapscope.analysis.results import Device, Period, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
-from overlapscope.prediction.after import plain_trace
-from overlapscope.prediction.base import as_plain, prepare
+from overlapscope.prediction.base import prepare
 from overlapscope.prediction.figures import fitted
+from overlapscope.prediction.plain import as_plain
+from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.prediction.program import find_program, summary
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build
-from overlapscope.report.plain import sentence
+from overlapscope.report.verdict import plain_sentence
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
 from tests.support.helpers import MS, TRACES, US, Op, make_trace, recordings
 from tests.support.made_up_programs import Do, repeated
@@ -157,7 +158,7 @@ def test_a_told_step_gives_back_the_program_that_nobody_recorded(slowed: Slowed)
     plain = plain_of(slow, truth.span_ns)
     assert plain.buckets is not None and plain.program is not None
     assert plain.recorded_step_ns == median_step(only(report(slow))).span_ns > 1.25 * truth.span_ns
-    # The replayed step is within 0.3 % of the plain one, and what an event cost is known but for its kind.
+    # The replayed step is within 0.3% of the plain one, and what an event cost is known but for its kind.
     assert plain.buckets.idle_ns == pytest.approx(truth.buckets.idle_ns, abs=0.003 * truth.span_ns)
     for cause, ns in truth.idle_by_cause.items():
         assert plain.idle_by_cause[cause] == pytest.approx(ns, abs=0.01 * truth.span_ns)
@@ -379,7 +380,7 @@ def test_what_cannot_be_replayed_keeps_its_ops_and_says_so() -> None:
     assert shorter.buckets.compute_ns == 20 * 300 * US
     assert has_exact_sums(shorter)
     assert plain_of(trace, 5 * MS).buckets is None, "its ops alone take 6 ms"
-    assert "cannot be replayed" in sentence(only(report(trace, 10 * MS)))
+    assert "cannot be replayed" in plain_sentence(only(report(trace, 10 * MS)))
 
 
 def test_each_device_has_the_plain_step() -> None:

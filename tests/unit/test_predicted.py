@@ -50,7 +50,7 @@ def taken(request: pytest.FixtureRequest, predicted: Path, tmp_path: Path) -> st
 def test_check_refuses_it_unless_asked_by_name(taken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", taken]) == 2
     assert "was predicted by `overlapscope whatif`" in capsys.readouterr().err
-    assert main(["check", taken, "--allow-predicted", "--budget", "window idle_pct <= 100 %"]) == 0
+    assert main(["check", taken, "--allow-predicted", "--budget", "window idle_pct <= 100%"]) == 0
     assert "What is judged was predicted by `overlapscope whatif`" in capsys.readouterr().out
     with pytest.raises(UsageError, match="--allow-predicted"):
         assert_overlap(taken)
@@ -64,7 +64,7 @@ def test_a_baseline_of_it_is_refused_or_says_so(taken: str, tmp_path: Path, caps
     capsys.readouterr()
     assert main(["baseline", "show", baseline]) == 0
     assert "predicted" in capsys.readouterr().out
-    main(["check", RECORDING, "--baseline", baseline, "--budget", "window idle_pct <= 100 %"])
+    main(["check", RECORDING, "--baseline", baseline, "--budget", "window idle_pct <= 100%"])
     assert "The baseline is of a predicted timeline, not of a recording." in capsys.readouterr().err
 
 
@@ -89,5 +89,5 @@ def test_an_analysis_says_so_in_its_head(form: str, predicted: Path, capsys: pyt
 
 
 def test_a_recording_is_taken_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", RECORDING, "--allow-predicted", "--budget", "window idle_pct <= 100 %"]) == 0
+    assert main(["check", RECORDING, "--allow-predicted", "--budget", "window idle_pct <= 100%"]) == 0
     assert "predicted" not in capsys.readouterr().out

@@ -16,10 +16,11 @@ from overlapscope.errors import UsageError
 from overlapscope.prediction import best, predict
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
+from overlapscope.prediction.choices import parse
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS
-from overlapscope.prediction.predict import Outcome, outcome, parse
+from overlapscope.prediction.predict import Outcome, outcome
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
 from overlapscope.reading import load
@@ -285,7 +286,7 @@ def test_ops_that_lack_their_launch_are_not_predicted() -> None:
     launch = trace.gpu_ops.launch.copy()
     launch[[20, 25]] = -1
     result = of(replace(trace, gpu_ops=replace(trace.gpu_ops, launch=launch)), "graph")
-    assert not result.replay.valid and "5.0 %" in result.replay.reasons[0]
+    assert not result.replay.valid and "5.0%" in result.replay.reasons[0]
 
 
 def test_another_gpus_constants_are_told_of_and_its_link_may_be_any() -> None:

@@ -136,7 +136,7 @@ def test_compute_longer_by_three_hundredths_of_the_step_is_found(
     for one in before:
         result = checked(one, after)
         failed += [verdict.budget for verdict in result.verdicts if verdict.status == "fail"]
-    # In `prefetch`, which does nothing but compute, a little less was planted than 3 %.
+    # In `prefetch`, which does nothing but compute, a little less was planted than 3%.
     assert len(failed) >= len(before) - 1
     assert {name.split()[0] for name in failed} == {"compute_time"}
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.reading import load
 from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES, _page
 from overlapscope.rules._claims import judged_windows, share_out
-from overlapscope.rules._text import counted, duration, listed, name, size
+from overlapscope.rules._text import name
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind, Memory, Trace
@@ -389,9 +390,10 @@ def test_durations_have_three_digits_and_a_unit(ns: int, text: str) -> None:
 
 
 def test_sizes_counts_lists_and_names() -> None:
-    assert [size(n) for n in (4, 4000, 128 << 20)] == ["4 B", "3.91 KiB", "128 MiB"]
-    assert [counted(n, "copy") for n in (0, 1, 2)] == ["0 copies", "1 copy", "2 copies"]
-    assert [listed(words) for words in ([1], [1, 2], [1, 2, 3])] == ["1", "1 and 2", "1, 2 and 3"]
+    assert [size(n) for n in (4, 4000, 128 << 20)] == ["4 B", "4 kB", "134 MB"]
+    assert [plural(n, "copy") for n in (0, 1, 2000)] == ["0 copies", "1 copy", "2,000 copies"]
+    assert [listed(words) for words in ([], [1], [1, 2], [1, 2, 3])] == ["", "1", "1 and 2", "1, 2 and 3"]
+    assert listed("abcd", 2) == "a, b and 2 more"
     assert name("a\nb  c\x1b") == "a b c"
     assert len(name("x" * 1000)) == 90
 

@@ -68,7 +68,7 @@ def test_plain_steps_on_one_side_are_enough() -> None:
 def test_a_difference_within_the_plain_steps_spread_is_none() -> None:
     uneven = [9.0, 14.0, 9.5, 13.0, 10.0, 14.5, 12.0, 9.2]
     assert check(EVEN, uneven, uneven).status == "ok"
-    assert check(EVEN, [10.2] * 10, [10.2] * 10).status == "ok", "below 3 %"
+    assert check(EVEN, [10.2] * 10, [10.2] * 10).status == "ok", "below 3%"
 
 
 def test_too_few_plain_steps_say_nothing() -> None:

@@ -46,14 +46,14 @@ def test_the_first_cards_say_na_where_copies_take_next_to_no_time() -> None:
     assert cards["hidden copy"] == ("n/a", "copies take only 0.1 ms")
     (section,) = Page(steps(900, 1000)).sections()
     assert section.device is not None
-    assert [one.value for one in headlines(section, section.device)][:2] == ["0 %", "0 %"]
+    assert [one.value for one in headlines(section, section.device)][:2] == ["0%", "0%"]
 
 
 @pytest.mark.parametrize("metric", ["efficiency_pct", "hidden_copy_pct", "exposed_copy_pct"])
 def test_a_budget_on_a_percentage_of_next_to_nothing_is_unknown(metric: str) -> None:
-    limit = {"max": "10 %"} if metric == "exposed_copy_pct" else {"min": "80 %"}
+    limit = {"max": "10%"} if metric == "exposed_copy_pct" else {"min": "80%"}
     found, why = status(steps(10, 1000), metric, limit)
-    assert found == "unknown" and "0.1 % of the time" in why
+    assert found == "unknown" and "0.1% of the time" in why
     assert status(steps(900, 1000), metric, limit)[0] == "fail"
 
 

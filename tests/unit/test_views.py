@@ -40,12 +40,12 @@ def verdict_of(path: str) -> str:
     ("value", "text"),
     [
         (None, "n/a"),
-        (0, "0 %"),
-        (0.01, "< 0.1 %"),
-        (12.34, "12.3 %"),
-        (99.94, "99.9 %"),
-        (99.97, "> 99.9 %"),
-        (100, "100 %"),
+        (0, "0%"),
+        (0.01, "< 0.1%"),
+        (12.34, "12.3%"),
+        (99.94, "99.9%"),
+        (99.97, "> 99.9%"),
+        (100, "100%"),
     ],
 )
 def test_percent_is_0_or_100_only_where_that_is_exact(value: float | None, text: str) -> None:
@@ -150,7 +150,7 @@ def test_the_whole_window_is_shown_where_the_median_step_would_hide_the_loss() -
 def test_verdict_names_the_overlap_the_exposed_copies_and_what_to_fix() -> None:
     text = verdict_of("traces/pipeline_1stream.json.gz")
     assert text.startswith(
-        "pipeline_1stream.json.gz, NVIDIA H200: 0 % of the overlap that was possible happened; "
+        "pipeline_1stream.json.gz, NVIDIA H200: 0% of the overlap that was possible happened; "
         "89.8 of 89.8 ms of copies are exposed."
     )
     assert re.search(r"Fixing [a-z-]+ would save about \d", text)
@@ -171,7 +171,7 @@ def test_verdict_does_not_call_a_gpu_good_that_only_waits_for_copies() -> None:
 
 @pytest.mark.parametrize("name", ["ddp/rank0", "mixed_workloads/model_on_two_devices"])
 def test_verdict_begins_with_the_largest_loss(name: str) -> None:
-    """More than a quarter of the window is idle, next to 3 % of exposed communication or copies."""
+    """More than a quarter of the window is idle, next to 3% of exposed communication or copies."""
     assert ": The GPU is idle for " in verdict_of(f"traces/{name}.json.gz")
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from overlapscope.base.words import plural
+from overlapscope.base.words import size as size_text
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import NOTHING, waits_of_copies
-from overlapscope.prediction.interventions._words import copies as copies_text
-from overlapscope.prediction.interventions._words import number_of
+from overlapscope.prediction.interventions._changes import NOTHING, copies, waits_of_copies
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
-from overlapscope.prediction.periods import step_of_items
+from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import I64, Bool, Kind, Memory
 
 SMALL_BYTES = 1 << 20
@@ -63,7 +63,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         waits=graph.waits.take(stays_waiting),
     )
     rows = np.concatenate([*runs, NOTHING])
-    what = f"{copies_text(graph, rows)} become {number_of(len(runs), 'copy', 'copies')}."
+    what = f"{copies(graph, rows)} become {plural(len(runs), 'copy')}."
     firsts = np.array([run[0] for run in runs], np.int64)
     return Applied(changed, np.concatenate([*joined, NOTHING]), len(rows), what, firsts)
 
@@ -104,7 +104,7 @@ def _calls_of(graph: Graph, run: I64, line: I64, is_own: Bool) -> I64:
 INTERVENTION = Intervention(
     id="batch-copies",
     title="many small copies as one",
-    meaning=f"Copies of at most {SMALL_BYTES >> 20} MiB that are issued one after another, in one direction on one "
+    meaning=f"Copies of at most {size_text(SMALL_BYTES)} that are issued one after another, in one direction on one "
     "stream, become one copy of all their bytes, and their calls one call. So do values that are read one by one, as "
     "`item()` does.",
     assumptions=(

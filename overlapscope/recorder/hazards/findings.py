@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, listed, plural
 from overlapscope.recorder.hazards.lines import Line
 from overlapscope.recorder.hazards.memory import Copy, Use
 
@@ -141,6 +141,6 @@ def describe(hazard: Hazard) -> str:
         lines.append(f"  {clean(str(place))}  {place.does}")
         if code := place.code.strip():
             lines.append(f"      {clean(code)}")
-    lines.append(f"    tensor: {clean(hazard.tensor)}, on {clean(' and '.join(hazard.streams))}")
+    lines.append(f"    tensor: {clean(hazard.tensor)}, on {clean(listed(hazard.streams))}")
     lines.append(f"    missing: {clean(hazard.missing)}")
     return "\n".join(lines)

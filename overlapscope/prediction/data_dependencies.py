@@ -1,0 +1,170 @@
+"""What needs a copy, and what a copy needs, once it no longer takes its turn among the kernels of its lane.
+
+The recording's own notes on events say so; where there are none, the shapes of ops' inputs say which kernels may read
+what was copied; where these are not known either, the order of the program does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.shapes import Shapes
+from overlapscope.prediction.steps import step_of_items
+from overlapscope.trace.model import Kind
+
+BY_SHAPES = (
+    "What {copies} moved is touched only by kernels whose op has an input of as many elements, by the recorded shapes: "
+    "a view or a reshape keeps that number; a slice made earlier, or a view as another type, does not."
+)
+"""What is taken for granted where shapes tell who reads a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How much of what needs the copies that were moved the recording itself tells."""
+
+    needs: bool = False
+    """What needs each of them, and what each needs."""
+    turns: bool = False
+    """Besides, what must be done with a buffer before it is written to again."""
+    by_shapes: int = 0
+    """For how many of them shapes say which kernels may need them."""
+
+    def besides(self, needs: Needs) -> Told:
+        """The same of more copies."""
+        return Told(
+            needs=self.needs and bool((needs.noted | needs.shown).all()),
+            turns=self.turns and bool(needs.noted.all()),
+            by_shapes=self.by_shapes + int(needs.by_shapes.sum()),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Needs:
+    """Of some copies of one lane: the kernels on it that they are tied to, as rows of `Graph.items`; -1 for none."""
+
+    noted: Bool
+    """Notes say all there is to say, and have been heeded: the kernels are not to be ordered."""
+    ahead: I64
+    """For a download: the kernel that it needs. For an upload: the one that, with one buffer only, it waits for."""
+    behind: I64
+    """For an upload: the kernel that needs it. For a download: the one that, with one buffer only, waits for it."""
+    shown: Bool
+    """That kernel's op has an input that an upload can have brought, and no kernel between can read it."""
+    by_shapes: Bool
+    """Shapes say which kernels those are."""
+
+
+def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
+    """What the given copies of a lane (all its items: `line`) are tied to. `tied` items are the notes' own."""
+    items = graph.items
+    noted = _noted(graph, line, copies, tied)
+    ahead, behind = _neighbours(graph, line, copies)
+    shown, by_shapes = np.zeros(len(copies), np.bool_), np.zeros(len(copies), np.bool_)
+    shapes = None if noted.all() else graph.shapes()
+    if shapes is not None:
+        lane = _Lane(graph, line, shapes)
+        for (_, elements), mine in _by_elements(graph, copies, shapes).items():
+            rows = np.array(mine)[~noted[mine]]
+            first, last, sure = lane.readers(elements, copies[mine], copies[rows])
+            upload, there = items.kind[copies[rows]] == Kind.H2D, first >= 0
+            by_shapes[rows] = there
+            behind[rows] = np.where(there, first, behind[rows])
+            ahead[rows] = np.where(there & upload & (last >= 0), last, ahead[rows])
+            shown[rows] = there & upload & sure
+    return Needs(noted, ahead, behind, shown, by_shapes)
+
+
+def _by_elements(graph: Graph, copies: I64, shapes: Shapes) -> dict[tuple[int, tuple[int, ...]], list[int]]:
+    """The copies by what `Shapes.moved` says of them, for each direction; without those of which it says nothing."""
+    items = graph.items
+    groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    call = pick(graph.calls.row, items.call[copies])
+    columns = call.tolist(), items.bytes[copies].tolist(), items.kind[copies].tolist()
+    for number, (row, size, kind) in enumerate(zip(*columns, strict=True)):
+        elements = shapes.moved(row, size) if row >= 0 else ()
+        if elements:
+            groups.setdefault((kind, elements), []).append(number)
+    return groups
+
+
+class _Lane:
+    """The items of one lane in order; places are places among them."""
+
+    def __init__(self, graph: Graph, line: I64, shapes: Shapes) -> None:
+        self._line, self._shapes = line, shapes
+        self._kernel = ~graph.items.is_copy[line]
+        call = graph.items.call[line]
+        self._row = pick(graph.calls.row, call)
+        self._called_ns = pick(graph.calls.start_ns, call, 0)
+        # Of items that were launched out of order, those behind count as launched no earlier than those before.
+        self._since_ns = np.maximum.accumulate(self._called_ns)
+        self._step = np.maximum.accumulate(step_of_items(graph)[line])
+        self._unknown = self._kernel & ~pick(shapes.known, self._row, False)
+
+    def readers(self, elements: tuple[int, ...], alike: I64, copies: I64) -> tuple[I64, I64, Bool]:
+        """Of copies of so many elements: the first kernel behind each that may read such a tensor, and the last before.
+
+        Also whether nothing speaks against the first: its op has such an input. One behind is looked for until the next
+        of the copies that are `alike`, and in the same step; where there is none, neither is given (-1). One before is
+        looked for in the same step and the step before.
+        """
+        reads = np.zeros(len(self._line), np.bool_)
+        for one in elements:
+            reads |= pick(self._shapes.reading(one), self._row, False)
+        certain = np.flatnonzero(self._kernel & reads)
+        possible = np.flatnonzero(self._unknown | (self._kernel & reads))
+        parts = np.sort(np.concatenate([self._shapes.parts_ns(one) for one in elements]))
+
+        at, others = np.searchsorted(self._line, copies), np.searchsorted(self._line, alike)
+        ends = np.minimum(_next(others, at, len(self._line)), np.searchsorted(self._step, self._step[at], side="right"))
+        first = np.minimum(_next(possible, at, len(self._line)), self._behind_parts(parts, at))
+        sure = first == _next(certain, at, -1)
+        first = np.where(first < ends, first, -1)
+
+        begins = np.searchsorted(self._step, self._step[at] - 1)
+        last = pick(possible, np.searchsorted(possible, at) - 1)
+        taken = np.searchsorted(parts, self._called_ns[at]) > np.searchsorted(parts, self._since_ns[begins])
+        last = np.where((last >= begins) & ~taken & (first >= 0), last, -1)
+        rows = np.append(self._line, -1)
+        return rows[first], rows[last], sure
+
+    def _behind_parts(self, parts: I64, at: I64) -> I64:
+        """The first kernel launched after the first part of such a tensor was taken behind each copy."""
+        never = np.iinfo(np.int64).max
+        taken = pick(parts, np.searchsorted(parts, self._called_ns[at], side="right"), never)
+        behind = np.maximum(np.searchsorted(self._since_ns, taken), at + 1)
+        kernels = np.flatnonzero(self._kernel)
+        return pick(kernels, np.searchsorted(kernels, behind), len(self._line))
+
+
+def _next(places: I64, at: I64, none: int) -> I64:
+    """The first of the places, in order, behind each given one."""
+    return pick(places, np.searchsorted(places, at, side="right"), none)
+
+
+def _noted(graph: Graph, line: I64, copies: I64, tied: Bool) -> Bool:
+    """Whether the recording's own notes say what needs each of a lane's copies, and what it needs.
+
+    An event behind several copies of one direction speaks for all of them.
+    """
+    noted = tied[copies].copy()
+    place = np.searchsorted(line, copies)
+    kind = graph.items.kind[copies]
+    joined = (np.diff(place) == 1) & (kind[1:] == kind[:-1])
+    for number in np.flatnonzero(joined)[::-1].tolist():
+        noted[number] |= noted[number + 1]
+    return noted
+
+
+def _neighbours(graph: Graph, line: I64, copies: I64) -> tuple[I64, I64]:
+    """The nearest item of the lane before each copy, and behind it, that is no copy; -1 for none."""
+    kernels = np.flatnonzero(~graph.items.is_copy[line])
+    behind = np.searchsorted(kernels, np.searchsorted(line, copies))
+    rows = line[kernels]
+    return pick(rows, behind - 1), pick(rows, behind)

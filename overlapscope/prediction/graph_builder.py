@@ -1,0 +1,324 @@
+"""A recording's dependency graph.
+
+Lags are what was measured between an item and whatever it waited for last. To what it did not wait for last, the lag is
+a typical one of this hardware, or what was measured where that is less. A wait longer than launches, queues and events
+explain is not part of any lag: the replay then begins the item earlier than it was measured to, and shows by how much
+the graph is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+
+from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
+from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.timeline import build as build_timeline
+from overlapscope.base.columns import Columns, pick
+from overlapscope.base.intervals import Bool, covered, union
+from overlapscope.prediction.calibration import Constants
+from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Why
+from overlapscope.prediction.host_calls import find_calls, find_waits
+from overlapscope.prediction.shapes import look_up
+from overlapscope.trace.model import F64, I8, I64, Kind, Memory, Trace, of_stream_key, stream_keys
+
+AFTER_CALL_NS = 50_000
+"""An item begins at most this long after its launch call has returned, if nothing else holds it. Seen on an H200: up to
+46 us, for the first launches of a recording."""
+QUEUE_NS = 20_000
+"""Likewise after the item before it on its lane, or on its engine. Seen: 1 to 12 us."""
+MOST_UNEXPLAINED = 0.02
+"""Waits that nothing explains are parts of lags where they are at most this share of a device's window: one early in a
+recording would move every op behind it."""
+_LOOK = 256
+"""How many items before one are looked at for what let it begin."""
+_STAGING_NS = 60_000
+"""From a pageable copy's call to its start. Seen: 60 to 160 us, for copies of 4 MB and more."""
+_UNKNOWN = -(2**61)
+
+
+def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Graph:
+    """The dependency graph of all devices of a trace. `with_shapes` lets it look them up in the trace's file."""
+    calls, call_of_row, threads = find_calls(trace)
+    items, item_of_op = _find_items(trace, call_of_row)
+    orders = _event_orders(trace, items, calls, item_of_op)
+    items, orders, unexplained, keeping = _with_lags(items, calls, orders, constants)
+    calls, waits = find_waits(trace, calls, items, constants)
+    lanes = distinct(items.lane)
+    source, held = own_stream_waits(trace)
+    return Graph(
+        trace=trace,
+        items=replace(items, lane=np.searchsorted(lanes, items.lane)),
+        calls=calls,
+        orders=orders,
+        waits=waits,
+        notes=(item_of_op[source], item_of_op[held]),
+        shapes=cache(partial(look_up, trace)) if with_shapes else lambda: None,
+        threads=threads,
+        item_of_op=item_of_op,
+        streams=tuple(map(of_stream_key, lanes.tolist())),
+        constants=constants,
+        unexplained_ns=unexplained,
+        keeping=keeping,
+    )
+
+
+def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
+    """The items, without lags, and each op's."""
+    ops = trace.gpu_ops
+    call = pick(call_of_row, ops.launch)
+    # Ops of one launch on one device are one item; an op without a launch is one by itself.
+    devices = distinct(ops.device)
+    mine = call * len(devices) + np.searchsorted(devices, ops.device)
+    key = np.where(call >= 0, mine, len(call_of_row) * len(devices) + np.arange(len(ops)))
+    _, first, item_of_op = np.unique(key, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    item_of_op, first = place[item_of_op], first[order]
+    end = np.full(len(first), _UNKNOWN)
+    np.maximum.at(end, item_of_op, ops.end_ns)
+    alone = np.bincount(item_of_op, minlength=len(first)) == 1
+    size = np.zeros(len(first), np.int64)
+    np.add.at(size, item_of_op, np.maximum(ops.bytes, 0))
+    same = np.ones(len(first), np.bool_)
+    np.logical_and.at(same, item_of_op, ops.kind == ops.kind[first][item_of_op])
+    kind = np.where(alone | same, ops.kind[first], np.int8(Kind.OTHER)).astype(np.int8)
+    start = ops.start_ns[first]
+    nothing = np.zeros(len(first), np.int64)
+    items = Items(
+        device=ops.device[first].astype(np.int64),
+        lane=stream_keys(ops.device[first], ops.stream[first]),
+        kind=kind,
+        host_memory=ops.host_memory[first],
+        bytes=size,
+        duration_ns=(end - start).astype(np.float64),
+        call=call[first],
+        launch_lag_ns=nothing,
+        after_call=nothing.astype(np.bool_),
+        queue_lag_ns=nothing,
+        engine_lag_ns=nothing,
+        release_ns=np.where(call[first] < 0, start, _UNKNOWN),
+        moved=nothing.astype(np.bool_),
+        gone=nothing.astype(np.bool_),
+        start_ns=start,
+        end_ns=end,
+    )
+    return items, item_of_op
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _EventWaits(Columns):
+    """Waits for events of one device's streams."""
+
+    first: I64
+    """The last item before the event was recorded..."""
+    then: I64
+    """...and the one that waited for it."""
+    confidence: I8
+    asked_ns: I64
+    """When the host asked for the wait."""
+    recorded_ns: I64
+    """When the host recorded the event; `_UNKNOWN` where the recording does not say."""
+
+
+class _Hold(NamedTuple):
+    """What keeps an item from beginning."""
+
+    item: int
+    confidence: int
+    asked_ns: int
+
+
+def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> Orders:
+    """The event waits, without lags. Of those in doubt, the ones that explain when the held item began."""
+    called_ns = trace.runtime_calls.start_ns
+    found: set[tuple[int, int, int]] = set()
+    for device in trace.devices:
+        edges = find_edges(trace, build_timeline(trace, device))
+        waits = _EventWaits(
+            first=item_of_op[edges.source_op],
+            then=item_of_op[np.flatnonzero(trace.gpu_ops.device == device)[edges.held]],
+            confidence=edges.confidence,
+            asked_ns=called_ns[edges.wait],
+            recorded_ns=pick(called_ns, edges.record, _UNKNOWN),
+        )
+        found |= _with_inherited(waits, items, pick(calls.start_ns, items.call, _UNKNOWN))
+    first, then, confidence = np.array(sorted(found), np.int64).reshape(-1, 3).T
+    orders = replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
+    waited = items.start_ns[orders.then] - items.end_ns[orders.first]
+    possible = (waited >= 0) & (items.lane[orders.first] != items.lane[orders.then])
+    return orders.take(possible & ((orders.confidence >= HIGH) | (waited <= HANDOVER_NS)))
+
+
+def _with_inherited(waits: _EventWaits, items: Items, called_ns: I64) -> set[tuple[int, int, int]]:
+    """The waits as `(first, then, confidence)`, and those that they pass on. `called_ns`: of each item, its call.
+
+    An event that was recorded after a stream had been told to wait, but before its next op, is not reached before that
+    wait is over: whoever waits for the event waits for what it waited for.
+    """
+    on_lane = {lane: np.flatnonzero(items.lane == lane) for lane in distinct(items.lane).tolist()}
+    result: set[tuple[int, int, int]] = set()
+    holding: dict[int, dict[tuple[int, bool], _Hold]] = {}
+    """By held item: the last item of each lane that holds it, surely or not. It implies those before it on its lane."""
+    waits = waits.take(np.argsort(waits.asked_ns, kind="stable"))
+    columns = (waits.first, waits.then, waits.confidence, waits.asked_ns, waits.recorded_ns)
+    for first, then, confidence, asked, recorded in zip(*(column.tolist() for column in columns), strict=True):
+        holds = [_Hold(first, confidence, asked)]
+        if recorded != _UNKNOWN:
+            rows = on_lane[int(items.lane[first])]
+            following = int(np.searchsorted(called_ns[rows], recorded))
+            if following < len(rows):
+                holds += [
+                    _Hold(earlier.item, min(confidence, earlier.confidence), asked)
+                    for earlier in holding.get(int(rows[following]), {}).values()
+                    if earlier.asked_ns < recorded and earlier.item != then
+                ]
+        held = holding.setdefault(then, {})
+        for hold in holds:
+            key = int(items.lane[hold.item]), hold.confidence >= HIGH
+            if key not in held or held[key].item <= hold.item:
+                held[key] = hold
+        result.update((hold.item, then, hold.confidence) for hold in holds)
+    return result
+
+
+class _Precedent(NamedTuple):
+    """One of the things that each item waits for; arrays of shape (items,)."""
+
+    over_ns: I64
+    """When it was over; `_UNKNOWN` where there is none."""
+    usual_ns: I64
+    """How long after that an item usually begins."""
+
+    def lag_ns(self, begins_ns: I64, last: Bool) -> I64:
+        """As measured where it was the `last` that an item waited for, else at most the usual."""
+        measured = begins_ns - self.over_ns
+        return np.where(last, measured, np.minimum(measured, self.usual_ns))
+
+
+def _with_lags(
+    items: Items, calls: Calls, orders: Orders, known: Constants
+) -> tuple[Items, Orders, I64, frozenset[int]]:
+    """The items and orders with their lags, and what of each item's wait nothing explains.
+
+    Orders are added where an item began right when one on another lane ended, and nothing else explains its start.
+    Also the devices on which such waits are kept.
+    """
+    start, launched = items.start_ns, items.call >= 0
+    call_end = pick(calls.end_ns, items.call, 0)
+    after_call = launched & (start >= call_end)
+    called = np.where(launched, np.where(after_call, call_end, pick(calls.start_ns, items.call, 0)), items.release_ns)
+    queued = _ends_before(items, items.lane, running=False)
+    engine_of = np.where(items.on_engine, items.device << 8 | items.kind, -1)
+    engine = np.where(items.on_engine, _ends_before(items, engine_of, running=True), _UNKNOWN)
+
+    # How long each could at most have taken to begin, from each of what it waits for.
+    at_most = np.where(launched, call_end + AFTER_CALL_NS, start)
+    explained = np.maximum.reduce([at_most, queued + QUEUE_NS, engine + QUEUE_NS])
+    late = start > np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
+    orders = Orders.joined([orders, _seen_orders(items, np.flatnonzero(late))])
+    held = _held_until(orders, items)
+    unexplained = np.maximum(start - np.maximum(explained, held + HANDOVER_NS), 0)
+    devices = distinct(items.device).tolist()
+    keeping = frozenset(device for device in devices if _few(items, unexplained, device))
+    begins = np.where(np.isin(items.device, list(keeping)), start, start - unexplained)
+
+    latency = np.where(items.is_copy, known.copy_latency_ns or 0, known.launch_latency_ns or 0)
+    latency = np.where(items.is_copy & (items.host_memory == Memory.PAGEABLE), _staging(items, called, queued), latency)
+    gap, handover = (np.full(len(items), usual or 0) for usual in (known.kernel_gap_ns, known.handover_ns))
+    by_call = _Precedent(called, np.where(after_call, 0, latency))
+    by_queue, by_engine, by_order = _Precedent(queued, gap), _Precedent(engine, gap), _Precedent(held, handover)
+    precedents = (by_call, by_queue, by_engine, by_order)
+    last = np.argmax(np.stack([precedent.over_ns + precedent.usual_ns for precedent in precedents]), axis=0)
+    launch_lag, queue_lag, engine_lag, _ = (
+        precedent.lag_ns(begins, last == number) for number, precedent in enumerate(precedents)
+    )
+    gaps = begins[orders.then] - items.end_ns[orders.first]
+    binding = (last[orders.then] == len(precedents) - 1) & (items.end_ns[orders.first] == held[orders.then])
+    orders = replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, known.handover_ns or 0)))
+    items = replace(
+        items,
+        duration_ns=_alone(items, known),
+        after_call=after_call,
+        launch_lag_ns=np.where(launched, launch_lag, 0),
+        queue_lag_ns=np.where(queued > _UNKNOWN, queue_lag, 0),
+        engine_lag_ns=np.where(engine > _UNKNOWN, engine_lag, 0),
+    )
+    return items, orders, unexplained, keeping
+
+
+def _few(items: Items, unexplained: I64, device: int) -> bool:
+    """Whether there are waits that nothing explains, but as good as none."""
+    mine = items.device == device
+    window = int(items.end_ns[mine].max() - items.start_ns[mine].min())
+    return bool(0 < unexplained[mine].sum() <= MOST_UNEXPLAINED * window)
+
+
+def _staging(items: Items, called: I64, queued: I64) -> int:
+    """From a pageable copy's call to its start where nothing was before it: the driver first fills its own buffer."""
+    mine = items.is_copy & (items.host_memory == Memory.PAGEABLE) & (items.call >= 0) & (queued <= called)
+    return int(np.median((items.start_ns - called)[mine])) if mine.any() else _STAGING_NS
+
+
+def _ends_before(items: Items, group: I64, *, running: bool) -> I64:
+    """When the item before each of its group ended (the latest of all before, if `running`); unknown for the first."""
+    result = np.full(len(items), _UNKNOWN)
+    order = np.lexsort((np.arange(len(items)), group))
+    for rows in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        ends = items.end_ns[rows]
+        result[rows[1:]] = (np.maximum.accumulate(ends) if running else ends)[:-1]
+    return result
+
+
+def _held_until(orders: Orders, items: Items) -> I64:
+    held = np.full(len(items), _UNKNOWN)
+    np.maximum.at(held, orders.then, items.end_ns[orders.first])
+    return held
+
+
+def _seen_orders(items: Items, late: I64) -> Orders:
+    """For items that began later than anything explains: the item of another lane of their device that let them begin.
+
+    That is the one that ended right before, if any; else, for kernels, the first to end of those that ran then: a
+    kernel that fills the GPU lets another begin when its last blocks are under way.
+    """
+    kernel = ~items.is_copy
+    by_end = np.argsort(items.end_ns, kind="stable")
+    ends, starts = items.end_ns[by_end], items.start_ns
+    first = []
+    for item in late.tolist():
+        at = int(starts[item])
+        low, high = np.searchsorted(ends, (at - HANDOVER_NS, at + 1)).tolist()
+        before = by_end[max(low, high - _LOOK) : high]
+        before = before[(items.lane[before] != items.lane[item]) & (items.device[before] == items.device[item])]
+        if len(before):
+            first.append(int(before[-1]))
+            continue
+        beside = np.arange(max(0, item - _LOOK), item)
+        beside = beside[kernel[beside] & (items.lane[beside] != items.lane[item]) & (items.end_ns[beside] > at)]
+        beside = beside[(items.device[beside] == items.device[item]) & (starts[beside] < at)]
+        first.append(int(beside[np.argmin(items.end_ns[beside])]) if len(beside) and kernel[item] else -1)
+    found = np.array(first, np.int64)
+    orders = Orders.of(found[found >= 0], late[found >= 0], 0, Why.SEEN)
+    return replace(orders, confidence=np.full(len(orders), LOW, np.int8))
+
+
+def _alone(items: Items, known: Constants) -> F64:
+    """How long each copy would have taken with the other direction at rest."""
+    duration = items.duration_ns.copy()
+    for device in distinct(items.device).tolist():
+        for kind, other, beside in (
+            (Kind.H2D, Kind.D2H, known.h2d_two_way),
+            (Kind.D2H, Kind.H2D, known.d2h_two_way),
+        ):
+            mine = np.flatnonzero(items.on_engine & (items.device == device) & (items.kind == kind))
+            others = items.on_engine & (items.device == device) & (items.kind == other)
+            both = covered(
+                union(items.start_ns[others], items.end_ns[others]), items.start_ns[mine], items.end_ns[mine]
+            )
+            duration[mine] -= both * (1 - (beside or 1.0))
+    return duration

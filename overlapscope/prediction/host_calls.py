@@ -1,0 +1,325 @@
+"""The host's side of the dependency graph: its calls in the order of their threads, and what they wait for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.periods import is_step
+from overlapscope.base.columns import pick
+from overlapscope.prediction.calibration import Constants
+from overlapscope.prediction.graph import Calls, Items, Waits
+from overlapscope.prediction.thread_turns import Relation, relations
+from overlapscope.trace.model import I64, Bool, Memory, Sync, Trace, stream_keys
+
+_EARLIEST = -(2**61)
+_FREES = call_kinds.whole_name(
+    r"(cuda|hip)(Free|FreeHost|HostFree|HostUnregister)|(cu|hip)Mem(Free|FreeHost|HostUnregister)"
+)
+"""Calls that wait for the device to finish what it was given (CUDA Runtime API, "implicit synchronization")."""
+_DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
+_NODE = re.compile(r"(autograd::engine::evaluate_function|torch::autograd::).*|\w+Backward\d*", re.DOTALL)
+"""What autograd calls the nodes of its graph; until torch 1.9 their names stood alone."""
+_RETURN_NS = 500
+"""A call that waits for an item returns at least this long after its end: the host has to notice."""
+_SKEW_NS = 2_000
+"""An op that ends up to so long behind a call's return may still be what it waited for: clocks disagree a little."""
+_QUEUE_DEPTH = 256
+"""So many launches must be pending for a long launch call to mean that the queue was full. CUDA's holds 1024."""
+_LONG_CALL_NS = 50_000
+
+
+def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
+    """The calls that launch or block, in the order of their threads; for each runtime call the one it is part of; and
+    the threads' ids by number."""
+    runtime = trace.runtime_calls
+    relevant = np.zeros(len(runtime), np.bool_)
+    relevant[call_kinds.launching(trace)] = True
+    relevant[find_blocking(trace).row] = True
+    rows = np.flatnonzero(relevant)
+    part_of = np.full(len(runtime), -1, np.int64)
+    outermost = np.zeros(len(rows), np.bool_)
+    for thread in distinct(runtime.thread[rows]):
+        mine = np.flatnonzero(runtime.thread[rows] == thread)
+        ends = runtime.end_ns[rows[mine]]
+        over = np.append(_EARLIEST, np.maximum.accumulate(ends)[:-1])
+        outer = runtime.start_ns[rows[mine]] >= over
+        outermost[mine] = outer
+        part_of[rows[mine]] = rows[mine][np.maximum.accumulate(np.where(outer, np.arange(len(mine)), 0))]
+    kept = rows[outermost]
+    place = np.full(len(runtime) + 1, -1, np.int64)
+    place[kept] = np.arange(len(kept))
+    start, end = runtime.start_ns[kept], runtime.end_ns[kept]
+    threads, thread = np.unique(runtime.thread[kept], return_inverse=True)
+    calls = Calls(
+        row=kept,
+        thread=thread.astype(np.int64),
+        before_ns=np.zeros(len(kept), np.int64),
+        since_ns=start,
+        length_ns=end - start,
+        handed_by=np.full(len(kept), -1, np.int64),
+        maybe_by=np.full(len(kept), -1, np.int64),
+        release_ns=np.full(len(kept), _EARLIEST),
+        start_ns=start,
+        end_ns=end,
+    )
+    return _in_order(trace, calls, threads), place[part_of], tuple(threads.tolist())
+
+
+def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
+    """The calls with what each comes after: the one before it on its thread, or one of a thread that handed over."""
+    if not len(calls):
+        return calls
+    calls_of = [np.flatnonzero(calls.thread == number) for number in range(len(threads))]
+    previous = np.full(len(calls), -1, np.int64)
+    for own in calls_of:
+        previous[own[1:]] = own[:-1]
+    # When its thread was free to do the work before it.
+    free_ns = pick(calls.end_ns, previous, _EARLIEST)
+    before = np.where(previous < 0, 0, calls.start_ns - free_ns)
+    release = np.where(previous < 0, calls.start_ns, _EARLIEST)
+    handed, maybe = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
+    tied, engine, main = _ties(trace, calls, threads)
+    ops_ns = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
+    for taker, own in enumerate(calls_of):
+        giving = _last_ended(calls, own, free_ns, [calls_of[giver] for giver in tied[taker]])
+        for call, other in zip(own[giving >= 0].tolist(), giving[giving >= 0].tolist(), strict=True):
+            made_ns, ended_ns = calls.start_ns[calls_of[int(calls.thread[other])]], int(calls.end_ns[other])
+            if engine[taker] or _silent(ops_ns[taker], made_ns, int(free_ns[call]), ended_ns):
+                handed[call] = other
+                before[call] = calls.start_ns[call] - ended_ns
+                release[call] = _EARLIEST
+        if taker != main and (handed[own] < 0).all():
+            maybe[own] = _last_ended(calls, own, free_ns, [calls_of[main]])
+    return replace(
+        calls, before_ns=before, handed_by=handed, maybe_by=maybe, release_ns=release, since_ns=calls.start_ns - before
+    )
+
+
+def _last_ended(calls: Calls, mine: I64, ended: I64, others: list[I64]) -> I64:
+    """For each call of a thread, the last of other threads' to have ended by then; -1 if its own last `ended` later."""
+    found, until = np.full(len(mine), -1, np.int64), ended[mine]
+    ends = np.append(calls.end_ns, _EARLIEST)
+    for rows in others:
+        latest = pick(rows, np.searchsorted(calls.end_ns[rows], calls.start_ns[mine], side="right") - 1)
+        found = np.where(ends[latest] > until, latest, found)
+        until = np.maximum(until, ends[latest])
+    return found
+
+
+def _silent(ops_ns: I64, made_ns: I64, since: int, until: int) -> bool:
+    """Whether a thread began no op (`ops_ns`) while another made its calls (`made_ns`) in that time."""
+    begun = int(np.append(made_ns, until)[np.searchsorted(made_ns, since)])
+    low, high = np.searchsorted(ops_ns, [max(since, begun), until])
+    return bool(low == high)
+
+
+def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bool, int]:
+    """For each thread those that it may go on after when they have made a call, ascending; which are autograd's own;
+    and the main one.
+
+    Threads that take turns are tied. Autograd runs backward passes on threads of its own while the one that called it
+    waits: these are tied to the main thread and to each other unless they are seen to work side by side, and so is the
+    main thread to any that it may have waited for.
+    """
+    engine = _engine_threads(trace, threads)
+    main = _main_thread(trace, calls, threads, engine)
+    engine[main] = False
+    autograds = engine.copy()
+    autograds[main] = True
+    tied: list[list[int]] = [[] for _ in range(len(threads))]
+    speaks = np.isin(threads[main], trace.cpu_ops.thread)
+    for (one, other), relation in relations(trace, threads.tolist()).items():
+        possible = relation == Relation.UNKNOWN
+        both = possible and bool(autograds[one] and autograds[other])
+        for taker, giver in ((one, other), (other, one)):
+            if relation == Relation.TURNS or both or (possible and taker == main and speaks):
+                tied[taker].append(giver)
+    return tied, engine, main
+
+
+def _engine_threads(trace: Trace, threads: I64) -> Bool:
+    """Which threads run nodes of autograd's graph."""
+    ops = trace.cpu_ops
+    return np.isin(threads, ops.thread[ops.named(lambda name: _NODE.fullmatch(name) is not None)])
+
+
+def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
+    """The thread of the steps; without steps the one with the most calls, rather none of autograd's."""
+    steps = trace.annotations.thread[is_step(trace.annotations)]
+    found = np.flatnonzero(np.isin(threads, steps))
+    if len(found):
+        return int(found[0])
+    return int(np.lexsort((-np.bincount(calls.thread), engine))[0])
+
+
+def find_waits(trace: Trace, calls: Calls, items: Items, known: Constants) -> tuple[Calls, Waits]:
+    """What each call waits for, and the calls with their lengths without waiting."""
+    candidates = [
+        _own_copies(calls, items),
+        _synchronized(trace, calls, items),
+        _queue_full(calls, items),
+    ]
+    call = np.concatenate([c for c, _ in candidates])
+    item = np.concatenate([i for _, i in candidates])
+    waited = items.end_ns[item] > calls.start_ns[call]
+    after = calls.end_ns[call] - items.end_ns[item]
+    lag = np.where(waited, after, np.minimum(after, known.return_ns or 0))
+    length = calls.length_ns.copy()
+    # What a call takes by itself is hidden under its wait.
+    length[call[waited]] = np.minimum(length[call[waited]], known.sync_call_ns or 0)
+    return replace(calls, length_ns=length), Waits(call, item, lag)
+
+
+def _own_copies(calls: Calls, items: Items) -> tuple[I64, I64]:
+    """Copy calls that returned when their copy had ended: from or to pageable memory, or blocking by contract."""
+    mine = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
+    mine = mine[items.end_ns[mine] <= calls.end_ns[items.call[mine]]]
+    return items.call[mine], mine
+
+
+def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
+    """Synchronizes and calls that free memory, and the items that each waited for: arrays of equal length."""
+    runtime, ends = trace.runtime_calls, items.end_ns
+    frees = call_kinds.named(runtime, _FREES)[calls.row]
+    whole = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
+    launches = _Launches(calls, items)
+    stated, recorded_ns = _stated_streams(trace, calls), _paired_events(trace, calls)
+    found: list[tuple[int, int]] = []
+    for call in np.flatnonzero(call_kinds.synchronises(runtime)[calls.row] | frees).tolist():
+        begun, over = int(calls.start_ns[call]), int(calls.end_ns[call])
+        if not launches.before(begun):
+            continue
+        lane = int(stated[call])
+        recorded = launches.last(recorded_ns[call]) if call in recorded_ns else -1
+        if recorded >= 0 and ends[recorded] <= over + _SKEW_NS:
+            waited = [recorded]
+        elif whole[call] or lane in launches.lanes:
+            # The device that is synchronized is not stated: one whose work outlasts the call is another.
+            last = [launches.last_on(one, begun) for one in (launches.lanes if whole[call] else (lane,))]
+            waited = [item for item in last if item >= 0 and ends[item] <= over + _SKEW_NS]
+            if frees[call] and not any(ends[item] > begun for item in waited):
+                waited = []
+        else:
+            # An event's: what ended last before the call returned.
+            last_ended = launches.last_ended(begun, over - _RETURN_NS)
+            waited = [last_ended] if last_ended >= 0 else []
+        found += [(call, item) for item in waited]
+    call_of_wait, item_of_wait = np.array(found, np.int64).reshape(-1, 2).T
+    return call_of_wait, item_of_wait
+
+
+class _Launches:
+    """The items that calls launched, by when those were made. What is asked for and not there is -1."""
+
+    def __init__(self, calls: Calls, items: Items) -> None:
+        launched = np.flatnonzero(items.call >= 0)
+        launched = launched[np.argsort(items.call[launched], kind="stable")]
+        called_ns = calls.start_ns[items.call[launched]]
+        order = np.argsort(called_ns, kind="stable")
+        self._item, self._called_ns = launched[order], called_ns[order]
+        self._end_ns, lane = items.end_ns[self._item], items.lane[self._item]
+        self.lanes = {number: np.flatnonzero(lane == number) for number in distinct(lane).tolist()}
+        """Of each lane: the places of its items in that order."""
+
+    def before(self, at_ns: int) -> int:
+        """How many were launched before an instant."""
+        return int(np.searchsorted(self._called_ns, at_ns))
+
+    def last(self, at_ns: int) -> int:
+        """The last item launched before an instant."""
+        before = self.before(at_ns)
+        return int(self._item[before - 1]) if before else -1
+
+    def last_on(self, lane: int, at_ns: int) -> int:
+        """Likewise, of one lane."""
+        before = int(np.searchsorted(self.lanes[lane], self.before(at_ns)))
+        return int(self._item[self.lanes[lane][before - 1]]) if before else -1
+
+    def last_ended(self, at_ns: int, until_ns: int) -> int:
+        """Of those launched before `at_ns`, not too long ago, the last to have ended by `until_ns`."""
+        before = self.before(at_ns)
+        recent = slice(max(0, before - _QUEUE_DEPTH * 4), before)
+        ends = self._end_ns[recent]
+        ended = np.flatnonzero(ends <= until_ns)
+        return int(self._item[recent][ended[np.argmax(ends[ended])]]) if len(ended) else -1
+
+
+def _stated_streams(trace: Trace, calls: Calls) -> I64:
+    """The lane that a call synchronizes, where a record says so; -1 elsewhere."""
+    syncs = trace.syncs
+    target = np.full(len(calls), -1, np.int64)
+    stated = np.flatnonzero((syncs.kind == Sync.STREAM) & (syncs.stream >= 0) & (syncs.correlation > 0))
+    stated = stated[np.argsort(syncs.correlation[stated], kind="stable")]
+    correlation = trace.runtime_calls.correlation[calls.row]
+    found = np.searchsorted(syncs.correlation[stated], correlation)
+    match = pick(stated, found)
+    joined = (match >= 0) & (correlation > 0)
+    joined &= np.where(joined, syncs.correlation[match] == correlation, False) if len(syncs) else False
+    rows = match[joined]
+    target[joined] = stream_keys(syncs.device[rows], syncs.stream[rows])
+    return target
+
+
+def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
+    """For synchronizes of an event: when that was recorded, where the order of the calls leaves no doubt.
+
+    A synchronize names its event, the call that records one does not. Where a thread waits for as many different events
+    as it has recorded since it last waited for any, they are taken to be these, in order.
+    """
+    runtime, syncs = trace.runtime_calls, trace.syncs
+    event_of = {
+        correlation: event
+        for correlation, event, kind in zip(
+            syncs.correlation.tolist(), syncs.event.tolist(), syncs.kind.tolist(), strict=True
+        )
+        if kind == Sync.EVENT and event >= 0 and correlation > 0
+    }
+    correlation = runtime.correlation[calls.row]
+    synced = {int(row): number for number, row in enumerate(calls.row) if int(correlation[number]) in event_of}
+    if not synced:
+        return {}
+    records = call_kinds.records_event(runtime)
+    found: dict[int, int] = {}
+    for thread in distinct(runtime.thread[list(synced)]).tolist():
+        recorded: list[int] = []
+        batch: list[int] = []
+        mine = np.flatnonzero(runtime.thread == thread)
+        for row in mine[records[mine] | np.isin(mine, list(synced))].tolist():
+            if row in synced:
+                batch.append(synced[row])
+                continue
+            if batch:
+                found |= _in_pairs(batch, recorded, correlation, event_of)
+                batch, recorded = [], []
+            recorded.append(int(runtime.start_ns[row]))
+        found |= _in_pairs(batch, recorded, correlation, event_of)
+    return found
+
+
+def _in_pairs(batch: list[int], recorded: list[int], correlation: I64, event_of: dict[int, int]) -> dict[int, int]:
+    """When the event of each synchronize was recorded; empty where there are more or fewer events than records."""
+    events = list(dict.fromkeys(event_of[int(correlation[call])] for call in batch))
+    if len(events) != len(recorded):
+        return {}
+    return {call: recorded[events.index(event_of[int(correlation[call])])] for call in batch}
+
+
+def _queue_full(calls: Calls, items: Items) -> tuple[I64, I64]:
+    """Launch calls that took long while very many launches were pending, and what ended right before they returned."""
+    launches = np.zeros(len(calls), np.bool_)
+    launches[items.call[(items.call >= 0) & ~items.is_copy]] = True
+    long = np.flatnonzero(launches & (calls.length_ns > _LONG_CALL_NS))
+    if not len(long):
+        return long, long
+    launched = np.sort(calls.start_ns[items.call[items.call >= 0]])
+    by_end = np.argsort(items.end_ns, kind="stable")
+    ended = np.searchsorted(items.end_ns[by_end], calls.end_ns[long], side="right")
+    pending = np.searchsorted(launched, calls.start_ns[long]) - ended
+    full = (pending >= _QUEUE_DEPTH) & (ended > 0)
+    return long[full], by_end[ended[full] - 1]

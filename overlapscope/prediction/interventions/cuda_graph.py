@@ -1,0 +1,176 @@
+"""Launches replaced by a CUDA graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.host import on_thread, pinning
+from overlapscope.analysis.late_launch import loading
+from overlapscope.analysis.periods import is_step
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import I64, Bool, contains, union
+from overlapscope.base.words import duration, plural
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions._changes import LONG_WORK_NS, time_in
+from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.trace.model import F64
+
+_FEWEST = 2
+"""A graph of one kernel saves nothing."""
+_LONGER_NS = {Stance.BEST: 0, Stance.EXPECTED: 100, Stance.WORST: 200}
+"""By how much a short kernel is recorded to last longer inside a graph: 0.10 and 0.13 us for the 839 and 150 kernels of
+two graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
+
+
+def _apply(graph: Graph, request: Request) -> Applied:
+    known, items, calls = graph.constants, graph.items, graph.calls
+    call_of, lag, queue = items.call.copy(), items.launch_lag_ns.copy(), items.queue_lag_ns.copy()
+    after, duration_ns = items.after_call.copy(), items.duration_ns.copy()
+    before, length = calls.before_ns.copy(), calls.length_ns.copy()
+    graphs, spared, touched = 0, 0, []
+    by_call = np.argsort(items.call, kind="stable")
+    called = items.call[by_call]
+    single = np.bincount(graph.item_of_op, minlength=len(items)) == 1
+    dispatch = _dispatch_ns(graph, request.stance)
+    for run in _runs(graph, request):
+        pieces = zip(np.searchsorted(called, run), np.searchsorted(called, run, side="right"), strict=True)
+        launched = np.sort(np.concatenate([by_call[low:high] for low, high in pieces]))
+        if len(launched) < _FEWEST:
+            continue
+        first, rest = int(run[0]), run[1:]
+        spared += int(calls.end_ns[run].max() - calls.start_ns[first])
+        before[rest] = length[rest] = 0
+        before[first] -= round(dispatch[first])
+        # The first kernel begins when the call has handed over all of them.
+        further = round((len(launched) - 1) * (known.graph_node_call_ns or 0.0))
+        length[first] = (known.graph_call_ns or 0) + further
+        call_of[launched] = first
+        lag[launched], after[launched] = (known.graph_latency_ns or 0) + further, False
+        # The first of each lane follows what came before the graph.
+        later = np.delete(launched, np.unique(items.lane[launched], return_index=True)[1])
+        queue[later] = np.minimum(queue[later], known.graph_gap_ns or 0)
+        duration_ns[launched[single[launched]]] += _LONGER_NS[request.stance]
+        graphs += 1
+        touched.append(run)
+        spared -= int(length[first])
+    rows = np.concatenate([*touched, calls.row[:0]])
+    changed = replace(
+        graph,
+        items=replace(
+            items, call=call_of, launch_lag_ns=lag, queue_lag_ns=queue, after_call=after, duration_ns=duration_ns
+        ),
+        calls=replace(calls, before_ns=before, length_ns=length),
+    )
+    what = (
+        f"{plural(len(rows), 'launch')} become {plural(graphs, 'graph launch')}, which takes the host "
+        f"{duration(spared)} less."
+    )
+    return Applied(changed, rows, len(rows), what)
+
+
+def _dispatch_ns(graph: Graph, stance: Stance) -> F64:
+    """Of the work before each call, what a graph that begins there does away with: what the op that makes the call does
+    before it. At best all Python before it was there to make the call; at worst none of it goes."""
+    calls, trace = graph.calls, graph.trace
+    if stance == Stance.WORST:
+        return np.zeros(len(calls))
+    if stance == Stance.BEST:
+        return np.where(calls.before_ns < LONG_WORK_NS, np.maximum(calls.before_ns, 0), 0).astype(np.float64)
+    found = np.zeros(len(calls))
+    for number, thread in enumerate(graph.threads):
+        mine = np.flatnonzero(calls.thread == number)
+        ops = on_thread(trace.cpu_ops, thread)
+        # The union of the ops around each other: the part of it up to the call, as far back as the work reaches.
+        begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, calls.start_ns[mine], "right") - 1, 0), 0)
+        since = calls.since_ns[mine]
+        inside = calls.start_ns[mine] - np.maximum(begins, since)
+        work = calls.start_ns[mine] - since
+        inside = np.where(contains(ops, calls.start_ns[mine]) & (work > 0), inside, 0)
+        found[mine] = calls.before_ns[mine] * inside / np.maximum(work, 1)
+    return found
+
+
+def _runs(graph: Graph, request: Request) -> list[I64]:
+    """Calls that become one graph launch each: of one device, that follow each other on a thread, or on threads that
+    hand over to each other, with nothing between them that a graph cannot hold."""
+    calls, items = graph.calls, graph.items
+    captured, divides = _capturable(graph), _divides(graph, request.stance)
+    device = np.full(len(calls), -1, np.int64)
+    launched = items.call >= 0
+    device[items.call[launched]] = items.device[launched]
+    together = _together(graph)[calls.thread]
+    runs = []
+    for start, end in _places(graph, request.argument):
+        inside = np.arange(*np.searchsorted(calls.start_ns, (start, end)))
+        for one in distinct(together[inside]):
+            mine = inside[together[inside] == one]
+            apart = (np.diff(captured[mine].astype(np.int8)) != 0) | (np.diff(device[mine]) != 0) | divides[mine[1:]]
+            runs += [run for run in np.split(mine, np.flatnonzero(apart) + 1) if len(run) and captured[run[0]]]
+    return runs
+
+
+def _together(graph: Graph) -> I64:
+    """For each thread the lowest number of those that hand over to each other, directly or through others."""
+    group = np.arange(len(graph.threads))
+    handed = np.flatnonzero(graph.calls.handed_by >= 0)
+    pairs = np.stack([graph.calls.thread[handed], graph.calls.thread[graph.calls.handed_by[handed]]], axis=1)
+    for one, other in np.unique(pairs, axis=0).tolist():
+        group[group == max(group[one], group[other])] = min(group[one], group[other])
+    return group
+
+
+def _divides(graph: Graph, stance: Stance) -> Bool:
+    """Calls before which the host does what no graph can: loading data, pinning memory; at worst, anything long."""
+    divides = (graph.calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
+    for events in (loading(graph.trace), pinning(graph.trace)):
+        divides |= time_in(graph, events) > 0
+    return divides
+
+
+def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
+    """Where on the host: each range of that name, the outermost of nested ones; each step, or, without steps, the whole
+    recording."""
+    notes = graph.trace.annotations
+    mine = notes.named(lambda one: one == name) if name is not None else is_step(notes)
+    if name is None and not mine.any():
+        return [(-(2**62), 2**62)]
+    both = union(notes.start_ns[mine], notes.end_ns[mine]) if name is not None else None
+    starts, ends = (notes.start_ns[mine], notes.end_ns[mine]) if both is None else both
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _capturable(graph: Graph) -> Bool:
+    """Calls that launch kernels, memsets or copies within the device, and wait for nothing.
+
+    Copies from and to the host stay outside: their addresses change from step to step.
+    """
+    items = graph.items
+    launches = np.zeros(len(graph.calls), np.bool_)
+    launches[items.call[(items.call >= 0) & ~items.gone]] = True
+    launches[items.call[(items.call >= 0) & items.is_copy]] = False
+    launches[graph.waits.call] = False
+    return launches
+
+
+INTERVENTION = Intervention(
+    id="graph",
+    title="launches as a CUDA graph",
+    meaning="In each step, or in each range of that name, launches that follow each other become one graph launch: the "
+    "host's work between them goes, and kernels follow each other as they do inside a graph. What blocks, and copies "
+    "from and to the host, stay where they are and divide the launches into several graphs, as do a DataLoader's next "
+    "and pin_memory().",
+    assumptions=(
+        Assumption(
+            "Shapes and addresses stay the same from step to step, and no Python code decides anything there.", False
+        ),
+    ),
+    advice="torch.compile(mode='reduce-overhead'), torch.cuda.make_graphed_callables for a model that is trained, or "
+    "torch.cuda.graph(...) around a step with static inputs, after a warm-up on a side stream.",
+    apply=_apply,
+    argument="RANGE",
+    uses=("graph_call_ns", "graph_node_call_ns", "graph_latency_ns", "graph_gap_ns"),
+)

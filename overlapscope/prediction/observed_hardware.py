@@ -1,0 +1,346 @@
+"""A trace -> the properties of the hardware that it shows.
+
+Only what nothing else could have caused is measured: a launch's latency where the whole device had nothing to do, a
+gap behind a kernel where the next had been launched long before, a copy's length where no other copy ran. Medians, so
+that a slow first call or an op held by what the trace does not tell changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.edges import HIGH, find_edges
+from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.host import find_blocking, pinning
+from overlapscope.analysis.timeline import Timeline, build
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
+from overlapscope.prediction.calibration import Constants, SizedTime
+from overlapscope.trace.model import F64, Kind, Memory, Sync, Trace, stream_keys
+
+LONG_BEFORE_NS = 20_000
+"""An op whose launch call returned this long before was in the queue, and did not come late."""
+
+FEWEST = 3
+"""Of fewer ops or calls of a kind nothing is said: one may have been held up."""
+
+_QUEUE = 256
+"""Ops in a stream's queue; far below what it holds (1024), so that a call did not wait for room in it."""
+
+_TWO_WAY_NS, _TWO_WAY_SHARE = 50_000, 0.5
+"""Copies at least this long alone, of whose time at least this share ran beside the other direction, tell how both
+slow each other."""
+
+_ENGINE = np.array([{Kind.COMM: Kind.COMPUTE}.get(kind, kind) for kind in Kind])
+"""What runs each kind of op: kernels of both kinds share the SMs."""
+
+QUERY = call_kinds.whole_name(r"(cuda|hip)StreamIsCapturing")
+"""What PyTorch asks at every copy; it reads one field."""
+_GRAPH_LAUNCH = call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch")
+KERNEL_LAUNCH = call_kinds.whole_name(r"(cuda|cu|hip|hipExt|hipModule)Launch(Cooperative)?Kernel(Ex|ExC)?")
+
+
+def observe(trace: Trace) -> Constants:
+    """The constants that a trace shows; None and empty for those it does not."""
+    if not len(trace.gpu_ops):
+        return Constants()
+    seen = _Seen(trace)
+    h2d, d2h = seen.copies(Kind.H2D), seen.copies(Kind.D2H)
+    graph_call, graph_node, graph_latency = seen.graph_launches()
+    latency, starts = seen.start - seen.called, seen.idle & seen.first
+    return Constants(
+        h2d=h2d,
+        d2h=d2h,
+        h2d_two_way=seen.two_way(Kind.H2D, h2d),
+        d2h_two_way=seen.two_way(Kind.D2H, d2h),
+        launch_latency_ns=_positive(latency[starts & seen.kernel]),
+        copy_latency_ns=_positive(latency[starts & seen.pinned]),
+        kernel_gap_ns=seen.kernel_gap(),
+        handover_ns=seen.handover(),
+        return_ns=seen.return_ns(),
+        sync_call_ns=seen.sync_call(),
+        launch_call_ns=_median(seen.call_length[seen.first & seen.kernel & seen.room]),
+        copy_call_ns=_median(seen.call_length[seen.first & seen.pinned & seen.room]),
+        event_call_ns=_median(_lengths(trace, seen.event_calls)),
+        query_call_ns=_median(_lengths(trace, np.flatnonzero(call_kinds.named(trace.runtime_calls, QUERY)))),
+        graph_call_ns=graph_call,
+        graph_node_call_ns=graph_node,
+        graph_latency_ns=graph_latency,
+        graph_gap_ns=seen.graph_gap(),
+    )
+
+
+def _median(values: I64) -> int | None:
+    """The median, the lower of two middle ones; None of too few."""
+    if len(values) < FEWEST:
+        return None
+    middle = (len(values) - 1) // 2
+    return int(np.partition(values, middle)[middle])
+
+
+def _positive(values: I64) -> int | None:
+    """The median of times between the host's clock and the device's; None where the clocks contradict each other."""
+    found = _median(values)
+    return found if found is not None and found > 0 else None
+
+
+def _lengths(trace: Trace, calls: Index) -> I64:
+    return trace.runtime_calls.end_ns[calls] - trace.runtime_calls.start_ns[calls]
+
+
+class _Seen:
+    """The ops whose launch was recorded, in the order of their launches; columns of equal length."""
+
+    def __init__(self, trace: Trace) -> None:
+        ops, calls = trace.gpu_ops, trace.runtime_calls
+        launched = np.flatnonzero(ops.launch >= 0)
+        called = calls.start_ns[ops.launch[launched]]
+        self.trace = trace
+        self.row: Index = launched[np.lexsort((ops.start_ns[launched], called))]
+        """Row of `Trace.gpu_ops`."""
+        self.launch: I64 = ops.launch[self.row]
+        self.called: I64 = calls.start_ns[self.launch]
+        self.returned: I64 = calls.end_ns[self.launch]
+        self.call_length: I64 = self.returned - self.called
+        self.start: I64 = ops.start_ns[self.row]
+        self.end: I64 = ops.end_ns[self.row]
+        self.device: I64 = ops.device[self.row].astype(np.int64)
+        self.lane: I64 = stream_keys(self.device, ops.stream[self.row])
+        """Device and stream."""
+        self.kind = ops.kind[self.row]
+        self.compute: Bool = self.kind == Kind.COMPUTE
+        self.graph: Bool = call_kinds.named(calls, _GRAPH_LAUNCH)[self.launch]
+        self.kernel: Bool = self.compute & call_kinds.named(calls, KERNEL_LAUNCH)[self.launch]
+        """Kernels launched one by one."""
+        on_host = ops.host_memory[self.row] == Memory.PINNED
+        self.pinned: Bool = ops.is_copy[self.row] & on_host & call_kinds.copies_async(calls)[self.launch]
+        """Asynchronous copies from or to pinned memory, outside graphs."""
+        self.first: Bool = np.append(True, self.launch[1:] != self.launch[:-1])[: len(self.row)]
+        """The first op of its launch."""
+        self.reach: I64 = np.maximum.accumulate(self.end)
+        """When everything launched so far has ended."""
+        busy = union(ops.start_ns, ops.end_ns)
+        judged = max(timeline.judged_from_ns for timeline in self.timelines)
+        done = np.append(judged, np.maximum(self.reach, judged))[:-1]
+        self.idle: Bool = (done <= self.called) & ~contains(busy, self.called)
+        """The devices had nothing to do when the op's launch was called, so that nothing could hold it. Before the
+        first op, and in the lead-in, what they did is not known."""
+        self.before: I64 = np.full(len(self.row), -1, np.int64)
+        """The op launched before it on its stream; -1 for none."""
+        self.room: Bool = np.ones(len(self.row), np.bool_)
+        """The stream's queue was far from full."""
+        for lane in distinct(self.lane):
+            mine = np.flatnonzero(self.lane == lane)
+            self.before[mine[1:]] = mine[:-1]
+            ended = np.searchsorted(np.maximum.accumulate(self.end[mine]), self.called[mine], side="right")
+            self.room[mine] = np.arange(len(mine)) - ended < _QUEUE
+        self.event_calls: Index = np.flatnonzero(call_kinds.records_event(calls) | call_kinds.waits_event(calls))
+
+    @cached_property
+    def timelines(self) -> list[Timeline]:
+        return [build(self.trace, device) for device in self.trace.devices]
+
+    # -- copies -----------------------------------------------------------------------------------
+
+    def copies(self, direction: Kind) -> tuple[SizedTime, ...]:
+        """How long the pinned copies of a direction took beside which no other copy ran, by size.
+
+        None of uploads where the program pins memory on the way: what the host has just written takes longer to read
+        (85 instead of 75 us for 4 MB, traces/laboratory/pin_strategies).
+        """
+        if direction == Kind.H2D and len(pinning(self.trace)):
+            return ()
+        found = [_alone(timeline, direction) for timeline in self.timelines]
+        size, took = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        order = np.lexsort((took, size))
+        size, took = size[order], took[order]
+        begins = np.flatnonzero(np.append(True, size[1:] != size[:-1])[: len(size)])
+        counts = np.diff(np.append(begins, len(size)))
+        begins, counts = begins[counts >= FEWEST], counts[counts >= FEWEST]
+        columns = [size[begins]] + [took[begins + ((counts - 1) * tenths) // 10] for tenths in (5, 1, 9)]
+        # The 90th percentile rounds up, so that of few copies it is the slowest.
+        columns[3] = took[begins - (-(counts - 1) * 9) // 10]
+        return tuple(
+            SizedTime(bytes=moved, duration_ns=median, low_ns=low, high_ns=high)
+            for moved, median, low, high in zip(*(column.tolist() for column in columns), strict=True)
+        )
+
+    def two_way(self, direction: Kind, alone: tuple[SizedTime, ...]) -> float | None:
+        """The rate of copies beside the other direction over their rate alone.
+
+        A copy that takes `alone` by itself and took `duration`, `beside` of it slower by a factor, did the same work:
+        `duration - beside + factor * beside = alone`.
+        """
+        known = np.array([one.bytes for one in alone], np.int64)
+        alone_ns = np.array([one.duration_ns for one in alone], np.int64)
+        factors: list[F64] = []
+        for timeline in self.timelines:
+            rows, beside = _pinned_copies(timeline, direction)
+            size, took = timeline.ops.bytes[rows], (timeline.ops.end_ns - timeline.ops.start_ns)[rows]
+            place = np.searchsorted(known, size)
+            by_itself = np.where(pick(known, place) == size, pick(alone_ns, place, 0), 0)
+            tells = (by_itself >= _TWO_WAY_NS) & (beside > 0) & (beside >= _TWO_WAY_SHARE * took)
+            factors.append(1 - (took - by_itself)[tells] / beside[tells])
+        every = np.sort(np.concatenate(factors))
+        return float(np.clip(every[len(every) // 2], 0.01, 1.0)) if len(every) >= FEWEST else None
+
+    # -- gaps -------------------------------------------------------------------------------------
+
+    def kernel_gap(self) -> int | None:
+        """Between kernels of one stream with no event between them."""
+        events = self.trace.runtime_calls.start_ns[self.event_calls]
+        before = self.before
+        passed = np.searchsorted(events, self.called)
+        queued = (before >= 0) & self.kernel & self.kernel[before] & (passed == passed[before])
+        queued &= self.returned <= self.end[before] - LONG_BEFORE_NS
+        return self._gap(np.flatnonzero(queued), self.end[before])
+
+    def handover(self) -> int | None:
+        """Behind the op on another stream that an event made an op wait for, where nothing else made it wait longer.
+
+        From one engine to another, as between a copy and a kernel, which takes longer than from kernel to kernel; those
+        count where there is nothing else.
+        """
+        ops = self.trace.gpu_ops
+        ended, source = (np.full(len(ops), -1, np.int64) for _ in range(2))
+        for timeline in self.timelines:
+            edges = find_edges(self.trace, timeline)
+            edges = edges.take((edges.confidence >= HIGH) & (edges.source >= 0))
+            edges = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
+            held = np.flatnonzero(ops.device == timeline.device)[edges.held]
+            # Of several, the last to end.
+            ended[held], source[held] = edges.source_end_ns, edges.source_op
+        since, own = ended[self.row], np.where(self.before >= 0, self.end[self.before], -1)
+        waited = (since >= 0) & ~self.graph & (own <= since) & (self.returned <= since - LONG_BEFORE_NS)
+        across = waited & (_ENGINE[self.kind] != _ENGINE[ops.kind[source[self.row]]])
+        found = self._gap(np.flatnonzero(across), since)
+        return self._gap(np.flatnonzero(waited), since) if found is None else found
+
+    def _gap(self, rows: Index, since: I64) -> int | None:
+        """From an instant to each op's start, where its engine did nothing else meanwhile."""
+        gaps = [np.empty(0, np.int64)]
+        for timeline in self.timelines:
+            engines = (
+                (Kind.COMPUTE, join(timeline.compute, timeline.comm)),
+                (Kind.H2D, timeline.h2d),
+                (Kind.D2H, timeline.d2h),
+            )
+            here = rows[self.device[rows] == timeline.device]
+            for kind, engine in engines:
+                mine = here[_ENGINE[self.kind[here]] == kind]
+                free = covered(engine, since[mine], self.start[mine]) == 0
+                gaps.append((self.start[mine] - since[mine])[free])
+        found = _median(np.concatenate(gaps))
+        # Dependent launches may overlap their predecessors.
+        return None if found is None else max(found, 0)
+
+    # -- synchronizes -----------------------------------------------------------------------------
+
+    @cached_property
+    def _syncs(self) -> _SyncCalls:
+        """The program's synchronizes."""
+        trace, calls = self.trace, self.trace.runtime_calls
+        rows = find_blocking(trace).row
+        rows = rows[call_kinds.synchronises(calls)[rows]]
+        at = calls.start_ns[rows]
+        everything = pick(self.reach, np.searchsorted(self.called, at) - 1, np.iinfo(np.int64).min)
+        whole = calls.named(lambda name: "Device" in name or "Ctx" in name)[rows]
+        lanes = distinct(self.lane)
+        known = (whole & (len(trace.devices) == 1)) | (len(lanes) == 1)
+        last = everything.copy()
+        records = np.flatnonzero((trace.syncs.kind == Sync.STREAM) & (trace.syncs.correlation > 0))
+        lane_of = dict(
+            zip(
+                trace.syncs.correlation[records].tolist(),
+                stream_keys(trace.syncs.device[records], trace.syncs.stream[records]).tolist(),
+                strict=True,
+            )
+        )
+        waited = np.array([lane_of.get(one, -1) for one in calls.correlation[rows].tolist()], np.int64)
+        for lane in lanes:
+            mine, theirs = np.flatnonzero((waited == lane) & ~whole), self.lane == lane
+            reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(self.end[theirs]))
+            last[mine] = reach[np.searchsorted(self.called[theirs], at[mine])]
+            known[mine] = True
+        return _SyncCalls(at, calls.end_ns[rows], last, known)
+
+    def return_ns(self) -> int | None:
+        """From the end of what a synchronize waited for to its return."""
+        syncs = self._syncs
+        waited = syncs.known & (syncs.last > syncs.start)
+        return _positive((syncs.end - syncs.last)[waited])
+
+    def sync_call(self) -> int | None:
+        """The length of synchronizes before which everything had ended."""
+        syncs = self._syncs
+        return _median((syncs.end - syncs.start)[syncs.last <= syncs.start])
+
+    # -- graphs -----------------------------------------------------------------------------------
+
+    def graph_launches(self) -> tuple[int | None, float | None, int | None]:
+        """The length of the launch call of a graph of one op, what each further op adds, and when the first op starts.
+
+        A line through the medians by size, each with the same relative error. A graph's first op starts about when the
+        call returns, however long that took; so the time between is measured on graphs of any size.
+        """
+        launch, ops = np.unique(self.launch[self.graph], return_counts=True)
+        sizes = distinct(ops)
+        if len(sizes) < 2:
+            return None, None, None
+        length = _lengths(self.trace, launch)
+        medians = np.array([np.median(length[ops == size]) for size in sizes])
+        slope, base = np.polyfit(sizes - 1.0, medians, 1, w=1 / np.maximum(medians, 1))
+        if slope < 0 or base <= 0:
+            # Not what the length depends on.
+            return None, None, None
+        behind = _median((self.start - self.returned)[self.idle & self.first & self.graph])
+        latency = None if behind is None or base + behind <= 0 else round(base + behind)
+        return round(base), float(slope), latency
+
+    def graph_gap(self) -> int | None:
+        """Between the ops of graphs that are one chain of kernels."""
+        rows = np.flatnonzero(self.graph)
+        if not len(rows):
+            return None
+        same = ~self.first[rows][1:]
+        gap = self.start[rows][1:] - self.end[rows][:-1]
+        number = np.cumsum(self.first[rows]) - 1
+        broken = ~self.compute[rows]
+        broken[1:] |= same & (gap < 0)
+        chain = np.bincount(number, broken) == 0
+        return _median(gap[same & chain[number[1:]]])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SyncCalls:
+    start: I64
+    end: I64
+    last: I64
+    """When what had been launched before had ended: on the stream waited for, or, where that is not known, at all."""
+    known: Bool
+    """Whether what it waited for is known."""
+
+
+def _pinned_copies(timeline: Timeline, direction: Kind) -> tuple[Index, I64]:
+    """The pinned copies of a direction beside which no other of that direction ran: row of `Timeline.ops`, and for how
+    long the other direction worked meanwhile."""
+    ops = timeline.ops
+    rows = np.flatnonzero(ops.kind == direction)
+    start, end = ops.start_ns[rows], ops.end_ns[rows]
+    lowest, highest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    apart = start >= np.append(lowest, np.maximum.accumulate(end))[:-1]
+    apart &= end <= np.append(start, highest)[1:]
+    rows = rows[apart & (ops.host_memory[rows] == Memory.PINNED) & (ops.bytes[rows] > 0)]
+    other = timeline.d2h if direction == Kind.H2D else timeline.h2d
+    return rows, covered(other, ops.start_ns[rows], ops.end_ns[rows])
+
+
+def _alone(timeline: Timeline, direction: Kind) -> tuple[I64, I64]:
+    """Size and duration of the pinned copies beside which no other copy ran."""
+    rows, beside = _pinned_copies(timeline, direction)
+    rows = rows[beside == 0]
+    return timeline.ops.bytes[rows], (timeline.ops.end_ns - timeline.ops.start_ns)[rows]

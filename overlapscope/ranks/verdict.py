@@ -1,0 +1,288 @@
+"""What a report of ranks says in sentences: the answer, what is missing, and how far the clocks can be believed."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Final, Literal
+
+from overlapscope.base.words import Unit, clean, listed, percent, plural, unit_for
+from overlapscope.ranks.result import LateIn, Meeting, RankRow, RanksReport, Spread, Straggler
+
+Level = Literal["good", "fair", "poor", "unknown", "unusable"]
+
+TONES: Final[dict[Level, str]] = {
+    "good": "good",
+    "fair": "fair",
+    "poor": "poor",
+    "unknown": "fair",
+    "unusable": "muted",
+}
+"""The palette's name of each level's colour."""
+
+POOR_PCT = 5.0
+"""A straggler that costs each of the others this share of their time or more."""
+NAME_LIMIT = 120
+_MOST_RANGES = 12
+"""Runs of ranks that are named one by one."""
+_MOST_FILES = 5
+_MORE_STRAGGLERS = 3
+_SHORT = 24
+"""Ranks of a group are named where that takes no more characters."""
+_FEW = 4
+"""From so many ranks on the median says more than all of them do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer: one word, the sentence that matters most, and what else is worth knowing."""
+
+    level: Level
+    first: str
+    rest: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """All sentences."""
+        return " ".join((self.first, *self.rest))
+
+
+def judge(report: RanksReport) -> Verdict:
+    """Who makes whom wait, what communication costs, and who is absent."""
+    level, first = _waiting(report)
+    rest = [*_more_stragglers(report), *_communication(report), *_absent(report)]
+    if level == "good" and (report.missing or report.unreadable):
+        # The one that all wait for may be among those that are not here.
+        level = "fair"
+    return Verdict(level, first, tuple(rest))
+
+
+def _waiting(report: RanksReport) -> tuple[Level, str]:
+    joined = sum(row.joined for row in report.ranks)
+    if not report.ranks:
+        return "unusable", "No rank could be read."
+    if joined < 2:
+        one = "One rank alone is here" if joined else "No trace here says its rank"
+        return "unknown", f"{one}, so nothing can be said about who waits for whom."
+    straggler = report.straggler
+    if straggler is not None:
+        return "poor" if (straggler.lost_pct or 0) >= POOR_PCT else "fair", _straggler(report, straggler)
+    if not report.matching.judged:
+        return "unknown", f"Who waits for whom cannot be told: {_lower(clean(report.clocks.reason, 500))}"
+    said = f"The {joined:,} ranks are even: none costs the others 1% of their time by coming late."
+    if report.stragglers:
+        most = report.stragglers[0]
+        said = f"{said[:-1]}; the most, {cost(report, most)}, is due to rank {most.rank}."
+    return "good", said
+
+
+def _straggler(report: RanksReport, one: Straggler) -> str:
+    loses = (
+        f"makes the other wait, which loses at most {cost(report, one)} by it"
+        if one.others == 1
+        else f"makes the others wait: each of them loses at most {cost(report, one)} by it on average"
+    )
+    often = f"it came last in {one.last_in:,} of {plural(one.meetings, 'collective')}{_mostly(one)}"
+    return f"Rank {one.rank} {loses}; {often}."
+
+
+def _mostly(one: Straggler) -> str:
+    waited = [late.made_wait_ns for late in one.collectives]
+    if not waited or 2 * waited[0] < sum(waited):
+        # It is about several.
+        return ""
+    return f", above all in {collective(one.collectives[0])}"
+
+
+def cost(report: RanksReport, one: Straggler) -> str:
+    """What a rank costs each of the others: `1.2 ms a step (3.4%)`."""
+    told = lost(report, one)
+    return f"{told} ({percent(one.lost_pct)})" if one.lost_pct is not None else told
+
+
+def lost(report: RanksReport, one: Straggler) -> str:
+    """`1.2 ms a step`."""
+    if one.lost_per_step_ns is None:
+        return f"{_text(one.lost_ns)} over the recording"
+    return f"{_text(one.lost_per_step_ns, unit_of(report))} a step"
+
+
+def _more_stragglers(report: RanksReport) -> Iterator[str]:
+    more = [one for one in report.stragglers[1:] if one.clear]
+    if not more or report.straggler is None:
+        return
+    who = listed([f"rank {one.rank} ({percent(one.lost_pct)})" for one in more], _MORE_STRAGGLERS)
+    yield f"So do {who}." if len(more) > 1 else f"So does {who}."
+
+
+def _communication(report: RanksReport) -> Iterator[str]:
+    found = spread(report, "exposed comm share")
+    if found is None or not found.max:
+        return
+    between = percent(found.min) if found.min == found.max else f"{percent(found.min)} to {percent(found.max)}"
+    if found.ranks < _FEW or found.min == found.max:
+        yield f"Communication that nothing hides takes {between} of the time."
+    else:
+        yield f"Communication that nothing hides takes {percent(found.median)} of the median rank's time ({between})."
+
+
+def _absent(report: RanksReport) -> Iterator[str]:
+    found = [
+        *([f"{plural(len(report.missing), 'rank')} missing"] if report.missing else []),
+        *([f"{plural(len(report.unreadable), 'trace')} unreadable"] if report.unreadable else []),
+        *([f"{plural(len(report.duplicated), 'rank')} recorded more than once"] if report.duplicated else []),
+    ]
+    if found:
+        yield f"Not complete: {listed(found)}."
+
+
+# -- what is not there ----------------------------------------------------------------------------
+
+
+def doubts(report: RanksReport) -> tuple[str, ...]:
+    """What is missing, unreadable or there twice, and what could not be known, one sentence each."""
+    said = []
+    if report.missing:
+        expected = f" of {report.expected:,} expected" if report.expected is not None else ""
+        said.append(f"Missing: {plural(len(report.missing), 'rank')}{expected}: {runs(report.missing)}.")
+    for unreadable in report.unreadable[:_MOST_FILES]:
+        name = f"rank {unreadable.rank}, " if unreadable.rank is not None else ""
+        why = unreadable.reason.removeprefix(f"{unreadable.source}: ")
+        said.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(why, 500)}")
+    said += _more(len(report.unreadable), "more unreadable trace")
+    for twice in report.duplicated[:_MOST_FILES]:
+        files = listed([clean(source, NAME_LIMIT) for source in twice.sources])
+        used = f"compared is {clean(twice.used, NAME_LIMIT)}" if twice.used is not None else "none of them is compared"
+        said.append(f"Recorded more than once: rank {twice.rank} in {files}; {used}.")
+    said += _more(len(report.duplicated), "more rank", " recorded more than once")
+    alike = _doubted_alike(report)
+    for rows in alike[:_MOST_FILES]:
+        first = rows[0]
+        what = "Unusable" if first.trust == "unusable" else "Trust is degraded"
+        why = f"; of {row_name(first)}: {clean(first.doubts[0], 300)}" if first.doubts else "."
+        said.append(f"{what}: {listed_rows(rows)}{why}")
+    said += _more(len(alike), "more doubt")
+    return (*said, *(clean(note, 1000) for note in report.notes))
+
+
+def _doubted_alike(report: RanksReport) -> list[list[RankRow]]:
+    """The rows that are not trusted, together where the first doubt about them is the same but for its numbers; what
+    few have comes first, since it is what tells them from the others."""
+    found: defaultdict[tuple[str, str], list[RankRow]] = defaultdict(list)
+    for row in report.ranks:
+        if row.trust != "trusted":
+            found[row.trust, re.sub(r"\d+", "#", next(iter(row.doubts), ""))].append(row)
+    return sorted(found.values(), key=len)
+
+
+def _more(count: int, noun: str, behind: str = "") -> list[str]:
+    left = count - _MOST_FILES
+    return [f"{plural(left, noun)}{behind}; the JSON names all."] if left > 0 else []
+
+
+def runs(ranks: Sequence[int]) -> str:
+    """`3, 8 to 15, 17`: ascending numbers, at least one; those that follow one another as one."""
+    edges = [0, *(place for place, (one, other) in enumerate(pairwise(ranks), 1) if other != one + 1), len(ranks)]
+    told = []
+    for start, end in pairwise(edges):
+        first, last = ranks[start], ranks[end - 1]
+        told += [f"{first} to {last}"] if last > first + 1 else [str(rank) for rank in ranks[start:end]]
+    left = len(told) - _MOST_RANGES
+    return f"{', '.join(told[:_MOST_RANGES])}{' and more' if left > 0 else ''}"
+
+
+def listed_rows(rows: Sequence[RankRow]) -> str:
+    """The first few by name, each once, and how many more there are."""
+    return listed(dict.fromkeys(map(row_name, rows)), _MOST_FILES)
+
+
+# -- clocks ---------------------------------------------------------------------------------------
+
+
+def clocks(report: RanksReport) -> tuple[str, ...]:
+    """How the clocks stand to one another, and what could be compared."""
+    found, matching = report.clocks, report.matching
+    if found.status == "estimated":
+        offset = "" if found.largest_offset_ns is None else f" by up to {_text(found.largest_offset_ns)}"
+        head = f"Clocks differ{offset} and were set right against rank {found.reference_rank}."
+    elif found.status == "shared":
+        head = "The ranks share one clock."
+    else:
+        head = "How the clocks stand to one another is unknown, so who came when cannot be compared."
+    said = [head, clean(found.reason, 1000)]
+    if matching.kernels:
+        said.append(
+            f"{matching.matched:,} of {plural(matching.kernels, 'communication kernel')} met their counterparts in "
+            f"{plural(matching.meetings, 'collective')}; in {matching.judged:,} of these who came when is known."
+        )
+    return tuple(one for one in said if one)
+
+
+# -- names and units ------------------------------------------------------------------------------
+
+
+def row_name(row: RankRow, *, device: bool = False) -> str:
+    """`rank 5`, with its file where another trace of that rank is compared; the file alone where no rank is known."""
+    file = clean(PurePath(row.source).name, NAME_LIMIT)
+    name = file if row.rank is None else f"rank {row.rank}" if row.joined else f"rank {row.rank} ({file})"
+    return f"{name}, device {row.device}" if device else name
+
+
+def collective(one: LateIn | Meeting) -> str:
+    """`allreduce`, `allreduce of group dp [0, 8]`."""
+    ranks = clean(one.group_ranks)
+    whose = [clean(one.group, 40), ranks if len(ranks) <= _SHORT else ""]
+    group = " ".join(filter(None, whose))
+    return f"{clean(one.collective, 80)}{f' of group {group}' if group else ''}"
+
+
+def meeting_name(one: Meeting) -> str:
+    """`allreduce of group dp, no. 12`: counted from 0, as in the JSON."""
+    return f"{collective(one)}, no. {one.index}"
+
+
+def late_name(one: Meeting) -> str:
+    """Who came last, as far as the clocks tell."""
+    if not one.together:
+        return "not to be told"
+    more = one.together - 1
+    return f"rank {one.late_rank}{f' or {more} more' if more else ''}"
+
+
+def step_note(report: RanksReport, drawn: int) -> str:
+    """What the map of steps shows, and how many steps of the report are in it."""
+    said = "How much longer than the median rank each rank took for each step."
+    count = len(report.steps)
+    return f"{said} Of {count:,} steps the {drawn:,} in which the ranks differ most." if drawn < count else said
+
+
+def spread(report: RanksReport, name: str) -> Spread | None:
+    """A figure over all ranks; None where no rank has it."""
+    return next((one for one in report.spreads if one.name == name and one.ranks), None)
+
+
+def unit_of(report: RanksReport) -> Unit:
+    """One unit for what is said of steps, or of the whole windows where there is none."""
+    step = max((one.max_ns for one in report.steps), default=0)
+    return unit_for(step or max((row.span_ns for row in report.ranks), default=0))
+
+
+def _text(ns: int, unit: Unit | None = None) -> str:
+    """A time in the given unit, in its own where it would read badly."""
+    own = unit_for(ns)
+    return (unit if unit is not None and 100 * ns >= unit.ns else own).text(ns)
+
+
+def capital(text: str) -> str:
+    """A text as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def _lower(sentence: str) -> str:
+    """A sentence as the end of another."""
+    first = sentence.partition(" ")[0]
+    return sentence if first.isupper() and len(first) > 1 else sentence[:1].lower() + sentence[1:]
