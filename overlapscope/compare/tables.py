@@ -115,8 +115,8 @@ def summary(diff: Diff) -> Table:
     lines: list[tuple[str | Cell, ...]] = []
     for device in diff.devices:
         span = device.figures.span
-        cells = (*_change_cells(span, unit), marked(span, "less"), *_lost_cells(device.figures, unit))
-        lines.append((device_title(diff, device), *cells))
+        change, lost = _change_cells(span, unit), _lost_cells(device.figures, unit)
+        lines.append((device_title(diff, device), *change, marked(span, "less"), *lost))
     name = words("span of each device", flexible=True, heads=True)
     columns = (name, *_change_columns(unit.name), words(""), *_LOST_COLUMNS)
     return Table("Each device", columns, rows(lines), f"{MARKS}.")
