@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from overlapscope.analysis.causes import IdleCause
-from overlapscope.analysis.copies import TINY_BYTES
+from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import Period, missing_ns
-from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.base.words import size
 from overlapscope.budgets.verdicts import Unit
+from overlapscope.catalog.causes import STALL_CAUSES, IdleCause
 from overlapscope.trace.lost import CAUSES, FIGURES, HOST, Part
 
 Direction = Literal["h2d", "d2h"]
@@ -188,7 +187,7 @@ _ALL: Final = (
         meaning="idle time of the GPU caused by blocking calls of the host: the idle causes host-sync, allocation "
         "and host-staging added up",
         unit="ns",
-        part=lambda sample, _: sum(sample.figures.idle_by_cause.get(cause, 0) for cause in BLOCKED),
+        part=lambda sample, _: sum(sample.figures.idle_by_cause.get(cause, 0) for cause in STALL_CAUSES),
         blames=("idle",),
         rests_on=CAUSES,
     ),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, plural, size
 from overlapscope.budgets.metrics import Blame
@@ -15,6 +14,7 @@ from overlapscope.budgets.places import Place
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.spent import Spent
 from overlapscope.budgets.verdicts import Reason
+from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 
@@ -22,22 +22,6 @@ MOST = 4
 """Reasons that are given; the rest is in the report."""
 LEAST_SHARE = 0.02
 """Of the longest, which a further one must reach."""
-
-_RULES: dict[str, tuple[str, ...]] = {
-    CopyCause.PAGEABLE_MEMORY: ("pageable-copy", "tiny-copies"),
-    CopyCause.SAME_STREAM: ("copy-on-compute-stream", "tiny-copies"),
-    CopyCause.EVENT_WAIT: ("late-prefetch", "tiny-copies"),
-    CopyCause.ENGINE_BUSY: ("late-prefetch", "tiny-copies"),
-    CopyCause.LATE_ISSUE: ("late-prefetch", "tiny-copies"),
-    CopyCause.NO_COMPUTE: ("one-way-copies", "tiny-copies", "slow-link"),
-    IdleCause.HOST_SYNC: ("host-sync", "blocking-copy", "pageable-copy"),
-    IdleCause.LAUNCH_BOUND: ("launch-bound", "tiny-copies"),
-    IdleCause.DATA_LOADING: ("data-loading",),
-    IdleCause.HOST_STAGING: ("pin-in-loop", "pageable-copy"),
-    IdleCause.ALLOCATION: ("allocator-stall",),
-    IdleCause.HOST_COMPUTE: ("host-compute",),
-}
-"""The rules that answer for a cause, as `rules._claims` hands out the time; host-sync is a cause of both kinds."""
 
 
 def reasons_of(report: Report, place: Place, now: Spent, before: Spent | None) -> tuple[Reason, ...]:
@@ -123,14 +107,14 @@ class _Finder:
         grown = round(each_ns - past_ns)
         return f"{took}, {show(grown, 'ns')} more than in the baseline", grown
 
-    def _causes(self, blame: Blame) -> Iterator[Reason]:
+    def _causes(self, blame: Subject) -> Iterator[Reason]:
         metric = self.place.budget.what
         past = None if self.before is None else self.before.by_cause(blame, metric)
         for cause, mean_ns in self.now.by_cause(blame, metric).items():
             each_ns = round(mean_ns)
             if each_ns:
                 evidence = self._evidence(blame, cause)
-                finding = self._finding(cause, evidence)
+                finding = self._finding(blame, cause, evidence)
                 past_ns = None if past is None else past.get(cause, 0.0)
                 title, rank_ns = self._took(f"{blame.replace('-', ' ')}, {cause}", each_ns, past_ns)
                 yield Reason(
@@ -145,17 +129,18 @@ class _Finder:
                     rule=finding.rule if finding else None,
                 )
 
-    def _evidence(self, blame: Blame, cause: str) -> Evidence | None:
+    def _evidence(self, blame: Subject, cause: str) -> Evidence | None:
         """The costliest of a cause."""
         of_cause = [
             evidence for evidence in self.device.evidence if (evidence.subject, evidence.cause) == (blame, cause)
         ]
         return max(of_cause, key=lambda evidence: evidence.time_ns, default=None)
 
-    def _finding(self, cause: str, evidence: Evidence | None) -> Finding | None:
+    def _finding(self, blame: Subject, cause: str, evidence: Evidence | None) -> Finding | None:
         """The finding that answers for a cause: of its rules the first that fired, at the same op if there is one."""
         op = evidence.op if evidence else None
-        for rule in _RULES.get(cause, ()):
+        known = CAUSES[blame].get(cause)
+        for rule in known.explained_by if known else ():
             fired = [found for found in self.findings if found.rule == rule and found.severity != "info"]
             if fired:
                 return max(fired, key=lambda found: (found.where is not None and found.where.op == op, found.bound_ns))

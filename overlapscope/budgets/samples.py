@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from overlapscope.analysis.causes import IdleCause
-from overlapscope.analysis.copies import says_bandwidth
+from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import CopyGroup, Device, HostUse, Period
 from overlapscope.analysis.timeline import measured
 from overlapscope.budgets.metrics import DIRECTIONS, Direction, Metric, Moved, Sample
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.steps import compared, occurrences, without_warm_up
 
 

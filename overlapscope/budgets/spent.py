@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.budgets.metrics import METRICS, Blame, Direction, Metric
 from overlapscope.budgets.samples import Measured
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, STALL_CAUSES
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 
 
@@ -31,7 +30,7 @@ class Spent:
             return self.exposed_copy
         if blame != "idle":
             return {}
-        only = BLOCKED if metric.id == "host_stall_time" else self.idle
+        only = STALL_CAUSES if metric.id == "host_stall_time" else self.idle
         return {cause: ns for cause, ns in self.idle.items() if cause in only}
 
     def link_and_host(self, metric: Metric) -> tuple[float, float]:
