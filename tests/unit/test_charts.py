@@ -64,7 +64,7 @@ def test_the_bucket_bar_is_the_span(path: Path) -> None:
         assert section.device is not None
         span = section.device.span_ns / section.unit.ns
         assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(span)
-        shares = [re.search(r"([<>]? ?)([\d.]+) %$", trace["name"]) for trace in figure["data"]]
+        shares = [re.search(r"([<>]? ?)([\d.]+)%$", trace["name"]) for trace in figure["data"]]
         # "< 0.1" adds nothing, and stands for what "> 99.9" lacks.
         exact = sum(float(share[2]) for share in shares if share and "<" not in share[1])
         assert exact == pytest.approx(99.9 if any(share and ">" in share[1] for share in shares) else 100)

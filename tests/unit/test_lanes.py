@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.calls import records_event, waits_event
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.base.intervals import covered, union
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.reading import load
 from overlapscope.timeline import CATEGORIES, Lane, Lanes, places
 from overlapscope.timeline.facts import duration

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.base.words import duration, listed, plural, size
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES, _page
 from overlapscope.rules._claims import judged_windows, share_out
