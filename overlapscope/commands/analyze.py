@@ -50,10 +50,6 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=args.traces)
-        if args.format == "html":
-            from overlapscope.render.page import require_plotly
-
-            require_plotly()
         from overlapscope.reading import look
 
         found = look(args.traces)

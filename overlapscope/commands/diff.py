@@ -48,10 +48,6 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=(args.before, args.after))
-        if args.format == "html":
-            from overlapscope.views.html.document import require_plotly
-
-            require_plotly()
         from overlapscope.compare.diff import diff, to_json
         from overlapscope.inputs import read_report
 

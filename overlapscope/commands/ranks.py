@@ -45,10 +45,6 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=args.sources)
-        if args.format == "html":
-            from overlapscope.render.page import require_plotly
-
-            require_plotly()
         report = _join(args)
         if not report.ranks:
             first = report.unreadable[0]

@@ -20,8 +20,7 @@ _STYLE = "td.flexible { min-width: 12rem; }"
 
 
 def render(diff: Diff, *, verbose: bool = False) -> str:
-    """The diff as one document. Raises MissingPackage where Plotly is not installed."""
-    document.require_plotly()
+    """The diff as one document."""
     title = f"{side_name(diff.before, diff.after)} → {side_name(diff.after, diff.before)}"
     body = [*_head(diff, title)]
     charts = {}

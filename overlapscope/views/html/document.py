@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from importlib.resources import files
-from importlib.util import find_spec
 from typing import Any
 
 import msgspec
 
 from overlapscope.base.words import clean
 from overlapscope.documents.colors import palette
-from overlapscope.errors import MissingPackage
 
 Figure = dict[str, Any]
 """A Plotly figure: `data` and `layout`."""
@@ -52,15 +50,6 @@ class Document:
     """Anything JSON can hold, which scripts find by the name it has here: `overlapscope.data(name)`."""
     scripts: Sequence[str] = ()
     styles: Sequence[str] = ()
-
-
-def require_plotly() -> None:
-    """Find out before the work whether charts can be drawn.
-
-    Raises MissingPackage.
-    """
-    if find_spec("plotly") is None:
-        raise MissingPackage("an HTML report needs Plotly; install it with: pip install 'overlapscope[dashboard]'.")
 
 
 def render(document: Document) -> str:
@@ -108,7 +97,6 @@ def pack(data: bytes) -> str:
 
 @cache
 def _packed_plotly() -> str:
-    require_plotly()
     from plotly.offline import get_plotlyjs
 
     script: str = get_plotlyjs()
