@@ -11,7 +11,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import locate, pick
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, Items, Waits
 from overlapscope.prediction.thread_turns import Relation, relations
@@ -189,7 +189,7 @@ def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
     frees = call_kinds.named(runtime, _FREES)[calls.row]
     whole = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
     launches = _Launches(calls, items)
-    stated, recorded_ns = _stated_streams(trace, calls), _paired_events(trace, calls)
+    stated, recorded_ns = stated_streams(trace, calls.row), _paired_events(trace, calls)
     found: list[tuple[int, int]] = []
     for call in np.flatnonzero(call_kinds.synchronises(runtime)[calls.row] | frees).tolist():
         begun, over = int(calls.start_ns[call]), int(calls.end_ns[call])
@@ -250,20 +250,12 @@ class _Launches:
         return int(self._item[recent][ended[np.argmax(ends[ended])]]) if len(ended) else -1
 
 
-def _stated_streams(trace: Trace, calls: Calls) -> I64:
-    """The lane that a call synchronizes, where a record says so; -1 elsewhere."""
+def stated_streams(trace: Trace, rows: I64) -> I64:
+    """The stream (`stream_keys`) that each of some runtime calls synchronizes, where a record says so; -1 elsewhere."""
     syncs = trace.syncs
-    target = np.full(len(calls), -1, np.int64)
-    stated = np.flatnonzero((syncs.kind == Sync.STREAM) & (syncs.stream >= 0) & (syncs.correlation > 0))
-    stated = stated[np.argsort(syncs.correlation[stated], kind="stable")]
-    correlation = trace.runtime_calls.correlation[calls.row]
-    found = np.searchsorted(syncs.correlation[stated], correlation)
-    match = pick(stated, found)
-    joined = (match >= 0) & (correlation > 0)
-    joined &= np.where(joined, syncs.correlation[match] == correlation, False) if len(syncs) else False
-    rows = match[joined]
-    target[joined] = stream_keys(syncs.device[rows], syncs.stream[rows])
-    return target
+    stated = syncs.take((syncs.kind == Sync.STREAM) & (syncs.stream >= 0) & (syncs.correlation > 0))
+    record = locate(stated.correlation, trace.runtime_calls.correlation[rows])
+    return pick(stream_keys(stated.device, stated.stream), record)
 
 
 def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
