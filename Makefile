@@ -29,8 +29,9 @@ demo: $(DEMO)/.ready  ## the dashboard on the bundled recordings, until Ctrl-C o
 test: $(VENV)/.ready browser  ## run the whole suite, with the CPU build of torch and a real browser
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
-lint: $(VENV)/.ready  ## check style with ruff
+lint: $(VENV)/.ready  ## check style with ruff, and what imports what with import-linter
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/lint-imports --no-cache
 
 types: $(VENV)/.ready  ## check types with mypy --strict
 	$(VENV)/bin/mypy --strict

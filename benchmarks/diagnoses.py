@@ -14,9 +14,10 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.laboratory import store, truth
 from overlapscope.laboratory.comparison import compare
+from overlapscope.laboratory.document import document
 from overlapscope.laboratory.results import Results
 from overlapscope.reading import load
-from overlapscope.views.laboratory import markdown as laboratory_markdown
+from overlapscope.render import markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "diagnoses.md"
@@ -71,7 +72,7 @@ def page() -> str:
 
 def experiments() -> str:
     """The laboratory's report."""
-    return laboratory_markdown.render(compare(store.read(LABORATORY)))
+    return markdown.render(document(compare(store.read(LABORATORY))))
 
 
 def _laboratory(results: Results) -> str:

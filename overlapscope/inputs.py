@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import LIMIT_BYTES, load, load_all, look
+from overlapscope.reading.kinds import Kind, kind_of
 from overlapscope.reading.pipes import named, place
 from overlapscope.trace.model import Trace
 
@@ -19,10 +19,19 @@ if TYPE_CHECKING:
     from overlapscope.ranks.result import RanksReport
     from overlapscope.report.model import Report
 
-_BEGINS_LIKE_A_REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:')
-_BEGINS_LIKE_A_BASELINE = re.compile(rb'\s*\{\s*"devices"\s*:')
-_BEGINS_LIKE_RANKS = re.compile(rb'\s*\{\s*"schema_version"\s*:[^\[\]]*?"world_size"\s*:')
-_HEAD_BYTES = 256
+_WRITTEN: Final[dict[Kind, str]] = {
+    "report": "a report of overlapscope",
+    "ranks": "a report of ranks",
+    "diff": "a diff",
+    "whatif": "a prediction",
+    "check": "the result of a check",
+    "baseline": "a baseline",
+    "calibration": "a calibration",
+    "laboratory": "a laboratory's results",
+    "hta": "a result of HTA",
+}
+"""The files that this package writes, by their kind."""
+_Report = TypeVar("_Report", "Report", "RanksReport")
 
 Source = Trace | str | os.PathLike[str]
 """A trace, or the file that holds it; where several are meant, also the directory or pattern that holds them."""
@@ -78,11 +87,11 @@ def read_report(
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     found = look(paths)
     files = found.files
-    written = {path: _begins_like(_BEGINS_LIKE_A_REPORT, path, limit) for path in files}
-    reports = [_from_json(path) for path in files if written[path]]
+    kinds = {path: kind_of(path, limit) for path in files}
+    reports = [_read_written(path, kind) for path, kind in kinds.items() if kind is not None]
     if reports and plain_step_ns is not None:
         raise UsageError(TOLD_OF_A_REPORT)
-    analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if not written[path]]
+    analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if kinds[path] is None]
     if analyses:
         reports.append(build(analyses, replayed=False, plain_step_ns=plain_step_ns))
     findings = [finding for report in reports for finding in report.findings]
@@ -109,7 +118,7 @@ def read_baseline(
     """
     from overlapscope.budgets import baseline, baseline_file
 
-    if _begins_like(_BEGINS_LIKE_A_BASELINE, named(path)):
+    if kind_of(named(path)) == "baseline":
         return baseline_file.from_json(_bytes(named(path)), str(path))
     report = read_report([path], limit_bytes=limit_bytes, cache=cache)
     return baseline.of(report, ranges=ranges, allow_predicted=allow_predicted)
@@ -135,42 +144,42 @@ def read_calibration(path: Path | None, trace: Trace, *, device: int | None = No
     return found
 
 
-def is_ranks_report(path: Path) -> bool:
-    """Whether a file begins as `overlapscope ranks --format json` writes it."""
-    return _begins_like(_BEGINS_LIKE_RANKS, path)
-
-
 def read_ranks_report(path: Path) -> RanksReport:
     """The report that `overlapscope ranks --format json` wrote.
 
     Raises UnreadableTrace where it is not one of this version.
     """
-    import msgspec
-
     from overlapscope.ranks.result import SCHEMA_VERSION, from_json
 
     again = "write it again with `overlapscope ranks --format json`"
+    return _of_this_version(path, from_json, SCHEMA_VERSION, _WRITTEN["ranks"], again)
+
+
+def _read_written(path: Path, kind: Kind) -> Report:
+    from overlapscope.report.model import SCHEMA_VERSION, from_json
+
+    if kind != "report":
+        or_else = ", or open it with `overlapscope dashboard`" if kind == "ranks" else ""
+        raise UnreadableTrace(
+            f"{path}: is {_WRITTEN[kind]}, of which nothing can be compared or judged; name the traces{or_else}."
+        )
+    again = "analyze its traces again with `overlapscope analyze --format json`"
+    return _of_this_version(path, from_json, SCHEMA_VERSION, _WRITTEN["report"], again)
+
+
+def _of_this_version(path: Path, from_json: Callable[[bytes], _Report], version: int, what: str, again: str) -> _Report:
+    """Raises UnreadableTrace, with what to do, where a file cannot be read or another version wrote it."""
+    import msgspec
+
     try:
         report = from_json(_bytes(path))
     except msgspec.DecodeError as error:
+        raise UnreadableTrace(f"{path}: looks like {what}, but not of this version ({error}); {again}.") from None
+    if report.schema_version != version:
         raise UnreadableTrace(
-            f"{path}: looks like a report of ranks, but not of this version ({error}); {again}."
-        ) from None
-    if report.schema_version != SCHEMA_VERSION:
-        raise UnreadableTrace(
-            f"{path}: is a report of ranks of schema version {report.schema_version}, and this version reads "
-            f"{SCHEMA_VERSION}; {again}."
+            f"{path}: is {what} of schema version {report.schema_version}, and this version reads {version}; {again}."
         )
     return report
-
-
-def _begins_like(pattern: re.Pattern[bytes], path: Path, limit_bytes: int = LIMIT_BYTES) -> bool:
-    try:
-        with place(path, limit_bytes).open("rb") as file:
-            return pattern.match(file.read(_HEAD_BYTES)) is not None
-    except OSError:
-        # Whoever reads it as a trace says what is wrong.
-        return False
 
 
 def _bytes(path: Path) -> bytes:
@@ -178,28 +187,3 @@ def _bytes(path: Path) -> bytes:
         return place(path, LIMIT_BYTES).read_bytes()
     except OSError as error:
         raise UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check its permissions.") from None
-
-
-def _from_json(path: Path) -> Report:
-    import msgspec
-
-    from overlapscope.report.model import SCHEMA_VERSION, from_json
-
-    if is_ranks_report(path):
-        raise UnreadableTrace(
-            f"{path}: is a report of ranks, of which nothing can be compared or judged; name the traces, or open it "
-            "with `overlapscope dashboard`."
-        )
-    try:
-        report = from_json(_bytes(path))
-    except msgspec.DecodeError as error:
-        raise UnreadableTrace(
-            f"{path}: looks like a report of overlapscope, but not of this version ({error}); analyze its traces again "
-            "with `overlapscope analyze --format json`."
-        ) from None
-    if report.schema_version != SCHEMA_VERSION:
-        raise UnreadableTrace(
-            f"{path}: is a report of schema version {report.schema_version}, and this version reads {SCHEMA_VERSION}; "
-            "analyze its traces again with `overlapscope analyze --format json`."
-        )
-    return report

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
+from overlapscope.base.kept import kept
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
@@ -105,31 +105,25 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
     if not len(table) or not len(at):
         return result
     for one, mine in rows_by(thread):
-        rows, nesting = _nesting(table, one)
-        result[mine] = pick(rows, nesting.innermost(at[mine]))
+        result[mine] = pick(rows_of(table, one), _nesting(table, one).innermost(at[mine]))
     return result
 
 
-_ROWS: WeakKeyDictionary[HostEvents, dict[int, I64]] = WeakKeyDictionary()
-_NESTINGS: WeakKeyDictionary[HostEvents, dict[int, tuple[I64, Nesting]]] = WeakKeyDictionary()
-_BUSY: WeakKeyDictionary[HostEvents, dict[int, Intervals]] = WeakKeyDictionary()
-_OWN_FRAMES: WeakKeyDictionary[HostEvents, HostEvents] = WeakKeyDictionary()
+@kept()
+def _rows_by_thread(table: HostEvents) -> dict[int, I64]:
+    return dict(rows_by(table.thread))
 
 
 def rows_of(table: HostEvents, thread: int) -> I64:
-    """The rows of a thread; those of all threads are found once per table."""
-    if table not in _ROWS:
-        _ROWS[table] = dict(rows_by(table.thread))
-    return _ROWS[table].get(thread, _NO_ROWS)
+    """The rows of a thread, ascending."""
+    return _rows_by_thread(table).get(thread, _NO_ROWS)
 
 
-def _nesting(table: HostEvents, thread: int) -> tuple[I64, Nesting]:
-    """The rows of a thread, prepared for look-up once per table."""
-    known = _NESTINGS.setdefault(table, {})
-    if thread not in known:
-        rows = rows_of(table, thread)
-        known[thread] = rows, Nesting(table.start_ns[rows], table.end_ns[rows])
-    return known[thread]
+@kept()
+def _nesting(table: HostEvents, thread: int) -> Nesting:
+    """The events of a thread, prepared for look-up."""
+    rows = rows_of(table, thread)
+    return Nesting(table.start_ns[rows], table.end_ns[rows])
 
 
 def on_thread(table: HostEvents, thread: int) -> Intervals:
@@ -167,12 +161,10 @@ def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents) ->
     return join(own, subtract(on_thread(table, companion), _busy(trace, thread)))
 
 
+@kept()
 def _busy(trace: Trace, thread: int) -> Intervals:
-    """When a thread was inside any CPU op or call, found once per trace."""
-    known = _BUSY.setdefault(trace.cpu_ops, {})
-    if thread not in known:
-        known[thread] = join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
-    return known[thread]
+    """When a thread was inside any CPU op or call."""
+    return join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
 
 
 def ops_around(trace: Trace, thread: I64, at: I64) -> list[str | None]:
@@ -213,11 +205,10 @@ def line_text(trace: Trace, name_id: int) -> str | None:
     return f"{match['file']}:{match['line']} in {match['function']}" if match else name
 
 
+@kept()
 def _own_frames(frames: HostEvents) -> HostEvents:
     """The frames of the user's own code: neither PyTorch's nor another library's."""
-    if frames not in _OWN_FRAMES:
-        _OWN_FRAMES[frames] = frames.take(frames.named(_is_own))
-    return _OWN_FRAMES[frames]
+    return frames.take(frames.named(_is_own))
 
 
 def _is_own(frame: str) -> bool:

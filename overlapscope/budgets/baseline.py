@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -64,6 +64,7 @@ class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The figures of one job."""
 
+    kind: Literal["baseline"] = "baseline"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     environment: Environment

@@ -33,7 +33,7 @@ class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def to_json(baseline: Baseline) -> bytes:
-    """Sorted keys; one line for each device, each series and each fact of the environment."""
+    """What it is, then sorted keys; one line for each device, each series and each fact of the environment."""
     plain = msgspec.to_builtins(baseline)
     for line in plain["series"]:
         line["values"] = [value if value is None else whole(value) for value in line["values"]]
@@ -48,7 +48,7 @@ def _digest(plain: Mapping[str, Any]) -> str:
 
 
 def _lines(plain: dict[str, Any]) -> Iterator[str]:
-    keys = sorted(plain)
+    keys = ["kind", *sorted(plain.keys() - {"kind"})]
     for key in keys:
         value, comma = plain[key], "," if key != keys[-1] else ""
         if isinstance(value, list | tuple) and value:

@@ -118,6 +118,7 @@ def cannot_be_judged(rule: str) -> str:
 class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Every verdict, failed ones first, and what has to be said beside them."""
 
+    kind: Literal["check"] = "check"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     outcome: Outcome

@@ -12,8 +12,6 @@ from overlapscope.commands._reading import add_reading_arguments
 from overlapscope.errors import UsageError
 
 FORMATS = ("text", "json", "csv", "markdown")
-_FILE_WIDTH = 120
-"""Width of a text that is written to a file."""
 
 
 class Command:
@@ -56,11 +54,17 @@ class Command:
         if args.list or args.name is None:
             if args.format != "text" or args.output is not None:
                 raise UsageError("the list of analyses is text on stdout; leave out --format and --output.")
-            return _list()
+            from overlapscope.hta.document import listing
+            from overlapscope.render import terminal
+
+            write(terminal.to_stream(listing(), sys.stdout), None)
+            return DONE
         from overlapscope.hta.catalog import Options, check_name
+        from overlapscope.hta.document import document
         from overlapscope.hta.package import require
-        from overlapscope.hta.run import run, to_json
+        from overlapscope.hta.run import run, to_csv, to_json
         from overlapscope.reading import LIMIT_BYTES, expand, load
+        from overlapscope.render import markdown, terminal
 
         check_name(args.name)
         if not args.traces:
@@ -75,19 +79,16 @@ class Command:
             operator=args.operator, annotation=args.annotation, instance=args.instance, overlay=args.overlay
         )
         result = run(args.name, traces, options, nanoseconds=True if args.nanoseconds else None)
-        if args.format == "json":
-            write(to_json(result), args.output, force=args.force)
-            return DONE
-
-        from overlapscope.views import hta as view
-        from overlapscope.views import terminal
-
-        if args.format == "text":
-            width, color, encoding = (_FILE_WIDTH, None, "utf-8") if args.output else terminal.describe(sys.stdout)
-            data = view.text(result, width=width, color=color, encoding=encoding).encode(encoding, "replace")
-        else:
-            draw = view.csv_text if args.format == "csv" else view.markdown
-            data = draw(result).encode("utf-8", "replace")
+        match args.format:
+            case "json":
+                data = to_json(result)
+            case "csv":
+                data = to_csv(result).encode("utf-8", "replace")
+            case "markdown":
+                data = markdown.render(document(result)).encode("utf-8", "replace")
+            case _:
+                stream = None if args.output else sys.stdout
+                data = terminal.to_stream(document(result, width=terminal.width_of(stream)), stream)
         write(data, args.output, force=args.force)
         return DONE
 
@@ -96,12 +97,3 @@ def _number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return int(text)
-
-
-def _list() -> int:
-    from overlapscope.views import hta as view
-    from overlapscope.views import terminal
-
-    width, color, encoding = terminal.describe(sys.stdout)
-    write(view.listing_text(width=width, color=color, encoding=encoding).encode(encoding, "replace"), None)
-    return DONE

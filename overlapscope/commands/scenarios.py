@@ -92,13 +92,11 @@ def _count(text: str) -> int:
 
 def _list() -> int:
     from overlapscope.laboratory import catalog
-    from overlapscope.views import terminal
-    from overlapscope.views.laboratory import terminal as view
+    from overlapscope.laboratory.document import listing
+    from overlapscope.render import terminal
 
     entries, faults = _load(list(catalog.shipped().values()), to_list=True)
-    width, color, encoding = terminal.describe(sys.stdout)
-    listing = view.listing([entry.experiment for entry in entries], width=width, color=color, encoding=encoding)
-    write(listing.encode(encoding, "replace"), None)
+    write(terminal.to_stream(listing(entry.experiment for entry in entries), sys.stdout), None)
     return FAILED if faults else DONE
 
 
@@ -147,9 +145,9 @@ def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[Entry],
 
 def _run(args: argparse.Namespace) -> int:
     from overlapscope.laboratory import catalog, runner, store
+    from overlapscope.laboratory.progress import Progress
     from overlapscope.laboratory.results import FILE
     from overlapscope.recorder.torch_import import require_torch
-    from overlapscope.views.laboratory.progress import Progress
 
     require_torch()
     entries, faults = _load(list(catalog.shipped().values()) if args.all else _paths(args.names))
@@ -185,10 +183,9 @@ def _check_gpus(entries: Sequence[Entry], machine: Machine) -> None:
 def _report(args: argparse.Namespace) -> int:
     from overlapscope.laboratory import store
     from overlapscope.laboratory.comparison import compare
+    from overlapscope.laboratory.document import document
     from overlapscope.laboratory.results import FILE
-    from overlapscope.views import terminal
-    from overlapscope.views.laboratory import markdown as laboratory_markdown
-    from overlapscope.views.laboratory import terminal as laboratory_terminal
+    from overlapscope.render import html, markdown, terminal
 
     directory, shipped = _results_directory(args.results)
     results = store.read(directory)
@@ -198,9 +195,7 @@ def _report(args: argparse.Namespace) -> int:
     if output is not None and output.exists() and not output.is_dir():
         raise UsageError(f"{output}: is no directory; choose another.")
     comparisons = compare(results)
-    width, color, encoding = terminal.describe(sys.stdout)
-    drawn = laboratory_terminal.render(comparisons, width=width, color=color, encoding=encoding)
-    write(drawn.encode(encoding, "replace"), None)
+    write(terminal.to_stream(document(comparisons, brief=True), sys.stdout), None)
     if output is not None:
         try:
             output.mkdir(parents=True, exist_ok=True)
@@ -208,26 +203,25 @@ def _report(args: argparse.Namespace) -> int:
             raise UsageError(f"{output}: cannot be made ({error.strerror or error}); choose another.") from None
         for name in (_MARKDOWN, _HTML):
             check_output(output / name, force=True, inputs=[directory / FILE])
-        write(laboratory_markdown.render(comparisons).encode(), output / _MARKDOWN, force=True)
+        report = document(comparisons)
+        write(markdown.render(report).encode(), output / _MARKDOWN, force=True)
         if find_spec("plotly") is None:
             tell("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.")
         else:
-            from overlapscope.views.laboratory import html as laboratory_html
-
-            write(laboratory_html.render(comparisons).encode(), output / _HTML, force=True)
+            write(html.render(report).encode(), output / _HTML, force=True)
     return DONE
 
 
 def _results_directory(asked: Path | None) -> tuple[Path, bool]:
     """Where the results are, and whether they are those that come with overlapscope."""
     from overlapscope.laboratory.results import FILE
-    from overlapscope.reading.samples import sample_traces
+    from overlapscope.reading.samples import SAMPLES
 
     if asked is not None:
         return asked, False
     if (DIRECTORY / FILE).is_file():
         return DIRECTORY, False
-    return sample_traces() / "laboratory", True
+    return SAMPLES / "laboratory", True
 
 
 # -- calibrate ------------------------------------------------------------------------------------

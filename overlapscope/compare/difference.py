@@ -202,6 +202,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Diff(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Two reports compared."""
 
+    kind: Literal["diff"] = "diff"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     verdict: str

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlapscope.errors import OverlapscopeError
-from overlapscope.inputs import is_ranks_report, read_ranks_report
+from overlapscope.inputs import read_ranks_report
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.ranks.result import RanksReport
 from overlapscope.reading import expand, is_trace_name, natural
+from overlapscope.reading.kinds import kind_of
 
 _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
 
@@ -61,7 +62,7 @@ def find(sources: Sequence[Path]) -> tuple[list[Entry], list[RanksFile]]:
             shown = path.relative_to(source) if within else Path(path.name)
             if within and len(sources) > 1:
                 shown = Path(source.resolve().name) / shown
-            if is_ranks_report(path):
+            if kind_of(path) == "ranks":
                 id = _unique(_text(shown.as_posix()), {one.id for one in reports})
                 reports += _report(id, path, named=not within)
                 continue

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import dash_ag_grid as dag
 import dash_mantine_components as dmc
+import msgspec
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.spans import median_step
 from overlapscope.base.words import clean
+from overlapscope.dashboard import render
 from overlapscope.dashboard.context import PageContext
-from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure
+from overlapscope.documents.model import Block
+from overlapscope.documents.table import Row, Table
+from overlapscope.report import charts, grids
 from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
-from overlapscope.report.grids import Grid, Row
+from overlapscope.report.charts import Subject, by_cause
 from overlapscope.report.verdict import judge
-from overlapscope.views import charts
-from overlapscope.views.charts.causes import Subject, by_cause
 
 MARGIN_NS = 10_000
 """At least so much is shown on either side of a case in the timeline."""
-
-_TALLEST_GRID = 12
-"""Rows; a grid with more of them scrolls."""
 
 REPLAYED = "Steps and times are replayed: an estimate of the program without the profiler."
 """Of the plain program."""
@@ -35,7 +33,9 @@ REPLAYED = "Steps and times are replayed: an estimate of the program without the
 UNREAD: Any = {"aria-hidden": "true"}
 """For a sign whose meaning stands beside it as a word."""
 
-_ICONS = {"good": "✓", "fair": "!", "poor": "✕", "unusable": "?"}
+_SIGNS = {"good": "✓", "fair": "!", "poor": "✕"}
+_MARGIN = 0.02
+"""Of the span that two timelines show, on either side."""
 Children = Sequence[Component | str] | Component | str
 
 
@@ -60,8 +60,17 @@ def panel(title: str, *children: Children, note: str = "", beside: Component | N
         wrap="nowrap",
     )
     notes = [dmc.Text(note, c="dimmed", size="sm")] if note else []
-    named = {"id": id} if id else {}
-    return dmc.Paper([head, *notes, *children], withBorder=True, p="md", **named)
+    return dmc.Paper([head, *notes, *children], withBorder=True, p="md", **render.named(id))
+
+
+def drawn(context: PageContext, title: str, *blocks: Block, note: str = "", id: str = "") -> Component:
+    """A titled box with a part of a document."""
+    return panel(title, *render.draw(blocks, context.dark), note=note, id=id)
+
+
+def table_panel(context: PageContext, table: Table, id: str = "", ends: Sequence[Component | None] = ()) -> Component:
+    """A table to be read in a box with its title and note; `ends` stand behind its rows."""
+    return panel(table.title, render.table(table, context.dark, id, ends), note=table.note)
 
 
 def empty(*sentences: Children) -> Component:
@@ -69,34 +78,52 @@ def empty(*sentences: Children) -> Component:
     return dmc.Stack([dmc.Text(sentence, c="dimmed") for sentence in sentences], gap=4, py="xs")
 
 
-def verdict(context: PageContext) -> Component:
-    """The answer first: a word, its colour and its sign, then the sentences."""
-    section, colors = context.section, context.colors
-    found = judge(section)
-    text = found.text.removeprefix(f"{section.title}: ")
-    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", text, count=1).partition("\n")
-    color = colors.get(found.level, colors["muted"])
-    word = dmc.Group(
+def warning(title: str, sentences: Sequence[Children], id: str) -> Component:
+    """What has to be minded before the figures are believed."""
+    said = [dmc.ListItem(sentence) for sentence in sentences]
+    return dmc.Alert(dmc.List(said, size="sm"), title=title, color="yellow", id=id)
+
+
+# -- the answer -----------------------------------------------------------------------------------
+
+
+def answer(
+    context: PageContext,
+    tone: str,
+    word: str,
+    sentence: str,
+    *more: Component,
+    ids: tuple[str, str],
+    sign: str = "",
+    subject: str = "",
+) -> Component:
+    """The answer first: a word, its colour and its sign, then the sentence. `ids` are those of word and sentence."""
+    color = context.colors.get(tone, context.colors["muted"])
+    head = dmc.Group(
         [
-            html.Span(_ICONS[found.level], style={"fontWeight": 700}, **UNREAD),
-            html.Span(found.level, style={"fontWeight": 700}, id="verdict-level"),
-            dmc.Text(section.title, c="dimmed", size="sm", truncate="end"),
+            html.Span(sign or _SIGNS.get(tone, "?"), style={"fontWeight": 700}, **UNREAD),
+            html.Span(word, style={"fontWeight": 700}, id=ids[0]),
+            *([dmc.Text(subject, c="dimmed", size="sm", truncate="end")] if subject else []),
         ],
         gap=8,
         wrap="nowrap",
         style={"color": color},
     )
-    return dmc.Paper(
-        [
-            word,
-            dmc.Text(first[:1].upper() + first[1:], fz=22, fw=600, lh=1.3, mt=4, id="verdict-text"),
-            *([dmc.Text(rest, fz=16, mt=4)] if rest else []),
-            *([dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []),
-        ],
-        withBorder=True,
-        p="md",
-        style={"borderLeft": f"6px solid {color}"},
-    )
+    said = dmc.Text(sentence, fz=22, fw=600, lh=1.3, mt=4, id=ids[1])
+    return dmc.Paper([head, said, *more], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
+
+
+def verdict(context: PageContext) -> Component:
+    """The verdict on the device that is shown."""
+    section = context.section
+    found = judge(section)
+    text = found.text.removeprefix(f"{section.title}: ")
+    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", text, count=1).partition("\n")
+    more = [dmc.Text(rest, fz=16, mt=4)] if rest else []
+    more += [dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []
+    first = first[:1].upper() + first[1:]
+    ids = ("verdict-level", "verdict-text")
+    return answer(context, found.level, found.level, first, *more, ids=ids, subject=section.title)
 
 
 def unusable(context: PageContext) -> Component:
@@ -117,6 +144,9 @@ def unusable(context: PageContext) -> Component:
     )
 
 
+# -- links to the timeline ------------------------------------------------------------------------
+
+
 def timeline_href(context: PageContext, window: Window) -> str:
     """The URL of the timeline around a window, with as much again on either side."""
     lanes = context.opened.lanes
@@ -130,135 +160,118 @@ def timeline_link(context: PageContext, window: Window | None, text: str = "show
     return [dcc.Link(f"{text} →", href=timeline_href(context, window), className="timeline-link")] if window else []
 
 
-def causes(context: PageContext, subject: Subject, id: str) -> Component:
-    """The bars of a bucket's causes, and beside them what each means and what helps."""
-    words, colors = (EXPOSED_COPY if subject == "exposed-copy" else IDLE), context.colors
-    meanings = [
+def grid(context: PageContext, table: Table, id: str, *, opens: Sequence[str | None] | None = None) -> Component:
+    """A table to be sorted; its rows lead to their place in the timeline, or each to the URL it `opens`, if any."""
+    hrefs = [_row_href(context, row) for row in table.rows] if opens is None else opens
+    return render.grid(table, context.dark, id, hrefs, "timeline" if opens is None else "open")
+
+
+def _row_href(context: PageContext, row: Row) -> str | None:
+    return row.href if row.place is None else timeline_href(context, Window(start_ns=row.place[0], end_ns=row.place[1]))
+
+
+def grid_panel(context: PageContext, title: str, table: Table, id: str, **more: Any) -> Component:
+    """A table to be sorted in a box, to be saved as CSV (`Callbacks.csv`)."""
+    return panel(title, grid(context, table, id, opens=more.pop("opens", None)), beside=_csv_button(id), **more)
+
+
+def _csv_button(grid_id: str) -> Component:
+    return dmc.Button("CSV", id=f"{grid_id}-csv", variant="default", size="compact-sm")
+
+
+# -- causes ---------------------------------------------------------------------------------------
+
+
+def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> list[Component]:
+    """The bars of a bucket's causes, beside them what each means and what helps, and below where they come from."""
+    meanings = EXPOSED_COPY if subject == "exposed-copy" else IDLE
+    told = [
         html.Div(
             [
-                html.Span("■ ", style={"color": colors[f"{subject}:{cause}"]}, **UNREAD),
+                html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **UNREAD),
                 html.Strong(cause),
-                f": {words[cause].meaning}",
-                *([html.Em(f" {words[cause].help}")] if words[cause].help else []),
+                f": {meanings[cause].meaning}",
+                *([html.Em(f" {meanings[cause].help}")] if meanings[cause].help else []),
             ],
             style={"fontSize": "14px"},
         )
         for cause in by_cause(context.section, subject)
     ]
-    return dmc.Grid(
-        [
-            dmc.GridCol(
-                graph(charts.causes(context.section, subject, context.dark), id, name=id), span={"base": 12, "md": 7}
-            ),
-            dmc.GridCol(dmc.Stack(meanings, gap=6, py="xs"), span={"base": 12, "md": 5}),
-        ],
-        gutter="md",
-    )
-
-
-def graph(figure: Figure, id: str, *, name: str) -> Component:
-    """A chart that fills its width. `name` is what its PNG is called."""
-    config: Any = {
-        "displaylogo": False,
-        # Plotly's own button would send the chart away.
-        "showSendToCloud": False,
-        "plotlyServerURL": "",
-        "responsive": True,
-        "displayModeBar": "hover",
-        "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-        "toImageButtonOptions": {"format": "png", "filename": name, "scale": 2},
-    }
-    height = figure["layout"]["height"]
-    return dcc.Graph(id=id, figure=figure, config=config, style={"height": f"{height}px", "width": "100%"})
-
-
-def grid(context: PageContext, table: Grid, id: str, *, opens: Sequence[str | None] | None = None) -> Component:
-    """A sortable table; rows with a place link to the timeline, or each to the URL it `opens`, if any."""
-    hrefs = [_place(context, row) for row in table.rows] if opens is None else opens
-    columns: list[dict[str, Any]] = [
-        {
-            "field": field.key,
-            "headerName": field.title,
-            "type": "rightAligned" if field.number else None,
-            "valueFormatter": {"function": f"params.data.{field.key}_text"},
-            # What is exported is the number itself.
-            "useValueFormatterForExport": False,
-            "minWidth": field.width,
-            "flex": 0 if field.number else 1,
-            "width": field.width,
-            "tooltipField": None if field.number else field.key,
-        }
-        for field in table.fields
+    chart = render.graph(charts.causes(context.section, subject, context.dark), f"{ids}-causes", name=f"{ids}-causes")
+    beside = [
+        dmc.GridCol(chart, span={"base": 12, "md": 7}),
+        dmc.GridCol(dmc.Stack(told, gap=6, py="xs"), span={"base": 12, "md": 5}),
     ]
-    if any(hrefs):
-        columns.append(
+    title = [dmc.Text("Where it comes from", fw=600), _csv_button(f"{ids}-evidence")]
+    return [
+        dmc.Grid(beside, gutter="md"),
+        dmc.Group(title, justify="space-between", my="xs"),
+        grid(context, grids.evidence(context.section, device, subject), f"{ids}-evidence"),
+    ]
+
+
+# -- two timelines --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two timelines above one another, which move together."""
+
+    name: str
+    trace: str
+    origin_ns: int
+    window: Window
+    """Whose beginning is aligned with that of the other side's."""
+    of: dict[str, Any]
+    """What is asked for besides the trace."""
+    scroll_to: dict[str, int] = field(default_factory=dict)
+    """The device, where there may be several."""
+
+
+def linked_timelines(context: PageContext, page: str, sides: Sequence[Side]) -> dict[str, Any]:
+    """What the browser mounts (`assets/linked_timelines.js`)."""
+    shown_ns = max(side.window.end_ns - side.window.start_ns for side in sides)
+    margin = round(_MARGIN * shown_ns)
+    return {
+        "sides": [
             {
-                "field": "href",
-                "headerName": "",
-                "cellRenderer": "TimelineLink",
-                "cellRendererParams": {"text": "timeline" if opens is None else "open"},
-                "sortable": False,
-                "width": 96,
-                "pinned": "right",
+                "element": _mount(page, side.name),
+                "trace": side.trace,
+                "of": side.of,
+                "offset": side.window.start_ns - side.origin_ns,
+                **side.scroll_to,
             }
-        )
-    tall = len(table.rows) > _TALLEST_GRID
-    linked = enumerate(zip(table.rows, hrefs, strict=True))
-    return dag.AgGrid(
-        id=id,
-        columnDefs=columns,
-        rowData=[_row(table, number, row, href) for number, (row, href) in linked],
-        defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True, "autoHeaderHeight": True},
-        columnSize=None,
-        getRowId="params.data.id",
-        dashGridOptions={
-            "domLayout": "normal" if tall else "autoHeight",
-            "theme": {"function": _theme(context.dark)},
-            "suppressCellFocus": True,
-            "enableCellTextSelection": True,
-            "tooltipShowDelay": 400,
-        },
-        csvExportParams={
-            "fileName": f"{id}.csv",
-            "columnKeys": [field.key for field in table.fields],
-            "processCellCallback": {"function": "csvCell(params)"},
-        },
-        className="grid",
-        style={"height": "430px" if tall else None, "width": "100%"},
+            for side in sides
+        ],
+        "view": {"start": -margin, "end": shown_ns + margin},
+        "palette": context.colors,
+    }
+
+
+def timelines_panel(page: str, data: dict[str, Any] | None, captions: dict[str, str], note: str) -> Component:
+    """Where they are mounted, each side below its caption."""
+    return panel(
+        "Timelines",
+        dcc.Store(id=f"{page}-timelines", data=data),
+        html.Div(id=f"{page}-mounted", hidden=True),
+        *(
+            html.Div(
+                [
+                    dmc.Text(f"{name}: {caption}", size="sm", fw=600, mt="sm", mb=4),
+                    html.Div(id=_mount(page, name), className="compare-timeline"),
+                ]
+            )
+            for name, caption in captions.items()
+        ),
+        note=note,
     )
 
 
-def _theme(dark: bool) -> str:
-    """AG Grid's theme in the page's colours."""
-    colors = palette(dark)
-    params = {
-        "browserColorScheme": "dark" if dark else "light",
-        "backgroundColor": colors["panel"],
-        "foregroundColor": colors["text"],
-        "accentColor": colors["accent"],
-        "borderColor": colors["grid"],
-        "chromeBackgroundColor": colors["background"],
-        "headerTextColor": colors["muted"],
-        "fontFamily": "inherit",
-        "fontSize": "13px",
-        "spacing": "6px",
-    }
-    return f"themeQuartz.withParams({json.dumps(params)})"
+def _mount(page: str, name: str) -> str:
+    return f"{page}-timeline-{name}"
 
 
-def _place(context: PageContext, row: Row) -> str | None:
-    return None if row.window is None else timeline_href(context, row.window)
-
-
-def _row(table: Grid, number: int, row: Row, href: str | None) -> dict[str, Any]:
-    data: dict[str, Any] = {"id": str(number)}
-    for field, cell in zip(table.fields, row.cells, strict=True):
-        data[field.key], data[f"{field.key}_text"] = cell.value, cell.text
-    if href is not None:
-        data["href"] = href
-    return data
-
-
-def csv_button(grid_id: str) -> Component:
-    """Saves the grid as CSV (`Callbacks.csv`)."""
-    return dmc.Button("CSV", id=f"{grid_id}-csv", variant="default", size="compact-sm")
+def typical_step(device: Device, numbers: Sequence[int]) -> Window | None:
+    """The step of median length among those of the given numbers; None where there is none."""
+    step = median_step(msgspec.structs.replace(device, steps=tuple(device.steps[number] for number in numbers)))
+    return None if step is None else step.window

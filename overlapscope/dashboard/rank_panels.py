@@ -6,30 +6,21 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from overlapscope.dashboard import moments, parts
+from overlapscope.dashboard import moments, parts, render
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.figure_tiles import figure_tiles
 from overlapscope.dashboard.rank_reports import Ranks
-from overlapscope.dashboard.render import plain_table
 from overlapscope.dashboard.url import UrlState
-from overlapscope.documents.colors import palette
+from overlapscope.ranks import charts, tables
+from overlapscope.ranks.looks import Look, looks
+from overlapscope.ranks.metrics import first, headlines
+from overlapscope.ranks.metrics import shown as metrics_of
 from overlapscope.ranks.result import Meeting, RanksReport
-from overlapscope.views.charts.rank_buckets import rank_buckets
-from overlapscope.views.charts.rank_maps import drawn_steps, rank_map, step_map
-from overlapscope.views.old_tables import Table
-from overlapscope.views.ranks import tables
-from overlapscope.views.ranks.grid import every_rank
-from overlapscope.views.ranks.headline import headlines
-from overlapscope.views.ranks.metrics import first
-from overlapscope.views.ranks.metrics import shown as metrics_of
-from overlapscope.views.ranks.words import TONES, clocks, doubts, judge, step_note
-from overlapscope.views.ranks.worst import Look, looks
+from overlapscope.ranks.verdict import TONES, clocks, doubts, judge, step_note
 
 MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
 """Ids of the charts whose places are ranks."""
 TABLE, METRIC, MEANING = "ranks-table", "ranks-metric", "ranks-meaning"
 _LISTED = 10
-_SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "unknown": "?", "unusable": "?"}
 
 
 def content(context: PageContext, ranks: Ranks) -> Component:
@@ -39,8 +30,8 @@ def content(context: PageContext, ranks: Ranks) -> Component:
     return dmc.Stack(
         [
             _verdict(context, report),
-            *([_doubts(context, told)] if told else []),
-            *([figure_tiles(headlines(report), "ranks-figures")] if report.ranks else []),
+            *([parts.warning("Mind this", told, "ranks-doubts")] if told else []),
+            *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
             *_maps(context, ranks),
             *_waiting(context, ranks),
             *_worst(context, ranks),
@@ -53,28 +44,9 @@ def content(context: PageContext, ranks: Ranks) -> Component:
 
 def _verdict(context: PageContext, report: RanksReport) -> Component:
     found = judge(report)
-    color = palette(context.dark)[TONES[found.level]]
-    word = dmc.Group(
-        [html.Span(_SIGNS[found.level], **parts.UNREAD), html.Span(found.level, id="ranks-level")],
-        gap=8,
-        style={"color": color, "fontWeight": 700},
-    )
     rest = [dmc.Text(" ".join(found.rest), fz=16, mt=4)] if found.rest else []
-    return dmc.Paper(
-        [word, dmc.Text(found.first, fw=600, fz=22, lh=1.3, mt=4, id="ranks-waits"), *rest],
-        withBorder=True,
-        p="md",
-        style={"borderLeft": f"6px solid {color}"},
-    )
-
-
-def _doubts(context: PageContext, told: tuple[str, ...]) -> Component:
-    return dmc.Alert(
-        dmc.List([dmc.ListItem(sentence) for sentence in told], size="sm"),
-        title=dmc.Text("Mind this", fw=700, size="sm", c=palette(context.dark)["fair"]),
-        color="yellow",
-        id="ranks-doubts",
-    )
+    ids = ("ranks-level", "ranks-waits")
+    return parts.answer(context, TONES[found.level], found.level, found.first, *rest, ids=ids)
 
 
 def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
@@ -93,28 +65,26 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
             parts.panel(
                 "Map of the ranks",
                 dmc.Text(metric.meaning, size="sm", id=MEANING),
-                parts.graph(rank_map(report, metric, context.dark), MAP, name="ranks"),
+                render.graph(charts.rank_map(report, metric, context.dark), MAP, name="ranks"),
                 note=f"The stronger the colour, the worse; a cross where a trace is missing.{opened}",
                 beside=choice,
             )
         )
-    steps = step_map(report, context.dark)
-    if steps is not None:
-        chart = parts.graph(steps, STEPS, name=STEPS)
-        note = step_note(report, drawn_steps(report))
+    steps = charts.drawn_steps(report)
+    if steps:
+        chart = render.graph(charts.step_map(report, context.dark), STEPS, name=STEPS)
+        note = step_note(report, len(steps))
         found.append(parts.panel("Each step of each rank", chart, note=f"{note}{opened}"))
     return found
 
 
 def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    late = tables.stragglers(report, most=_LISTED)
-    met = tables.meetings(report, most=_LISTED)
-    links = [_at(context.url, ranks, one) for one in report.meetings[: len(met.rows)]]
+    late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
+    links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
     return [
-        parts.panel(one.title, plain_table(context, one, {}, id, one_links), note=one.note)
-        for one, id, one_links in ((late, "ranks-stragglers", ()), (met, "ranks-meetings", links))
-        if one.rows
+        *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
+        *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
     ]
 
 
@@ -138,7 +108,7 @@ def _look(context: PageContext, ranks: Ranks, one: Look) -> Component:
     return html.Div(
         [
             dmc.Group([dmc.Text(one.title, fw=600), *(link if trace is not None else [])], gap="md"),
-            *(dmc.Text(line, size="sm") for line in (one.more, one.causes) if line),
+            *(dmc.Text(line, size="sm") for line in one.sentences),
             dmc.List([dmc.ListItem(finding) for finding in one.findings], size="sm"),
         ],
         style={"marginTop": "10px"},
@@ -146,24 +116,21 @@ def _look(context: PageContext, ranks: Ranks, one: Look) -> Component:
 
 
 def _differences(context: PageContext, report: RanksReport) -> list[Component]:
-    found: list[Table] = [tables.steps(report, most=_LISTED), tables.spreads(report)]
-    return [parts.panel(one.title, plain_table(context, one, {}), note=one.note) for one in found if one.rows]
+    found = (tables.steps(report, rows=_LISTED), tables.spreads(report))
+    return [parts.table_panel(context, table) for table in found if table.rows]
 
 
 def _each(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    buckets = rank_buckets(report, context.dark)
-    chart = [] if buckets is None else [parts.graph(buckets, BUCKETS, name=BUCKETS)]
+    chart = []
+    if charts.has_rank_buckets(report):
+        chart = [render.graph(charts.rank_buckets(report, context.dark), BUCKETS, name=BUCKETS)]
     traces = [ranks.trace(row) for row in range(len(report.ranks))]
     opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
     if not report.ranks:
         return []
     return [
         *([parts.panel("Where the time of each rank goes", *chart)] if chart else []),
-        parts.panel(
-            "Each rank",
-            parts.grid(context, every_rank(report), TABLE, opens=opens),
-            beside=parts.csv_button(TABLE),
-        ),
+        parts.grid_panel(context, "Each rank", tables.every_rank(report), TABLE, opens=opens),
         parts.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
     ]

@@ -1,66 +1,278 @@
-"""A table that is read, not sorted: the cells as they are, as every other view has them."""
+"""Documents as Dash components, as `render` draws them in files and terminals; and tables that can be sorted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import singledispatch
 from typing import Any
 
+import dash_ag_grid as dag
 import dash_mantine_components as dmc
-from dash import html
+from dash import dcc, html
 from dash.development.base_component import Component
 
-from overlapscope.dashboard.context import PageContext
+from overlapscope.documents import model, strip
 from overlapscope.documents.colors import palette
-from overlapscope.documents.table import Column, Table
-from overlapscope.views import old_tables
+from overlapscope.documents.model import Block, Figure, Words
+from overlapscope.documents.table import Cell, Column, Table
 
+_TALLEST_GRID = 12
+"""Rows; a grid with more of them scrolls."""
 _NAME_WIDTH = 180
 """CSS pixels that a column of names has at least."""
-_PINNED = {
-    "position": "sticky",
-    "right": 0,
-    "whiteSpace": "nowrap",
-    "backgroundColor": "var(--mantine-color-body)",
-}
+_WIDTH = 92
+"""CSS pixels of a column of a table that can be sorted, unless it says otherwise."""
+_PINNED = {"position": "sticky", "right": 0, "whiteSpace": "nowrap", "backgroundColor": "var(--mantine-color-body)"}
 """Of links, which are to be seen where the table is wider than its panel."""
+_BOLD = {"fontWeight": 700}
 
 
-def plain_table(
-    context: PageContext,
-    table: Table | old_tables.Table,
-    tones: Mapping[str, str],
-    id: str = "",
-    links: Sequence[Component | None] = (),
-) -> Component:
-    """The table, without its title and note; cells found in `tones` have that colour of the palette. `id` is of the
-    rows; `links` stand at their ends."""
-    colors = palette(context.dark)
+def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
+    """The components of what a document consists of."""
+    return [_draw(block, dark) for block in blocks]
+
+
+def words(said: Words, dark: bool) -> list[Component | str]:
+    """A sentence."""
+    return [_span(piece, palette(dark)) for piece in model.pieces(said)]
+
+
+def _span(piece: model.Span, colors: Mapping[str, str]) -> Component | str:
+    if piece.code:
+        return dmc.Code(piece.text)
+    style = _tone(piece.tone, colors) | (_BOLD if piece.strong else {})
+    return html.Span(piece.text, style=style) if style else piece.text
+
+
+def _tone(tone: str, colors: Mapping[str, str]) -> dict[str, Any]:
+    return {"color": colors[tone]} if tone else {}
+
+
+@singledispatch
+def _draw(block: Block, dark: bool) -> Component:
+    """What only files can show, such as links within them, is left out."""
+    return html.Div()
+
+
+@_draw.register
+def _(block: model.Heading, dark: bool) -> Component:
+    return dmc.Title(block.text, order=block.level + 1)
+
+
+@_draw.register
+def _(block: model.Text, dark: bool) -> Component:
+    style = _tone(block.tone, palette(dark)) | (_BOLD if block.strong else {})
+    return dmc.Text(words(block.words, dark), size="sm", className="prose", style=style)
+
+
+@_draw.register
+def _(block: model.Items, dark: bool) -> Component:
+    items = [dmc.ListItem(words(item, dark)) for item in block.items]
+    return dmc.List(items, size="sm", style=_tone(block.tone, palette(dark)))
+
+
+@_draw.register
+def _(block: model.Code, dark: bool) -> Component:
+    code = dmc.CodeHighlight(code=block.text.strip("\n"), language="python")
+    return html.Div([dmc.Text(block.title, c="dimmed", size="sm"), code], style={"minWidth": 0})
+
+
+@_draw.register
+def _(block: model.Section, dark: bool) -> Component:
+    inner = draw(block.blocks, dark)
+    if block.kind == "columns":
+        return dmc.SimpleGrid(inner, cols={"base": 1, "lg": 2}, spacing="md")
+    title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
+    return dmc.Stack([*title, *inner], gap="sm")
+
+
+@_draw.register
+def _(block: model.Cards, dark: bool) -> Component:
+    return tiles(block.cards)
+
+
+@_draw.register
+def _(block: model.Chart, dark: bool) -> Component:
+    title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
+    return html.Div([*title, graph(block.figure(dark), block.id, name=block.title or block.id)])
+
+
+@_draw.register
+def _(block: model.Strip, dark: bool) -> Component:
+    drawn = block.draw(strip.UNICODE)
+    return html.Div([dmc.Text(drawn.title, size="sm"), html.Pre("\n".join(drawn.plain()))])
+
+
+@_draw.register
+def _(block: Table, dark: bool) -> Component:
+    title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
+    note = [dmc.Text(block.note, c="dimmed", size="sm")] if block.note else []
+    return html.Div([*title, table(block, dark, block.id), *note])
+
+
+# -- figures --------------------------------------------------------------------------------------
+
+
+def graph(figure: Figure, id: str, *, name: str) -> Component:
+    """A chart that fills its width. `name` is what its PNG is called."""
+    config: Any = {
+        "displaylogo": False,
+        # Plotly's own button would send the chart away.
+        "showSendToCloud": False,
+        "plotlyServerURL": "",
+        "responsive": True,
+        "displayModeBar": "hover",
+        "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+        "toImageButtonOptions": {"format": "png", "filename": name, "scale": 2},
+    }
+    height = figure["layout"]["height"]
+    return dcc.Graph(id=id, figure=figure, config=config, style={"height": f"{height}px", "width": "100%"})
+
+
+def tiles(figures: Sequence[model.Card], id: str = "") -> Component:
+    """A tile for each figure, beside one another where there is room; what each means stands in its tooltip."""
+    return dmc.SimpleGrid(
+        [
+            explained(
+                dmc.Paper(
+                    [
+                        dmc.Text(figure.name, c="dimmed", size="sm"),
+                        dmc.Text(figure.value, fz=22, fw=600, lh=1.25),
+                        dmc.Text(figure.beside, c="dimmed", size="xs"),
+                    ],
+                    withBorder=True,
+                    px="sm",
+                    py="xs",
+                    h="100%",
+                    tabIndex=0,
+                    className="figure-tile",
+                ),
+                figure.meaning,
+                boxWrapperProps={"w": "100%", "h": "100%"},
+            )
+            for figure in figures
+        ],
+        cols={"base": 2, "sm": (len(figures) + 1) // 2, "lg": len(figures)},
+        spacing="sm",
+        **named(id),
+    )
+
+
+def explained(component: Component, meaning: str, **more: Any) -> Component:
+    """The component, with what it means beside the pointer."""
+    events = {"hover": True, "focus": True, "touch": True}
+    options: dict[str, Any] = {"w": 280, "multiline": True, "withArrow": True, "events": events} | more
+    return dmc.Tooltip(component, label=meaning, **options)
+
+
+def named(id: str) -> dict[str, Any]:
+    """The argument for an id, where there is one: Dash takes no empty ones."""
+    return {"id": id} if id else {}
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | None] = ()) -> Component:
+    """A table that is read, not sorted, without its title and note. `id` is of the rows; `ends` stand behind them."""
+    colors = palette(dark)
     heads = [
         dmc.TableTh(column.title, ta="right" if column.number else "left", style={"whiteSpace": "nowrap"})
-        for column in table.columns
+        for column in shown.columns
     ]
-    heads += [dmc.TableTh("")] if any(links) else []
+    heads += [dmc.TableTh("")] if any(ends) else []
     rows = []
-    lines: Sequence[Sequence[str]] = table.texts() if isinstance(table, Table) else table.rows
-    columns: Sequence[Column | old_tables.Column] = table.columns
-    for number, row in enumerate(lines, 1):
-        total = {"fontWeight": 700} if table.total and number == len(lines) else {}
-        pairs = zip(row, columns, strict=True)
-        cells = [_cell(cell, column, colors.get(tones.get(cell, ""))) for cell, column in pairs]
-        ends = [dmc.TableTd(links[number - 1], style=_PINNED)] if any(links) else []
-        rows.append(dmc.TableTr([*cells, *ends], style=total))
-    named = {"id": id} if id else {}
-    head = dmc.TableThead(dmc.TableTr(heads))
-    drawn = dmc.Table([head, dmc.TableTbody(rows, **named)], w="auto", verticalSpacing=3, horizontalSpacing="md")
+    for number, row in enumerate(shown.rows):
+        cells = [_cell(cell, column, colors) for cell, column in zip(row.cells, shown.columns, strict=True)]
+        cells += [dmc.TableTd(ends[number], style=_PINNED)] if any(ends) else []
+        rows.append(dmc.TableTr(cells, style=_BOLD if shown.total and number == len(shown.rows) - 1 else {}))
+    body = dmc.TableTbody(rows, **named(id))
+    drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), body], w="auto", verticalSpacing=3, horizontalSpacing="md")
     return html.Div(drawn, className="plain-table")
 
 
-def _cell(text: str, column: Column | old_tables.Column, color: str | None) -> Component:
-    style: dict[str, Any] = {"fontVariantNumeric": "tabular-nums"}
-    style |= (
-        {"overflowWrap": "anywhere", "minWidth": _NAME_WIDTH, "verticalAlign": "top"}
-        if column.flexible
-        else {"whiteSpace": "nowrap", "verticalAlign": "top"}
+def _cell(cell: Cell, column: Column, colors: Mapping[str, str]) -> Component:
+    style: dict[str, Any] = {"fontVariantNumeric": "tabular-nums", "verticalAlign": "top"}
+    style |= {"overflowWrap": "anywhere", "minWidth": _NAME_WIDTH} if column.flexible else {"whiteSpace": "nowrap"}
+    style |= _tone(cell.tone, colors) | ({"fontWeight": 600} if cell.tone else {})
+    return dmc.TableTd(cell.text, ta="right" if column.number else "left", style=style)
+
+
+def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: str) -> Component:
+    """A table that is sorted by a click on a title, without its own title and note; each row with a link, if any."""
+    columns: list[dict[str, Any]] = [
+        {
+            "field": column.id,
+            "headerName": column.title,
+            "type": "rightAligned" if column.number else None,
+            "valueFormatter": {"function": f"params.data.{column.id}_text"},
+            # What is exported is the number itself.
+            "useValueFormatterForExport": False,
+            "minWidth": column.width or _WIDTH,
+            "flex": 0 if column.number else 1,
+            "width": column.width or _WIDTH,
+            "tooltipField": None if column.number else column.id,
+        }
+        for column in shown.columns
+    ]
+    if any(hrefs):
+        columns.append(
+            {
+                "field": "href",
+                "headerName": "",
+                "cellRenderer": "TimelineLink",
+                "cellRendererParams": {"text": link},
+                "sortable": False,
+                "width": 96,
+                "pinned": "right",
+            }
+        )
+    tall = len(shown.rows) > _TALLEST_GRID
+    return dag.AgGrid(
+        id=id,
+        columnDefs=columns,
+        rowData=[_row_data(shown, number, href) for number, href in enumerate(hrefs)],
+        defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True, "autoHeaderHeight": True},
+        columnSize=None,
+        getRowId="params.data.id",
+        dashGridOptions={
+            "domLayout": "normal" if tall else "autoHeight",
+            "theme": {"function": _theme(dark)},
+            "suppressCellFocus": True,
+            "enableCellTextSelection": True,
+            "tooltipShowDelay": 400,
+        },
+        csvExportParams={
+            "fileName": f"{id}.csv",
+            "columnKeys": [column.id for column in shown.columns],
+            "processCellCallback": {"function": "csvCell(params)"},
+        },
+        className="grid",
+        style={"height": "430px" if tall else None, "width": "100%"},
     )
-    style |= {"color": color, "fontWeight": 600} if color else {}
-    return dmc.TableTd(text, ta="right" if column.number else "left", style=style)
+
+
+def _row_data(shown: Table, number: int, href: str | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"id": str(number)} | ({} if href is None else {"href": href})
+    for column, cell in zip(shown.columns, shown.rows[number].cells, strict=True):
+        data[column.id], data[f"{column.id}_text"] = cell.value, cell.text
+    return data
+
+
+def _theme(dark: bool) -> str:
+    """AG Grid's theme in the page's colours."""
+    colors = palette(dark)
+    params = {
+        "browserColorScheme": "dark" if dark else "light",
+        "backgroundColor": colors["panel"],
+        "foregroundColor": colors["text"],
+        "accentColor": colors["accent"],
+        "borderColor": colors["grid"],
+        "chromeBackgroundColor": colors["background"],
+        "headerTextColor": colors["muted"],
+        "fontFamily": "inherit",
+        "fontSize": "13px",
+        "spacing": "6px",
+    }
+    return f"themeQuartz.withParams({json.dumps(params)})"

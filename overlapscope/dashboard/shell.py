@@ -18,6 +18,7 @@ from overlapscope.dashboard.context import PageContext, url_of
 from overlapscope.dashboard.library import Opened
 from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.pages import PAGES
+from overlapscope.dashboard.render import explained
 from overlapscope.dashboard.url import RECORDED, UrlState
 
 _POLL_MS = 300
@@ -101,20 +102,14 @@ def _header(base: str) -> Component:
 
 def _switch() -> Component:
     """Which program is shown of a trace whose plain program is known (`UrlState.of`)."""
-    return dmc.Tooltip(
-        label=_PROGRAMS,
-        multiline=True,
-        w=280,
-        withArrow=True,
-        events={"hover": True, "focus": True, "touch": True},
-        children=dmc.SegmentedControl(
-            id="program-select",
-            data=[{"value": RECORDED, "label": "Recorded"}, {"value": _PLAIN, "label": "Plain"}],
-            value=_PLAIN,
-            size="xs",
-            **{"aria-label": "recorded or plain"},
-        ),
+    switch = dmc.SegmentedControl(
+        id="program-select",
+        data=[{"value": RECORDED, "label": "Recorded"}, {"value": _PLAIN, "label": "Plain"}],
+        value=_PLAIN,
+        size="xs",
+        **{"aria-label": "recorded or plain"},
     )
+    return explained(switch, _PROGRAMS)
 
 
 callbacks = Callbacks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -13,19 +14,16 @@ from dash.development.base_component import Component
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.spans import median_step
 from overlapscope.base.words import Unit, bare_percent, clean, clean_lines, percent
-from overlapscope.dashboard import parts
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.predictions import Predicted
-from overlapscope.dashboard.render import plain_table
-from overlapscope.documents.colors import bucket_color, palette
-from overlapscope.documents.table import Table
+from overlapscope.documents.colors import bucket_color
+from overlapscope.documents.model import with_code
 from overlapscope.prediction import document
 from overlapscope.prediction.result import Change, Estimate, Percentage, WhatIf
 
 RUNG = "whatif-rung"
 """The type of the buttons that switch on what a rung consists of."""
-_MARGIN = 0.02
-"""Of the span shown, on either side."""
 _WORDS = {"good": "faster", "poor": "slower"}
 _SIGNS = {"faster": "✓", "slower": "✕", "no gain": "=", "nothing changed": "=", "not predicted": "?"}
 _ASSUMED = "What the recording does not tell. The interval's upper end has everything wrong that has a cost."
@@ -38,26 +36,18 @@ _REPLAY = "How well the replay explains the recording"
 def answer(context: PageContext, found: WhatIf) -> Component:
     """What a step would take, in one sentence with its interval; or why nobody can say."""
     told = document.headline(found)
-    color = palette(context.dark)[told.level]
     word = _standing(found, told.level)
-    head = dmc.Group(
-        [html.Span(_SIGNS[word], **parts.UNREAD), html.Span(word, id="whatif-standing")],
-        gap=8,
-        style={"color": color, "fontWeight": 700},
-    )
-    said: list[Component] = [
-        dmc.Text(told.text, fw=600, fz=22, lh=1.3, mt=4, id="whatif-sentence"),
-        dmc.Text(document.subject(found), c="dimmed", size="sm", mt=4),
-        *(dmc.Text(_coded(sentence), c="dimmed", size="sm", mt=4) for sentence in document.program(found)),
-    ]
+    said: list[Component] = [dmc.Text(document.subject(found), c="dimmed", size="sm", mt=4)]
+    said += [dmc.Text(_coded(context, line), c="dimmed", size="sm", mt=4) for line in document.program(found)]
     said += [
-        dmc.Text(_coded(doubt), size="sm", mt=4, c=palette(context.dark)["fair"]) for doubt in document.doubts(found)
+        dmc.Text(_coded(context, line), size="sm", mt=4, c=context.colors["fair"]) for line in document.doubts(found)
     ]
     if found.predicted_step_ns is None:
-        said.append(_list([_coded(sentence) for sentence in document.refusal(found)]))
+        said.append(_list([_coded(context, sentence) for sentence in document.refusal(found)]))
     else:
         said += [_bars(context, found, found.predicted_step_ns), _figures(context, found, found.predicted_step_ns)]
-    return dmc.Paper([head, *said], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
+    ids = ("whatif-standing", "whatif-sentence")
+    return parts.answer(context, told.level, word, told.text, *said, ids=ids, sign=_SIGNS[word])
 
 
 def _standing(found: WhatIf, level: str) -> str:
@@ -69,7 +59,7 @@ def _standing(found: WhatIf, level: str) -> str:
 def _bars(context: PageContext, found: WhatIf, predicted: Estimate) -> Component:
     """The step as measured and as predicted, on one scale; a line reaches as far as the interval does."""
     whole_ns = max(found.baseline_step_ns, predicted.high, 1)
-    unit, colors = document.unit(found), palette(context.dark)
+    unit, colors = document.unit(found), context.colors
 
     def row(word: str, buckets: Mapping[str, int], length_ns: int, *marks: Component) -> Component:
         bar = html.Div(_segments(buckets, unit, colors), className="whatif-bar", style=_extent(0, length_ns, whole_ns))
@@ -110,7 +100,7 @@ def _bucket(field: str) -> str:
 
 def _figures(context: PageContext, found: WhatIf, predicted: Estimate) -> Component:
     """Every figure as measured and as predicted, and its interval; what is nothing on either side is left out."""
-    unit, colors = document.unit(found), palette(context.dark)
+    unit, colors = document.unit(found), context.colors
 
     def time(name: str, measured_ns: int, one: Estimate, color: str = "") -> Component:
         change = f"{unit.number(measured_ns)} → {unit.text(one.value)}"
@@ -147,27 +137,14 @@ def timelines(context: PageContext, found: Predicted, changes: Sequence[str]) ->
     before = context.section.device
     if found.lanes is None or before is None:
         return None
-    after = found.lanes.device(before.device).result
-    windows = _aligned(before, after)
-    shown_ns = max(window.end_ns - window.start_ns for window in windows)
-    margin = round(_MARGIN * shown_ns)
-    asked = msgspec.json.encode(changes).decode()
-    origins = (context.opened.lanes.origin_ns, found.lanes.origin_ns)
-    of: tuple[dict[str, Any], ...] = ({}, {"predicted": asked, "device": before.device})
-    return {
-        "sides": [
-            {
-                "element": f"whatif-timeline-{name}",
-                "trace": context.opened.id,
-                "of": of[number],
-                "offset": windows[number].start_ns - origins[number],
-                "device": before.device,
-            }
-            for number, name in enumerate(("before", "after"))
-        ],
-        "view": {"start": -margin, "end": shown_ns + margin},
-        "palette": palette(context.dark),
-    }
+    first, second = _aligned(before, found.lanes.device(before.device).result)
+    asked = {"predicted": msgspec.json.encode(changes).decode(), "device": before.device}
+    id, number = context.opened.id, {"device": before.device}
+    sides = (
+        parts.Side("before", id, context.opened.lanes.origin_ns, first, {}, number),
+        parts.Side("after", id, found.lanes.origin_ns, second, asked, number),
+    )
+    return parts.linked_timelines(context, "whatif", sides)
 
 
 def _aligned(before: Device, after: Device) -> tuple[Window, Window]:
@@ -185,42 +162,38 @@ def details(context: PageContext, found: WhatIf) -> Component | None:
     if found.predicted_step_ns is None:
         return None
     assumed, known = document.assumptions(found), document.constants(found)
+    assumed = replace(assumed, note=f"{_ASSUMED} {assumed.note}".strip())
     return dmc.Stack(
         [
-            *([_changes(document.in_order(found))] if found.interventions else []),
-            *([_table(context, assumed, "whatif-assumptions", _ASSUMED)] if assumed.rows else []),
-            *([_table(context, known, "whatif-constants")] if known.rows else []),
+            *([_changes(context, document.in_order(found))] if found.interventions else []),
+            *([parts.table_panel(context, assumed, "whatif-assumptions")] if assumed.rows else []),
+            *([parts.table_panel(context, known, "whatif-constants")] if known.rows else []),
             parts.panel(_REPLAY, _list(document.replay(found))),
         ],
         gap="md",
     )
 
 
-def _table(context: PageContext, table: Table, id: str, note: str = "") -> Component:
-    return parts.panel(table.title, plain_table(context, table, {}, id), note=f"{note} {table.note}".strip())
-
-
-def _changes(changes: Sequence[Change]) -> Component:
-    cards = dmc.Stack([_change(change) for change in changes], gap="md", mt="xs")
+def _changes(context: PageContext, changes: Sequence[Change]) -> Component:
+    cards = dmc.Stack([_change(context, change) for change in changes], gap="md", mt="xs")
     return parts.panel("What to change", cards, id="whatif-changes")
 
 
-def _change(change: Change) -> Component:
+def _change(context: PageContext, change: Change) -> Component:
     head = dmc.Group(
         [dmc.Text(clean(change.title, 200), fw=600), html.Span(document.option(change), className="whatif-id")], gap=0
     )
     what = dmc.Text(clean_lines(change.what), size="sm", className="prose")
     if not change.touched:
         return html.Div([head, what])
-    advice = dmc.Text(_coded(change.advice), size="sm", className="prose")
+    advice = dmc.Text(_coded(context, change.advice), size="sm", className="prose")
     places = [html.Div(f"at {clean(place, 200)}", className="place") for place in change.where]
     return html.Div([head, what, advice, *places])
 
 
-def _coded(text: str) -> list[Component | str]:
+def _coded(context: PageContext, text: str) -> list[Component | str]:
     """Sentences of ours with their code; a line break stays one."""
-    lines = clean_lines(text).split("`")
-    return [dmc.Code(part) if number % 2 else part for number, part in enumerate(lines)]
+    return render.words(with_code(clean_lines(text)), context.dark)
 
 
 def _list(told: Iterable[str | list[Component | str]]) -> Component:
@@ -234,7 +207,8 @@ def ladder(context: PageContext, found: WhatIf | None) -> Component | None:
     """What each further change gains, the best first; None where nothing was searched for or found."""
     if found is None:
         return None
-    table = document.ladder(found)
+    # Without the times saved there is room for the buttons in a narrow window.
+    table = document.ladder(found).without({"saved"})
     if not table.rows:
         said = "None of these changes makes it shorter." if found.replay.valid else document.headline(found).text
         return dmc.Text(said, size="sm", mt="sm")
@@ -243,5 +217,4 @@ def ladder(context: PageContext, found: WhatIf | None) -> Component | None:
         for number in range(len(table.rows))
     ]
     title = dmc.Text(table.title, fw=600, size="sm", mt="md")
-    # Without the times saved there is room for the buttons in a narrow window.
-    return html.Div([title, plain_table(context, table.without({"saved"}), {}, "whatif-rungs-table", buttons)])
+    return html.Div([title, render.table(table, context.dark, "whatif-rungs-table", buttons)])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from overlapscope.base.words import clean
-from overlapscope.documents.colors import palette
+from overlapscope.base.words import Unit, bare_shares, clean
+from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.documents.model import Figure
 
-Figure = dict[str, Any]
+__all__ = ["FONT", "NAME_LIMIT", "Figure", "axis", "escape", "figure", "legible", "stacked_bars"]
 
 FONT = "system-ui, sans-serif"
 """As the pages have it. Not `inherit`: a chart saved as PNG has no page to inherit from."""
@@ -38,7 +40,7 @@ def figure(data: list[dict[str, Any]], dark: bool, *, height: int, **layout: Any
         # Also where there is one entry only, which Plotly would leave out.
         "showlegend": True,
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "traceorder": "normal"},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     }
     return {"data": data, "layout": common | layout}
 
@@ -56,6 +58,46 @@ def axis(dark: bool, title: str = "", **more: Any) -> dict[str, Any]:
     if title:
         common["title"] = {"text": title, "font": {"color": colors["muted"], "size": 12}, "standoff": 8}
     return common | more
+
+
+def stacked_bars(
+    wholes: Sequence[Mapping[str, int]],
+    labels: Sequence[str],
+    unit: Unit,
+    dark: bool,
+    *,
+    meanings: Mapping[str, str],
+    positions: Sequence[int] | None = None,
+) -> list[dict[str, Any]]:
+    """A bar for each of some times in nanoseconds, of its parts by their names; shares add up to 100.
+
+    They stand upright where they have positions, which each has as its `customdata[0]`; else they lie, by their labels.
+    `meanings` are of all names, in the order in which they are stacked; their colours are those of buckets.
+    """
+    colors, along, across = palette(dark), *(("x", "y") if positions is None else ("y", "x"))
+    shares = [dict(zip(one, bare_shares(list(one.values()), sum(one.values())), strict=True)) for one in wholes]
+    bars: list[dict[str, Any]] = []
+    for name, meaning in meanings.items():
+        if not any(whole.get(name) for whole in wholes):
+            continue
+        told = zip(positions or range(len(wholes)), labels, wholes, shares, strict=True)
+        bars.append(
+            {
+                "type": "bar",
+                "name": name,
+                along: [whole.get(name, 0) / unit.ns for whole in wholes],
+                across: list(labels if positions is None else positions),
+                "marker": {"color": colors[bucket_color(name)]},
+                "customdata": [
+                    [position, label, unit.text(whole.get(name, 0)), share.get(name, "0")]
+                    for position, label, whole, share in told
+                ],
+                "hovertemplate": f"%{{customdata[1]}}<br>{name}: %{{customdata[2]}} (%{{customdata[3]}} %)<br>"
+                f"{meaning}<extra></extra>",
+            }
+            | ({"orientation": "h"} if positions is None else {})
+        )
+    return bars
 
 
 def legible(background: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
 
 Tone = Literal["", "good", "fair", "poor", "muted", "accent"]
 """What a colour says; a word beside it always says the same. The palette has a colour of each name."""
@@ -22,8 +24,8 @@ class Column:
     """Sentences, which are wrapped; any other text is cut in its middle."""
     id: str = ""
     """By which code finds it; its title is for people."""
-    spare: bool = False
-    """Left out where there is not enough room, the first such column first."""
+    spare: int = 0
+    """Where there is not enough room, columns with a number are left out: the lowest first, of equal ones the first."""
     heads: bool = False
     """It names what the table is, so that a terminal needs no title above it."""
     width: int | None = None
@@ -74,10 +76,11 @@ class Table:
 
     def without_spare(self) -> Table | None:
         """The table without the first column that can be left out; None where there is none."""
-        spare = next((number for number, column in enumerate(self.columns) if column.spare), None)
-        if spare is None:
+        spare = [(column.spare, number) for number, column in enumerate(self.columns) if column.spare]
+        if not spare:
             return None
-        return self._with([number for number in range(len(self.columns)) if number != spare])
+        _, first = min(spare)
+        return self._with([number for number in range(len(self.columns)) if number != first])
 
     def _with(self, kept: Sequence[int]) -> Table:
         rows = tuple(replace(row, cells=tuple(row.cells[number] for number in kept)) for row in self.rows)
@@ -92,3 +95,15 @@ def words(title: str, *, flexible: bool = False, heads: bool = False, id: str = 
 def rows(lines: Iterable[Iterable[str | Cell]]) -> tuple[Row, ...]:
     """Rows of plain text, or of cells where there is more to say than that."""
     return tuple(Row(tuple(Cell(part) if isinstance(part, str) else part for part in line)) for line in lines)
+
+
+def table_of(
+    items: Iterable[T],
+    *columns: tuple[Column, Callable[[T], Cell]] | None,
+    title: str = "",
+    place: Callable[[T], tuple[int, int] | None] = lambda item: None,
+) -> Table:
+    """A row for each item: what each column says of it, and where it is in the timeline. None is no column."""
+    shown = [column for column in columns if column is not None]
+    lines = tuple(Row(tuple(cell(item) for _, cell in shown), place(item)) for item in items)
+    return Table(title, tuple(column for column, _ in shown), lines)

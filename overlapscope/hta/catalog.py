@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hta.trace_analysis import TraceAnalysis
 
 Titled = Iterator[tuple[str, "pd.DataFrame | None"]]
+Run = Callable[["TraceAnalysis", "Options"], Titled]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +41,28 @@ class Analysis:
     summary: str
     method: str
     """Its method of `TraceAnalysis`."""
-    run: Callable[[TraceAnalysis, Options], Titled]
+    run: Run
     """Titles and frames, made one after another; no frame where the traces hold nothing of the kind."""
 
 
+ANALYSES: dict[str, Analysis] = {}
+"""By name, in the order in which they are listed."""
+
+
+def _analysis(name: str, summary: str, method: str) -> Callable[[Run], Run]:
+    def add(run: Run) -> Run:
+        ANALYSES[name] = Analysis(name, summary, method, run)
+        return run
+
+    return add
+
+
+@_analysis("temporal", "idle, compute and other time of each rank", "get_temporal_breakdown")
 def _temporal(analysis: TraceAnalysis, options: Options) -> Titled:
     yield "Temporal breakdown", analysis.get_temporal_breakdown(visualize=False)
 
 
+@_analysis("idle", "idle time of each stream: host wait, kernel wait, other", "get_idle_time_breakdown")
 def _idle(analysis: TraceAnalysis, options: Options) -> Titled:
     idle, gaps = analysis.get_idle_time_breakdown(
         ranks=analysis.t.get_ranks(), visualize=False, show_idle_interval_stats=True
@@ -56,21 +71,25 @@ def _idle(analysis: TraceAnalysis, options: Options) -> Titled:
     yield "Lengths of the gaps", gaps
 
 
+@_analysis("overlap", "communication under compute, per rank", "get_comm_comp_overlap")
 def _overlap(analysis: TraceAnalysis, options: Options) -> Titled:
     yield "Communication under compute", analysis.get_comm_comp_overlap(visualize=False)
 
 
+@_analysis("kernels", "time by kernel type, and the longest kernels", "get_gpu_kernel_breakdown")
 def _kernels(analysis: TraceAnalysis, options: Options) -> Titled:
     types, kernels = analysis.get_gpu_kernel_breakdown(visualize=False)
     yield "Kernel types", types
     yield "Kernels", kernels
 
 
+@_analysis("annotations", "time in each range", "get_gpu_user_annotation_breakdown")
 def _annotations(analysis: TraceAnalysis, options: Options) -> Titled:
     for title, on_device in (("Ranges on the device", True), ("Ranges on the host", False)):
         yield title, analysis.get_gpu_user_annotation_breakdown(use_gpu_annotation=on_device, visualize=False)
 
 
+@_analysis("annotated-kernels", "each kernel with the range it ran in", "get_gpu_kernels_with_user_annotations")
 def _annotated_kernels(analysis: TraceAnalysis, options: Options) -> Titled:
     columns = ["s_name", "s_user_annotation", "ts", "dur", "stream", "iteration"]
     for rank in analysis.t.get_ranks():
@@ -78,12 +97,14 @@ def _annotated_kernels(analysis: TraceAnalysis, options: Options) -> Titled:
         yield f"Kernels with their range, rank {rank}", None if kernels is None else kernels[columns]
 
 
+@_analysis("launches", "length and delay of each launch, and of its kernel", "get_cuda_kernel_launch_stats")
 def _launches(analysis: TraceAnalysis, options: Options) -> Titled:
     stats = analysis.get_cuda_kernel_launch_stats(ranks=analysis.t.get_ranks(), visualize=False)
     for rank, launches in stats.items():
         yield f"Launches, rank {rank}", launches
 
 
+@_analysis("aten", "kernels and delays of each ATen op (slow on long traces)", "get_aten_op_kernels_and_delay")
 def _aten(analysis: TraceAnalysis, options: Options) -> Titled:
     from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
 
@@ -98,29 +119,35 @@ def _aten(analysis: TraceAnalysis, options: Options) -> Titled:
         yield f"ATen ops, rank {rank}", Undrawn.get_aten_op_kernels_and_delay(analysis.t, [rank])[rank]
 
 
+@_analysis("queue", "how many launches wait on each stream, summed up", "get_queue_length_summary")
 def _queue(analysis: TraceAnalysis, options: Options) -> Titled:
     yield "Queue length", analysis.get_queue_length_summary(ranks=analysis.t.get_ranks())
 
 
+@_analysis("queue-series", "how many launches wait on each stream, over time", "get_queue_length_time_series")
 def _queue_series(analysis: TraceAnalysis, options: Options) -> Titled:
     for rank, series in analysis.get_queue_length_time_series(ranks=analysis.t.get_ranks()).items():
         yield f"Queue length over time, rank {rank}", series
 
 
+@_analysis("queue-full", "time blocked by a full queue", "get_time_spent_blocked_on_full_queue")
 def _queue_full(analysis: TraceAnalysis, options: Options) -> Titled:
     series = analysis.get_queue_length_time_series(ranks=analysis.t.get_ranks())
     yield "Time blocked by a full queue", analysis.get_time_spent_blocked_on_full_queue(series)
 
 
+@_analysis("memory", "bandwidth of copies and memsets, summed up", "get_memory_bw_summary")
 def _memory(analysis: TraceAnalysis, options: Options) -> Titled:
     yield "Memory bandwidth", analysis.get_memory_bw_summary(ranks=analysis.t.get_ranks())
 
 
+@_analysis("memory-series", "bandwidth of copies and memsets, over time", "get_memory_bw_time_series")
 def _memory_series(analysis: TraceAnalysis, options: Options) -> Titled:
     for rank, series in analysis.get_memory_bw_time_series(ranks=analysis.t.get_ranks()).items():
         yield f"Memory bandwidth over time, rank {rank}", series
 
 
+@_analysis("sequences", "kernel sequences that recur under host ops (--operator)", "get_frequent_cuda_kernel_sequences")
 def _sequences(analysis: TraceAnalysis, options: Options) -> Titled:
     import tempfile
 
@@ -145,6 +172,7 @@ def _sequences(analysis: TraceAnalysis, options: Options) -> Titled:
             yield f"Kernel sequences under {options.operator}, rank {rank}", found
 
 
+@_analysis("critical-path", "what bounds a step (--annotation)", "critical_path_analysis")
 def _critical_path(analysis: TraceAnalysis, options: Options) -> Titled:
     import pandas as pd
 
@@ -185,19 +213,9 @@ def _range(analysis: TraceAnalysis, rank: int, options: Options) -> tuple[str, i
     return symbols.get_sym_table()[int(rows["name"].iloc[chosen])], chosen
 
 
-def _stragglers(analysis: TraceAnalysis, options: Options) -> Titled:
-    import pandas as pd
-
-    if len(analysis.t.get_ranks()) < 2:
-        raise UsageError("stragglers compares the ranks of a job: name the traces of two ranks or more.")
-    if not any(name.startswith("ncclKernel") for name in analysis.t.symbol_table.get_sym_table()):
-        raise UsageError(
-            "HTA looks for stragglers among kernels called ncclKernel..., as older NCCL called them, and these traces "
-            "have none; `overlapscope ranks` finds who makes whom wait."
-        )
-    yield "Potential stragglers", pd.DataFrame({"rank": analysis.get_potential_stragglers()})
-
-
+@_analysis(
+    "counters", "counters that CUPTI recorded, per kernel (read by HTA itself)", "get_cupti_counter_data_with_operators"
+)
 def _counters(analysis: TraceAnalysis, options: Options) -> Titled:
     # The counters are arguments of any name, which a Trace does not hold: here HTA reads the files itself.
     own = type(analysis)(trace_files=analysis.t.trace_files)
@@ -209,55 +227,18 @@ def _counters(analysis: TraceAnalysis, options: Options) -> Titled:
         yield f"Counters, {number + 1} of {len(found)}", counters
 
 
-ANALYSES = {
-    one.name: one
-    for one in (
-        Analysis("temporal", "idle, compute and other time of each rank", "get_temporal_breakdown", _temporal),
-        Analysis("idle", "idle time of each stream: host wait, kernel wait, other", "get_idle_time_breakdown", _idle),
-        Analysis("overlap", "communication under compute, per rank", "get_comm_comp_overlap", _overlap),
-        Analysis("kernels", "time by kernel type, and the longest kernels", "get_gpu_kernel_breakdown", _kernels),
-        Analysis("annotations", "time in each range", "get_gpu_user_annotation_breakdown", _annotations),
-        Analysis(
-            "annotated-kernels",
-            "each kernel with the range it ran in",
-            "get_gpu_kernels_with_user_annotations",
-            _annotated_kernels,
-        ),
-        Analysis(
-            "launches", "length and delay of each launch, and of its kernel", "get_cuda_kernel_launch_stats", _launches
-        ),
-        Analysis(
-            "aten", "kernels and delays of each ATen op (slow on long traces)", "get_aten_op_kernels_and_delay", _aten
-        ),
-        Analysis("queue", "how many launches wait on each stream, summed up", "get_queue_length_summary", _queue),
-        Analysis(
-            "queue-series",
-            "how many launches wait on each stream, over time",
-            "get_queue_length_time_series",
-            _queue_series,
-        ),
-        Analysis("queue-full", "time blocked by a full queue", "get_time_spent_blocked_on_full_queue", _queue_full),
-        Analysis("memory", "bandwidth of copies and memsets, summed up", "get_memory_bw_summary", _memory),
-        Analysis(
-            "memory-series", "bandwidth of copies and memsets, over time", "get_memory_bw_time_series", _memory_series
-        ),
-        Analysis(
-            "sequences",
-            "kernel sequences that recur under host ops (--operator)",
-            "get_frequent_cuda_kernel_sequences",
-            _sequences,
-        ),
-        Analysis("critical-path", "what bounds a step (--annotation)", "critical_path_analysis", _critical_path),
-        Analysis(
-            "counters",
-            "counters that CUPTI recorded, per kernel (read by HTA itself)",
-            "get_cupti_counter_data_with_operators",
-            _counters,
-        ),
-        Analysis("stragglers", "ranks that come late to collectives", "get_potential_stragglers", _stragglers),
-    )
-}
-"""By name, in the order in which they are listed."""
+@_analysis("stragglers", "ranks that come late to collectives", "get_potential_stragglers")
+def _stragglers(analysis: TraceAnalysis, options: Options) -> Titled:
+    import pandas as pd
+
+    if len(analysis.t.get_ranks()) < 2:
+        raise UsageError("stragglers compares the ranks of a job: name the traces of two ranks or more.")
+    if not any(name.startswith("ncclKernel") for name in analysis.t.symbol_table.get_sym_table()):
+        raise UsageError(
+            "HTA looks for stragglers among kernels called ncclKernel..., as older NCCL called them, and these traces "
+            "have none; `overlapscope ranks` finds who makes whom wait."
+        )
+    yield "Potential stragglers", pd.DataFrame({"rank": analysis.get_potential_stragglers()})
 
 
 def check_name(name: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from overlapscope.base.words import clean
 from overlapscope.errors import HtaFailed, OverlapscopeError
 from overlapscope.hta.build import trace_analysis
 from overlapscope.hta.catalog import ANALYSES, Options, check_name
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 1
+_FORMULA = re.compile(r"[=+@\t\r-]")
 
 Value = int | float | str | bool | None
 
@@ -35,6 +40,7 @@ class HtaTable(msgspec.Struct, frozen=True, kw_only=True):
 class HtaResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one analysis says of the traces."""
 
+    kind: Literal["hta"] = "hta"
     schema_version: int = SCHEMA_VERSION
     analysis: str
     hta: str
@@ -93,6 +99,27 @@ def run(
 def to_json(result: HtaResult) -> bytes:
     """The result as JSON with a newline at its end."""
     return msgspec.json.format(msgspec.json.encode(result)) + b"\n"
+
+
+def to_csv(result: HtaResult) -> str:
+    """All rows as CSV. Of several tables each has its title before it and, but for the first, an empty line."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for number, table in enumerate(result.tables):
+        if number:
+            writer.writerow([])
+        if len(result.tables) > 1:
+            writer.writerow([table.title])
+        writer.writerow(map(_harmless, table.columns))
+        writer.writerows(map(_harmless, row) for row in table.rows)
+    return out.getvalue()
+
+
+def _harmless(value: Value) -> Value:
+    """A spreadsheet takes text that begins like a formula for one (OWASP, "CSV Injection"); a quote keeps it text."""
+    if not isinstance(value, str):
+        return value
+    return f"'{clean(value)}" if _FORMULA.match(value) else clean(value)
 
 
 def _has_nanoseconds(trace: Trace) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,14 +50,9 @@ class Comparison:
     figures: dict[str, tuple[Figure, ...]]
     """For each variant: the wall time, then all others that it has here or published."""
 
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How many claims hold."""
-
-    hold: int
-    fail: int
-    unknown: int
+    def wall(self, variant: str) -> Figure:
+        """A variant's wall time."""
+        return self.figures[variant][0]
 
 
 def compare(results: Results) -> tuple[Comparison, ...]:
@@ -72,10 +67,10 @@ def compare(results: Results) -> tuple[Comparison, ...]:
     )
 
 
-def tally(claims: tuple[Claim, ...]) -> Tally:
-    """Count them."""
+def tally(claims: Sequence[Claim]) -> tuple[int, int, int]:
+    """How many hold, do not hold, and cannot be told."""
     held = [claim.holds for claim in claims]
-    return Tally(hold=held.count(True), fail=held.count(False), unknown=held.count(None))
+    return held.count(True), held.count(False), held.count(None)
 
 
 _ENDED = {"ok": "was not timed", "failed": "failed", "skipped": "was skipped"}

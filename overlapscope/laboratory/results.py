@@ -180,6 +180,7 @@ class ExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Everything in one directory."""
 
+    kind: Literal["laboratory"] = "laboratory"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     experiments: tuple[ExperimentResult, ...] = ()

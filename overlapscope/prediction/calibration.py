@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -80,6 +81,7 @@ class Constants(msgspec.Struct, frozen=True, kw_only=True):
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What `overlapscope scenarios calibrate` measured, and on what."""
 
+    kind: Literal["calibration"] = "calibration"
     gpu: str
     """Product name, as traces state it."""
     date: str | None

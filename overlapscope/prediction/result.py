@@ -139,6 +139,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
 class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What a step would take on one device, had the program been changed."""
 
+    kind: Literal["whatif"] = "whatif"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     source: str

@@ -238,7 +238,7 @@ def connected(address: str) -> Iterator[Cluster]:
 
 def scratch() -> str | None:
     """Where this process may leave files, if it is a worker: what it leaves there goes when it dies."""
-    if "distributed" not in sys.modules:
+    if sys.modules.get("distributed") is None:
         return None
     from distributed import get_worker
 
@@ -248,13 +248,20 @@ def scratch() -> str | None:
         return None
 
 
-def _require_dask() -> None:
+def has_dask() -> bool:
+    """Whether there can be a cluster."""
     try:
         import distributed  # noqa: F401
     except ImportError:
+        return False
+    return True
+
+
+def _require_dask() -> None:
+    if not has_dask():
         raise MissingPackage(
-            "several ranks are read by Dask; install it with: pip install 'overlapscope[cluster]'."
-        ) from None
+            "traces are read by several workers with Dask; install it with: pip install 'overlapscope[cluster]'."
+        )
 
 
 @contextmanager

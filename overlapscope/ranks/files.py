@@ -19,8 +19,8 @@ from urllib.parse import unquote
 
 from overlapscope.base.words import shorten, size
 from overlapscope.errors import MissingPackage, UnreadableTrace, UsageError
-from overlapscope.inputs import is_ranks_report
 from overlapscope.reading import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, natural
+from overlapscope.reading.kinds import kind_of
 from overlapscope.reading.pipes import place
 
 _WEB = ("http", "https")
@@ -125,7 +125,7 @@ def _of_path(source: str | Path) -> list[Location]:
     paths = expand([source])
     if Path(source).is_dir():
         # A report that was written beside its traces is none of them.
-        paths = [path for path in paths if path.suffix.lower() != ".json" or not is_ranks_report(path)]
+        paths = [path for path in paths if kind_of(path) != "ranks"]
         if not paths:
             raise UnreadableTrace(f"{source}: no trace in this directory, but for a report of ranks; name another.")
     return [Location(str(path), str(place(path, LIMIT_BYTES).absolute())) for path in paths]

@@ -292,6 +292,7 @@ class WorstRank(msgspec.Struct, frozen=True, kw_only=True):
 class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of one job beside one another."""
 
+    kind: Literal["ranks"] = "ranks"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     world_size: int | None

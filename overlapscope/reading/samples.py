@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from overlapscope.errors import UnreadableTrace
+SAMPLES = Path(__file__).parents[1] / "samples"
+"""Their directory."""
 
-_PACKAGE = Path(__file__).parents[1]
-
-
-def sample_traces() -> Path:
-    """The directory of the sample recordings: inside an installed package, or `traces/` of a checkout.
-
-    Raises UnreadableTrace where there are none, as in a checkout without its `traces/`.
-    """
-    for directory in (_PACKAGE / "traces", _PACKAGE.parent / "traces"):
-        if any(directory.glob("*.json*")):
-            return directory
-    raise UnreadableTrace("this copy of overlapscope has no sample traces; install it anew, or check out `traces/`.")
+WHAT_THEY_ARE = {
+    "training_naive.json.gz": "training that copies each batch from pageable memory",
+    "training_prefetched.json.gz": "the same with pinned batches, copied ahead on a stream of their own",
+    "offload_one_stream.json.gz": "an offload pipeline: in, compute and out on one stream",
+    "offload_three_streams.json.gz": "the same on three streams",
+    "small_transformer.json.gz": "kernels so small that the host cannot launch them fast enough",
+    "data_loading.json.gz": "a GPU that waits for its DataLoader",
+    "host_sync.json.gz": "a host that waits for the GPU in every step",
+    "ddp": "two ranks of a training with DistributedDataParallel",
+    "laboratory": "what the experiments of `overlapscope scenarios` measured on an H200",
+}
+"""What each file or directory in it holds."""

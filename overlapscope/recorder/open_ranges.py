@@ -18,7 +18,7 @@ class OpenRanges:
         self._ranges: list[weakref.ref[Any]] = []
 
     def look(self) -> None:
-        """Look for every `record_function` that was entered and still exists, so with the open ones some that were left.
+        """Look for every `record_function` that was entered and still exists, with the open ones some that were left.
 
         torch keeps no list of them, and to wrap its methods would be in TorchScript's way. Takes 50 ms for 300,000
         objects.

@@ -1,6 +1,7 @@
 """Whether torch is there, found out without importing it, and when the program has imported it.
 
-That must be the program's own doing: it may set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and the like before it imports torch, and later is too late.
+That must be the program's own doing: it may set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and the like before it imports
+torch, and later is too late.
 """
 
 from __future__ import annotations

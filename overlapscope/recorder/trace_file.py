@@ -1,4 +1,4 @@
-"""Writes a recorded trace: whole or not at all, and without the step that never ended. And amends it later."""
+"""Writes recorded traces: whole or not at all, and without the step that never ended. And amends them later."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ import mmap
 import os
 import shutil
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
+from overlapscope.base import disk
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import claims
+from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.main_thread import undisturbed
+from overlapscope.recorder.session import Metadata, Session
+
+if TYPE_CHECKING:
+    from overlapscope.trace.model import PlainSteps, TimedSteps
 
 _GZIP_LEVEL = 6
 _COPIED_AT_ONCE = 1 << 20
@@ -56,26 +62,29 @@ def write(
     """
     undisturbed()
     try:
-        # Beside the target, as it must be on the same disk to be moved there in one go.
-        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
-            written = Path(directory) / "trace.json"
-            export(str(written))
-            _check_whole(written)
+        with _beside(path, ".json") as plain, _beside(path, ".json.gz") as packed:
+            export(str(plain))
+            _check_whole(plain)
             if unfinished is not None:
-                _blank_out(written, unfinished)
-            if path.name.endswith(".gz"):
-                written = _packed(written)
-            return Written.now(claims.put(written, path, since_ns=since_ns))
+                _blank_out(plain, unfinished)
+            if not path.name.endswith(".gz"):
+                return Written.now(claims.put(plain, path, since_ns=since_ns))
+            with plain.open("rb") as source, packed.open("wb") as raw, _packing(raw) as target:
+                shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
+            return Written.now(claims.put(packed, path, since_ns=since_ns))
     except OSError as error:
         raise RecordingFailed(
             f"{path}: the trace cannot be written ({error.strerror or error}); choose another place."
         ) from None
 
 
+def _beside(path: Path, ending: str) -> AbstractContextManager[Path]:
+    """An unfinished file on the same disk, from where it can be moved in one go."""
+    return disk.unfinished(path.with_name(disk.temporary_name(ending)))
+
+
 def _check_whole(plain: Path) -> None:
     """Raises OSError where Kineto, which does not say so, could not write it all."""
-    if not plain.exists():
-        raise OSError("the disk may be full")
     with plain.open("rb") as file:
         file.seek(-min(64, os.fstat(file.fileno()).st_size), os.SEEK_END)
         if not file.read().rstrip().endswith(b"}"):
@@ -93,8 +102,7 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
     try:
         if Written.now(path) != written:
             raise OSError("it is not the file that was written")
-        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
-            amended = Path(directory) / "trace"
+        with _beside(path, ".part") as amended:
             with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as source, amended.open("wb") as raw:
                 head = source.read(_HEAD_BYTES)
                 if head.count(old) != 1:
@@ -106,13 +114,6 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecordingFailed(f"{path}: the trace cannot be amended ({reason}).") from None
-
-
-def _packed(plain: Path) -> Path:
-    packed = plain.with_suffix(".json.gz")
-    with plain.open("rb") as source, packed.open("wb") as raw, _packing(raw) as target:
-        shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
-    return packed
 
 
 def _packing(raw: IO[bytes]) -> gzip.GzipFile:
@@ -140,3 +141,83 @@ def _is_annotation(text: bytes, name: str) -> bool:
     except ValueError:
         return False
     return isinstance(event, dict) and event.get("name") == name and event.get("cat") in _ANNOTATIONS
+
+
+# -- of all windows -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _File:
+    written: Written
+    metadata: Metadata
+    """What is in it."""
+    after: TimedSteps | None = None
+    """What is to be added."""
+
+
+class TraceFiles:
+    """Those of up to `windows` windows."""
+
+    def __init__(self, path: Callable[[], Path], windows: int, *, since_ns: int) -> None:
+        """`path()` is asked for the file when it is written. One that was modified at `since_ns` or later is another
+        process's, unless it is one of these (`claims.put`).
+        """
+        self._path = path
+        self._windows = windows
+        self._since_ns = since_ns
+        self.notes: list[str] = []
+        self._files: dict[int, _File] = {}
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Those that were written, in order."""
+        return tuple(file.written.path for file in self._files.values())
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something for `amend` to do."""
+        return any(file.after is not None for file in self._files.values())
+
+    @property
+    def timed(self) -> bool:
+        """Whether steps were timed around any window."""
+        return self.pending or any(file.metadata.plain_steps.before.host_ns for file in self._files.values())
+
+    @property
+    def plain_steps(self) -> PlainSteps:
+        """The steps that were timed around the last window, as far as they are in its file."""
+        from overlapscope.trace.model import PlainSteps
+
+        files = list(self._files.values())
+        return files[-1].metadata.plain_steps if files else PlainSteps()
+
+    def write(self, number: int, session: Session) -> None:
+        """Write window `number`, from 1 on, perhaps in the place of what it was before. Raises RecordingFailed."""
+        path = self._path()
+        if self._windows > 1:
+            path = window_path(path, number)
+            with suppress(OSError):
+                path.parent.mkdir(exist_ok=True)  # a rank's
+        written = write(session.export, path, unfinished=session.unfinished, since_ns=self._since_ns)
+        self._files[number] = _File(written, session.metadata)
+        if written.path != path:
+            self.notes = [f"{path}: is another process's trace, so this one is {written.path.name}."]
+
+    def time_behind(self, timed: TimedSteps) -> None:
+        """These steps came behind the window that was written last."""
+        if self._files and timed.host_ns:
+            self._files[max(self._files)].after = timed
+
+    def amend(self) -> Iterator[str]:
+        """Add what was timed. Gives a sentence on each file where that fails."""
+        for file in self._files.values():
+            if file.after is None:
+                continue
+            amended = replace(file.metadata, plain_steps=replace(file.metadata.plain_steps, after=file.after))
+            file.after = None
+            try:
+                file.written = amend(file.written, file.metadata.json().encode(), amended.json().encode())
+            except RecordingFailed as failure:
+                yield f"{failure} It lacks the steps that were timed after the recording."
+            else:
+                file.metadata = amended

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.recorder.main_thread import Interruption, Wake
-from overlapscope.recorder.schedule import CUDA_PROFILER_API
+from overlapscope.recorder.schedule import CUDA_PROFILER_API, Schedule
 from overlapscope.recorder.wrapping import around
 
 if TYPE_CHECKING:
@@ -20,7 +20,35 @@ _AGAIN_S = 0.05
 _LATE_S = 0.5
 
 
-class Clock:
+class Trigger:
+    """By itself, where steps open and close windows, it does nothing."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        """What did not happen in time."""
+
+    def start(self) -> None:
+        """Begin, on the recorder's thread."""
+
+    def stop(self) -> None:
+        """Nothing is due any more. May be called again."""
+
+    def advance(self, recorder: Recorder) -> None:
+        """Open or close a window, where that is due, on the recorder's thread."""
+
+
+def trigger_of(schedule: Schedule, call: Callable[[], None]) -> Trigger:
+    """That of a schedule. `call` is called on the recorder's thread where something is to be done, which `advance`
+    does: at once, or with the next step where that cannot be.
+    """
+    if schedule.capture_range is not None:
+        return CaptureRange(schedule.capture_range, call)
+    if schedule.by_clock:
+        return Clock(schedule.delay_s or 0, schedule.duration_s, call)
+    return Trigger()
+
+
+class Clock(Trigger):
     """Opens a window `delay_s` after the start, or the end of the last one, and closes it `duration_s` later.
 
     What is due is done by `advance` on the recorder's thread. Where that is the main one, `call` is called on it when
@@ -28,8 +56,7 @@ class Clock:
     """
 
     def __init__(self, delay_s: float, duration_s: float | None, call: Callable[[], None]) -> None:
-        self.notes: list[str] = []
-        """What did not happen in time."""
+        super().__init__()
         self._delay_s = delay_s
         self._duration_s = math.inf if duration_s is None else duration_s
         self._call = call
@@ -43,21 +70,18 @@ class Clock:
         self._changed = threading.Condition()
 
     def start(self) -> None:
-        """Begin, on the recorder's thread."""
         self._due_s = time.monotonic() + self._delay_s
         if threading.current_thread() is threading.main_thread():
             self._wake.start()
             threading.Thread(target=self._watch, name="overlapscope clock", daemon=True).start()
 
     def stop(self) -> None:
-        """Nothing is due any more. May be called again."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
         self._wake.stop()
 
     def advance(self, recorder: Recorder) -> None:
-        """Do what is due."""
         now = time.monotonic()
         if self._stopped or now < self._due_s:
             return
@@ -107,14 +131,14 @@ class Clock:
         self._call()
 
 
-class CaptureRange:
+class CaptureRange(Trigger):
     """Watches `record_function` and `torch.cuda.nvtx` for ranges of that name, or the two calls of the CUDA runtime.
 
-    Only on the thread that starts it. `call` is called there where something is to be done, which `advance` does: at
-    once, or with the next step where that cannot be.
+    Only on the thread that starts it.
     """
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
+        super().__init__()
         self._name = name
         self._call = call
         self._thread = -1
@@ -124,7 +148,6 @@ class CaptureRange:
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Wrap the functions. Imports torch."""
         import torch
         from torch.cuda import nvtx
 
@@ -140,11 +163,9 @@ class CaptureRange:
             self._around(runtime, "cudaProfilerStop", self._stops)
 
     def stop(self) -> None:
-        """Unwrap them."""
         self._undo.close()
 
     def advance(self, recorder: Recorder) -> None:
-        """Open or close the window."""
         if self._inside is not None:
             recorder.open()
         else:

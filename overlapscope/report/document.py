@@ -14,14 +14,13 @@ from overlapscope.documents import model
 from overlapscope.documents.colors import bucket_color
 from overlapscope.documents.model import Block, Chart, Document, Heading, Section, Text, columns, panel
 from overlapscope.documents.table import Table
-from overlapscope.report import strip, tables
+from overlapscope.report import charts, copy_chart, strip, tables
 from overlapscope.report.headline import headlines
 from overlapscope.report.page import Page, section_of
 from overlapscope.report.page import Section as Part
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
-from overlapscope.views import charts
 
 _LEAST_STEPS = 2
 """One step's bar says no more than the window's."""
@@ -180,7 +179,7 @@ def _charts(part: Part, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
         yield Chart(f"{id}-idle", "Idle by cause", partial(charts.causes, part, "idle"))
     copies = list_copies(analysis) if analysis is not None else None
     if copies is not None and (copies.bytes > 0).any():
-        yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(charts.bandwidth, part, copies))
+        yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(copy_chart.bandwidth, part, copies))
     if part.page.scope == "window" and len(device.steps) >= _LEAST_STEPS:
         yield Chart(f"{id}-steps", "Steps", partial(charts.steps, part))
 
@@ -192,7 +191,7 @@ def overview(page: Page) -> Iterator[Block]:
         yield tables.summary(page)
         judged = [part for part in parts if part.usable]
         if len(judged) > 1:
-            yield Chart("all-chart", "Where the time goes", partial(charts.ranks, judged))
+            yield Chart("all-chart", "Where the time goes", partial(charts.each_device, judged))
 
 
 def in_order(parts: Iterable[Part]) -> list[tuple[Part, Finding]]:

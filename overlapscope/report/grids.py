@@ -1,129 +1,98 @@
-"""Tables to be sorted: each cell is a value to sort by, and the text to show. Rows may name a place in the timeline."""
+"""Tables to be sorted, whose rows may name a place in the timeline. What is not known sorts before everything."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.each_copy import EachCopy, Issuer
 from overlapscope.analysis.outliers import find_outliers
-from overlapscope.analysis.results import Device, Period, Window, efficiency_shown, missing_ns
+from overlapscope.analysis.results import (
+    Device,
+    Period,
+    Window,
+    efficiency_shown,
+    missing_ns,
+)
 from overlapscope.analysis.stalls import BLOCKED
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, bandwidth, bare_percent, clean, size
+from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import Section
+from overlapscope.report.tables import NAME_LIMIT
 from overlapscope.trace.model import Kind, Memory
 
-NAME_LIMIT = 200
-
-Value = float | int | str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """None as a value sorts before everything."""
-
-    value: Value
-    text: str
+T = TypeVar("T")
+Say = Callable[[T], Cell]
+"""What a column says of one thing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A column."""
+def _words(
+    id: str, title: str, width: int, say: Callable[[T], str | None], *, when: bool = True
+) -> tuple[Column, Say[T]] | None:
+    """A column of foreign words; empty ones sort together and say that nothing is known."""
 
-    key: str
-    title: str
-    number: bool = True
-    width: int = 92
-    """Pixels it needs; words get what is left over as well."""
+    def cell(item: T) -> Cell:
+        shown = clean(say(item) or "", NAME_LIMIT)
+        return Cell(shown or "–", shown)
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Cells in the order of the fields."""
-
-    cells: tuple[Cell, ...]
-    window: Window | None = None
-    """Where to look in the timeline."""
+    return (Column(title, number=False, id=id, width=width), cell) if when else None
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table."""
-
-    fields: tuple[Field, ...]
-    rows: tuple[Row, ...]
+def _counts(id: str, title: str, say: Callable[[T], int], width: int = 80) -> tuple[Column, Say[T]]:
+    return Column(title, id=id, width=width), lambda item: Cell(f"{say(item):,}", say(item))
 
 
-def _word(text: str | None) -> Cell:
-    """Empty cells sort together and say that nothing is known."""
-    shown = clean(text, NAME_LIMIT) if text else ""
-    return Cell(shown, shown or "–")
+def _bytes(say: Callable[[T], int | None]) -> tuple[Column, Say[T]]:
+    return Column("bytes", id="bytes"), lambda item: Cell(size(say(item)), say(item))
 
 
-def _count(number: int) -> Cell:
-    return Cell(number, f"{number:,}")
+def _rates(say: Callable[[T], float | None]) -> tuple[Column, Say[T]]:
+    return Column("GB/s", id="rate", width=80), lambda item: Cell(bandwidth(say(item)), say(item))
 
 
-def _time(ns: int, unit: Unit) -> Cell:
-    return Cell(ns / unit.ns, unit.number(ns))
+def time_cell(ns: int | None, unit: Unit) -> Cell:
+    """A time that is sorted and exported in its unit."""
+    return Cell(unit.number(ns), None if ns is None else ns / unit.ns)
 
 
-def _pct(value: float | None) -> Cell:
-    return Cell(value, bare_percent(value))
+def _times(id: str, title: str, unit: Unit, say: Callable[[T], int]) -> tuple[Column, Say[T]]:
+    return Column(f"{title}, {unit.name}", id=id), lambda item: time_cell(say(item), unit)
 
 
-def _share(part: int, whole: int) -> Cell:
-    return _pct(100 * part / whole if whole else None)
+def percent_cell(value: float | None) -> Cell:
+    """A percentage."""
+    return Cell(bare_percent(value), value)
 
 
-def _rate(value: float | None) -> Cell:
-    return Cell(value, bandwidth(value))
+def _shares(title: str, say: Callable[[T], int], whole: Callable[[T], int], width: int = 92) -> tuple[Column, Say[T]]:
+    def cell(item: T) -> Cell:
+        return percent_cell(100 * say(item) / whole(item) if whole(item) else None)
+
+    return Column(title, id="share", width=width), cell
 
 
-def _words(key: str, title: str, width: int = 150) -> Field:
-    return Field(key, title, number=False, width=width)
+# -- copies ---------------------------------------------------------------------------------------
 
 
-def copy_groups(section: Section, device: Device) -> Grid:
+def copy_groups(section: Section, device: Device) -> Table:
     """Copies grouped by direction, memory kinds and stream."""
     unit = section.unit_of(device.overlap.copy_ns)
-    fields = (
-        _words("direction", "copies", 90),
-        _words("memory", "memory", 170),
-        Field("stream", "stream", width=80),
-        Field("count", "count", width=80),
-        Field("bytes", "bytes"),
-        Field("rate", "GB/s", width=80),
-        Field("time", f"time, {unit.name}"),
-        Field("exposed", f"exposed, {unit.name}"),
-        Field("share", "exposed, %"),
+    return table_of(
+        device.copies,
+        _words("direction", "copies", 90, lambda group: group.direction),
+        _words("memory", "memory", 170, lambda group: f"{group.source_kind} to {group.target_kind}"),
+        _counts("stream", "stream", lambda group: group.stream),
+        _counts("count", "count", lambda group: group.count),
+        _bytes(lambda group: group.bytes),
+        _rates(lambda group: group.gb_per_s),
+        _times("time", "time", unit, lambda group: group.time_ns),
+        _times("exposed", "exposed", unit, lambda group: group.exposed_ns),
+        _shares("exposed, %", lambda group: group.exposed_ns, lambda group: group.time_ns),
     )
-    rows = (
-        Row(
-            (
-                _word(group.direction),
-                _word(f"{group.source_kind} to {group.target_kind}"),
-                _count(group.stream),
-                _count(group.count),
-                _bytes(group.bytes),
-                _rate(group.gb_per_s),
-                _time(group.time_ns, unit),
-                _time(group.exposed_ns, unit),
-                _share(group.exposed_ns, group.time_ns),
-            )
-        )
-        for group in device.copies
-    )
-    return Grid(fields, tuple(rows))
-
-
-def _bytes(count: int | None) -> Cell:
-    return Cell(count, size(count))
 
 
 def most_exposed(copies: EachCopy, count: int) -> I64:
@@ -132,82 +101,53 @@ def most_exposed(copies: EachCopy, count: int) -> I64:
     return order[copies.exposed_ns[order] > 0]
 
 
-def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[Issuer]) -> Grid:
+def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[Issuer]) -> Table:
     """The given copies, each with what issued it."""
     unit = section.unit_of(int(copies.duration_ns[numbers].max(initial=0)))
-    lined = any(one.line for one in issued)
-    fields = (
-        _words("direction", "copy", 75),
-        _words("memory", "memory", 95),
-        Field("exposed", f"exposed, {unit.name}"),
-        _words("cause", "cause", 145),
-        *([_words("line", "line of code", 230)] if lined else []),
-        _words("op", "launched by", 130),
-        Field("time", f"time, {unit.name}"),
-        Field("bytes", "bytes"),
-        Field("rate", "GB/s", width=80),
-        _words("call", "call", 140),
+    lined = any(issuer.line for issuer in issued)
+    known = {number: int(size) for number, size in zip(numbers.tolist(), copies.bytes[numbers], strict=True)}
+    pairs = zip(numbers.tolist(), issued, strict=True)
+    return table_of(
+        pairs,
+        _words("direction", "copy", 75, lambda pair: Kind(copies.direction[pair[0]]).name.lower()),
+        _words("memory", "memory", 95, lambda pair: Memory(copies.memory[pair[0]]).name.lower()),
+        _times("exposed", "exposed", unit, lambda pair: int(copies.exposed_ns[pair[0]])),
+        _words("cause", "cause", 145, lambda pair: COPY_CAUSES[copies.cause[pair[0]]]),
+        _words("line", "line of code", 230, lambda pair: pair[1].line, when=lined),
+        _words("op", "launched by", 130, lambda pair: pair[1].op),
+        _times("time", "time", unit, lambda pair: int(copies.duration_ns[pair[0]])),
+        _bytes(lambda pair: known[pair[0]] if known[pair[0]] >= 0 else None),
+        _rates(lambda pair: float(copies.gb_per_s[pair[0]]) if known[pair[0]] >= 0 else None),
+        _words("call", "call", 140, lambda pair: pair[1].call),
+        place=lambda pair: (int(copies.start_ns[pair[0]]), int(copies.end_ns[pair[0]])),
     )
-    rows = []
-    for number, issuer in zip(numbers.tolist(), issued, strict=True):
-        moved = int(copies.bytes[number])
-        start, end = int(copies.start_ns[number]), int(copies.end_ns[number])
-        cells = (
-            _word(Kind(copies.direction[number]).name.lower()),
-            _word(Memory(copies.memory[number]).name.lower()),
-            _time(int(copies.exposed_ns[number]), unit),
-            _word(COPY_CAUSES[copies.cause[number]]),
-            *([_word(issuer.line)] if lined else []),
-            _word(issuer.op),
-            _time(end - start, unit),
-            _bytes(moved if moved >= 0 else None),
-            _rate(float(copies.gb_per_s[number]) if moved >= 0 else None),
-            _word(issuer.call),
-        )
-        rows.append(Row(cells, Window(start_ns=start, end_ns=end)))
-    return Grid(fields, tuple(rows))
 
 
-def evidence(section: Section, device: Device, subject: Literal["exposed-copy", "idle"]) -> Grid:
+# -- causes and stalls ----------------------------------------------------------------------------
+
+
+def evidence(section: Section, device: Device, subject: Literal["exposed-copy", "idle"]) -> Table:
     """What the causes of a bucket rest on, by op, call and line."""
     found = [one for one in device.evidence if one.subject == subject]
     whole = device.buckets.idle_ns if subject == "idle" else device.buckets.exposed_copy_ns
-    unit = section.unit_of(whole)
     lined = any(one.where for one in found)
-    copies = subject == "exposed-copy"
-    fields = (
-        _words("cause", "cause", 145),
-        Field("time", f"time, {unit.name}"),
-        Field("share", "%", width=70),
-        *([_words("line", "line of code", 230)] if lined else []),
-        _words("op", "op", 130),
-        _words("call", "call", 140),
-        *([_words("copies", "copies", 140)] if copies else []),
-        Field("count", "cases", width=80),
-        _words("confidence", "confidence", 105),
+    return table_of(
+        found,
+        _words("cause", "cause", 145, lambda one: one.cause),
+        _times("time", "time", section.unit_of(whole), lambda one: one.time_ns),
+        _shares("%", lambda one: one.time_ns, lambda one: whole, width=70),
+        _words("line", "line of code", 230, lambda one: one.where, when=lined),
+        _words("op", "op", 130, lambda one: one.op),
+        _words("call", "call", 140, lambda one: one.call),
+        # The evidence says which copies before it says why.
+        _words("copies", "copies", 140, lambda one: one.detail.partition(":")[0], when=subject == "exposed-copy"),
+        _counts("count", "cases", lambda one: one.count),
+        _words("confidence", "confidence", 105, lambda one: one.confidence),
+        place=lambda one: _place(one.example),
     )
-    rows = (
-        Row(
-            (
-                _word(one.cause),
-                _time(one.time_ns, unit),
-                _share(one.time_ns, whole),
-                *([_word(one.where)] if lined else []),
-                _word(one.op),
-                _word(one.call),
-                # The evidence says which copies before it says why.
-                *([_word(one.detail.partition(":")[0])] if copies else []),
-                _count(one.count),
-                _word(one.confidence),
-            ),
-            one.example,
-        )
-        for one in found
-    )
-    return Grid(fields, tuple(rows))
 
 
-def stalls(section: Section, device: Device) -> Grid:
+def stalls(section: Section, device: Device) -> Table:
     """Blocking calls of the host, costliest first; each leads to the longest idle gap that it caused."""
     unit = section.unit
     examples = {
@@ -216,95 +156,79 @@ def stalls(section: Section, device: Device) -> Grid:
         if one.subject == "idle" and one.cause in BLOCKED
     }
     lined = any(stall.where for stall in device.host_stalls)
-    fields = (
-        _words("call", "blocking call", 150),
-        *([_words("line", "line of code", 230)] if lined else []),
-        Field("idle", f"idle caused, {unit.name}"),
-        Field("wait", f"host waits, {unit.name}"),
-        Field("count", "count", width=80),
-        _words("op", "in op", 130),
-        Field("share", "of idle, %"),
-        Field("thread", "thread"),
+    return table_of(
+        device.host_stalls,
+        _words("call", "blocking call", 150, lambda stall: stall.call),
+        _words("line", "line of code", 230, lambda stall: stall.where, when=lined),
+        _times("idle", "idle caused", unit, lambda stall: stall.idle_caused_ns),
+        _times("wait", "host waits", unit, lambda stall: stall.host_wait_ns),
+        _counts("count", "count", lambda stall: stall.count),
+        _words("op", "in op", 130, lambda stall: stall.op),
+        _shares("of idle, %", lambda stall: stall.idle_caused_ns, lambda stall: device.buckets.idle_ns),
+        (Column("thread", id="thread"), lambda stall: Cell(str(stall.thread), stall.thread)),
+        place=lambda stall: _place(examples.get((stall.call, stall.op, stall.where))),
     )
-    rows = (
-        Row(
-            (
-                _word(stall.call),
-                *([_word(stall.where)] if lined else []),
-                _time(stall.idle_caused_ns, unit),
-                _time(stall.host_wait_ns, unit),
-                _count(stall.count),
-                _word(stall.op),
-                _share(stall.idle_caused_ns, device.buckets.idle_ns),
-                Cell(stall.thread, str(stall.thread)),
-            ),
-            examples.get((stall.call, stall.op, stall.where)),
-        )
-        for stall in device.host_stalls
-    )
-    return Grid(fields, tuple(rows))
 
 
-def each_step(section: Section, device: Device) -> Grid:
+def _place(window: Window | None) -> tuple[int, int] | None:
+    return None if window is None else (window.start_ns, window.end_ns)
+
+
+# -- steps and ranges -----------------------------------------------------------------------------
+
+
+def each_step(section: Section, device: Device) -> Table:
     """One row for each step; outliers say so."""
-    unit = section.unit
     unusual = find_outliers(device.steps).tolist()
-    marked, comm = any(unusual), device.engines.comm_ns > 0
-    rows = (
-        Row(
-            (
-                _word(step.name),
-                *([_word("outlier" if odd else "")] if marked else []),
-                *_times([step], unit, comm=comm),
-                _pct(efficiency_shown(step)),
-            ),
-            step.window,
-        )
-        for step, odd in zip(device.steps, unusual, strict=True)
+    steps = list(zip(device.steps, unusual, strict=True))
+    return table_of(
+        steps,
+        _words("name", "step", 125, lambda step: step[0].name),
+        _words("note", "unusual", 90, lambda step: "outlier" if step[1] else "", when=any(unusual)),
+        *_parts(section, device, _one_step),
+        (Column("efficiency, %", id="efficiency"), lambda step: percent_cell(efficiency_shown(step[0]))),
+        place=lambda step: _place(step[0].window),
     )
-    fields = (
-        _words("name", "step", 125),
-        *([_words("note", "unusual", 90)] if marked else []),
-        *_time_fields(unit, comm=comm),
-        Field("efficiency", "efficiency, %"),
-    )
-    return Grid(fields, tuple(rows))
 
 
-def ranges(section: Section, device: Device) -> Grid:
+def ranges(section: Section, device: Device) -> Table:
     """Ranges by name: their occurrences added up; each leads to the longest."""
-    unit, comm = section.unit, device.engines.comm_ns > 0
     by_name: dict[str, list[Period]] = {}
     for period in device.ranges:
         by_name.setdefault(period.name, []).append(period)
-    rows = (
-        Row(
-            (_word(name), _count(len(periods)), *_times(periods, unit, comm=comm)),
-            max(periods, key=lambda period: period.span_ns).window,
-        )
-        for name, periods in sorted(by_name.items(), key=lambda item: (-sum(p.span_ns for p in item[1]), item[0]))
-    )
-    fields = (_words("name", "range", 180), Field("count", "count", width=80), *_time_fields(unit, comm=comm))
-    return Grid(fields, tuple(rows))
-
-
-def _time_fields(unit: Unit, *, comm: bool) -> tuple[Field, ...]:
-    return (
-        Field("span", f"span, {unit.name}"),
-        Field("compute", f"compute, {unit.name}"),
-        *([Field("comm", f"exposed comm, {unit.name}")] if comm else []),
-        Field("copy", f"exposed copy, {unit.name}"),
-        Field("idle", f"idle, {unit.name}"),
+    return table_of(
+        sorted(by_name.items(), key=lambda item: (-sum(period.span_ns for period in item[1]), item[0])),
+        _words("name", "range", 180, lambda item: item[0]),
+        _counts("count", "count", lambda item: len(item[1])),
+        *_parts(section, device, _occurrences),
+        place=lambda item: _place(max(item[1], key=lambda period: period.span_ns).window),
     )
 
 
-def _times(periods: Sequence[Period], unit: Unit, *, comm: bool) -> tuple[Cell, ...]:
-    """Of all periods together; `comm`: whether there is a column for communication."""
-    buckets = [period.buckets for period in periods]
-    return (
-        _time(sum(period.span_ns for period in periods), unit),
-        _time(sum(b.compute_ns for b in buckets), unit),
-        *([_time(sum(b.exposed_comm_ns for b in buckets), unit)] if comm else []),
-        _time(sum(b.exposed_copy_ns for b in buckets), unit),
-        _time(sum(period.buckets.idle_ns - missing_ns(period) for period in periods), unit),
-    )
+def _one_step(step: tuple[Period, bool]) -> Sequence[Period]:
+    return step[:1]
+
+
+def _occurrences(item: tuple[str, list[Period]]) -> Sequence[Period]:
+    return item[1]
+
+
+def _parts(
+    section: Section, device: Device, periods: Callable[[T], Sequence[Period]]
+) -> Iterator[tuple[Column, Say[T]]]:
+    """What the periods of each row consist of, all of them together."""
+    unit = section.unit
+    parts: list[tuple[str, str, Callable[[Period], int]]] = [
+        ("span", "span", lambda period: period.span_ns),
+        ("compute", "compute", lambda period: period.buckets.compute_ns),
+        ("comm", "exposed comm", lambda period: period.buckets.exposed_comm_ns),
+        ("copy", "exposed copy", lambda period: period.buckets.exposed_copy_ns),
+        ("idle", "idle", lambda period: period.buckets.idle_ns - missing_ns(period)),
+    ]
+    for id, title, ns in parts:
+        if id != "comm" or device.engines.comm_ns:
+
+            def total(item: T, ns: Callable[[Period], int] = ns) -> int:
+                return sum(map(ns, periods(item)))
+
+            yield _times(id, title, unit, total)

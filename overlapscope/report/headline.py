@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from overlapscope.analysis.results import Device, copies_matter, efficiency_shown, hidden_copy_shown, missing_ns
 from overlapscope.base.words import NOTHING, bare_shares, percent, share
 from overlapscope.documents.model import Card
+from overlapscope.report.charts import Subject, by_cause
 from overlapscope.report.page import Section
 from overlapscope.report.verdict import WORTH_SAYING
-from overlapscope.views.charts.causes import Subject, by_cause
 
 _MISSING = "The host waited for GPU ops that were not recorded: nobody can say what the GPU did then."
 

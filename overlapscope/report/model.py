@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,6 +37,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one job: its traces and the findings over all of them, costliest first."""
 
+    kind: Literal["report"] = "report"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     traces: tuple[TraceResult, ...]

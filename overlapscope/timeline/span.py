@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.analysis.device import DeviceAnalysis, period
+from overlapscope.analysis.device import period
 from overlapscope.analysis.results import Period
+from overlapscope.base.kept import kept
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.fill import Fill, fill_of
 from overlapscope.timeline.lane import Lanes
 
 _SETS = ("comm", "h2d", "d2h", "other", "exposed_comm", "exposed_h2d", "exposed_d2h")
 """Of a `Timeline`: what the overlap lane does not tell."""
-
-_PREPARED: WeakKeyDictionary[Lanes, dict[int, dict[str, Fill]]] = WeakKeyDictionary()
 
 
 def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
@@ -33,7 +31,7 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
     end = min(max(end_ns, start), last)
     bounds = np.array([start, end])
     ran: Counter[str] = Counter()
-    for name, fill in _fills(lanes, analysis).items():
+    for name, fill in _fills(lanes, device).items():
         before, behind = fill.before(bounds).tolist()
         ran[name] = behind - before
 
@@ -64,16 +62,13 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
     return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths, copy_causes, idle_causes, partial=False)
 
 
-def _fills(lanes: Lanes, analysis: DeviceAnalysis) -> dict[str, Fill]:
+@kept()
+def _fills(lanes: Lanes, device: int) -> dict[str, Fill]:
     """The categories of a device's overlap lane, and the sets of its timeline in `_SETS`; those that are not empty."""
-    device = analysis.result.device
-    known = _PREPARED.setdefault(lanes, {})
-    if device not in known:
-        (overlap,) = (lane for lane in lanes.lanes if lane.kind == "overlap" and lane.device == device)
-        found = {CATEGORIES[fill.category]: fill for fill in overlap.fills}
-        for name in _SETS:
-            ran = getattr(analysis.timeline, name)
-            if len(ran.starts):
-                found[name] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
-        known[device] = found
-    return known[device]
+    (overlap,) = (lane for lane in lanes.lanes if lane.kind == "overlap" and lane.device == device)
+    fills = {CATEGORIES[fill.category]: fill for fill in overlap.fills}
+    for name in _SETS:
+        ran = getattr(lanes.device(device).timeline, name)
+        if len(ran.starts):
+            fills[name] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
+    return fills

@@ -267,7 +267,7 @@ class PlainSteps:
     after: TimedSteps = TimedSteps()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Trace:
     """One process' recording.
 

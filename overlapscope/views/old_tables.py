@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from overlapscope.base.words import clean
+from overlapscope.documents import table as tables
+from overlapscope.documents.table import Tone
 
 FEW = 5
 NAME_LIMIT = 200
@@ -46,3 +49,10 @@ def without(table: Table, title: str) -> Table:
 def prose(text: str) -> list[str]:
     """The lines of a text, each made harmless; its line breaks are its own."""
     return [clean(line, 2000) for line in text.split("\n")]
+
+
+def as_table(table: Table, tones: Mapping[str, Tone]) -> tables.Table:
+    """The same as one of documents; cells found in `tones` have that tone."""
+    columns = tuple(tables.Column(one.title, one.number, one.flexible, one.prose) for one in table.columns)
+    lines = ([tables.Cell(text, tone=tones.get(text, "")) for text in row] for row in table.rows)
+    return tables.Table(table.title, columns, tables.rows(lines), table.note, table.total)

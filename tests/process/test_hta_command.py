@@ -19,8 +19,9 @@ pytest.importorskip("hta", reason="runs HolisticTraceAnalysis")
 from overlapscope.commands import main
 from overlapscope.errors import HtaFailed
 from overlapscope.hta.catalog import ANALYSES, Options
-from overlapscope.hta.run import HtaResult, HtaTable, run
-from overlapscope.views import hta as view
+from overlapscope.hta.document import MOST_ROWS, document, listing
+from overlapscope.hta.run import HtaResult, HtaTable, run, to_csv
+from overlapscope.render import markdown, terminal
 from tests.support.hta_recordings import TRACES, rewritten
 
 ROOT = Path(__file__).parents[2]
@@ -70,13 +71,13 @@ def test_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
 def test_csv_of_one_table_has_one_header(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.reader(io.StringIO(output(capsys, "launches", PIPELINE, "--format", "csv"))))
     assert rows[0] == ["correlation", "cpu_duration", "gpu_duration", "launch_delay"]
-    assert len(rows) > view.MOST_ROWS
+    assert len(rows) > MOST_ROWS
 
 
 def test_markdown_of_a_long_table_says_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     printed = output(capsys, "launches", PIPELINE, "--format", "markdown")
     head, rule = 1, 1
-    assert printed.count("\n| ") == head + rule + view.MOST_ROWS and "rows more" in printed
+    assert printed.count("\n| ") == head + rule + MOST_ROWS and "rows more" in printed
 
 
 def test_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +133,7 @@ def test_names_from_the_trace_are_harmless(tmp_path: Path) -> None:
         return event | {"name": name} if event.get("cat") == "kernel" else event
 
     result = run("kernels", rewritten("pipeline_3stream", tmp_path, change=change))
-    drawn = view.text(result, width=200), view.markdown(result), view.csv_text(result)
+    drawn = terminal.render(document(result, width=200), width=200), markdown.render(document(result)), to_csv(result)
     assert not any("\x1b" in one for one in drawn)
     assert "<b>" not in drawn[1]
     cells = [cell for row in csv.reader(io.StringIO(drawn[2])) for cell in row]
@@ -143,14 +144,14 @@ def test_a_wide_table_is_cut_between_columns() -> None:
     columns = ("rank", "name", *(f"figure_of_some_length_{number}" for number in range(12)))
     table = HtaTable(title="Wide", columns=columns, rows=((0, "x" * 90, *range(12)),))
     result = HtaResult(analysis="made", hta="none 0", ranks=(0,), tables=(table,))
-    lines = view.text(result, width=80).splitlines()
+    lines = terminal.render(document(result, width=80), width=80).splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert all(any(column in line.split() for line in lines) for column in columns)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_the_list_of_analyses_is_whole_in_a_narrow_terminal(width: int) -> None:
-    drawn = view.listing_text(width=width)
+    drawn = terminal.render(listing(), width=width)
     assert max(map(len, drawn.splitlines())) <= width and "…" not in drawn
     assert "get_comm_comp_overlap" in drawn if width == 100 else "method" not in drawn
 

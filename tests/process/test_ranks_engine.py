@@ -281,12 +281,28 @@ def test_options_that_make_no_sense_are_refused(options: list[str], capsys: pyte
     assert capsys.readouterr().err
 
 
-@pytest.mark.parametrize("source", [str(DDP), "memory://job"])
-def test_without_dask_or_fsspec_the_extra_is_named(source: str) -> None:
+def without_dask(*args: str) -> subprocess.CompletedProcess[str]:
+    """`overlapscope ranks` in a process that has neither Dask nor fsspec."""
     code = (
         "import sys; sys.modules |= dict.fromkeys(['distributed', 'fsspec', 'fsspec.core']); "
         "from overlapscope.commands import main; sys.exit(main())"
     )
-    done = subprocess.run([sys.executable, "-c", code, "ranks", source], capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, "-c", code, "ranks", *args], capture_output=True, text=True, check=False)
+
+
+def test_without_dask_one_process_reads_all_ranks_to_the_same_report() -> None:
+    by_one = without_dask(str(DDP), "--format", "json")
+    assert (by_one.returncode, by_one.stderr) == (0, "")
+    by_several = subprocess.run(
+        [sys.executable, "-m", "overlapscope", "ranks", str(DDP), "--format", "json"], capture_output=True, check=True
+    )
+    assert by_one.stdout.encode() == by_several.stdout
+
+
+@pytest.mark.parametrize(
+    "options", [[str(DDP), "--workers", "2"], [str(DDP), "--scheduler", "tcp://127.0.0.1:1"], ["memory://job"]]
+)
+def test_without_dask_or_fsspec_the_extra_is_named(options: list[str]) -> None:
+    done = without_dask(*options)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "pip install 'overlapscope[cluster]'" in done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import overlapscope as ov
-from overlapscope.recorder.current import current
+from overlapscope.recorder.recording import current
 
 torch = pytest.importorskip("torch", reason="trains with torch")
 

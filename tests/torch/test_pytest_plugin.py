@@ -22,13 +22,13 @@ import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import ConfigError, UnreadableTrace, UsageError
 from overlapscope.pytest_plugin import _file_name, assert_overlap, overlap
-from overlapscope.reading.samples import sample_traces
 from overlapscope.report import model as reports
+from tests.support.helpers import TRACES
 from tests.support.pytest_runs import OPTIONS, PLUGIN, output
 
 ROOT = Path(__file__).parents[2]
-PREFETCHING = sample_traces() / "recorder" / "overlapscope.trace.json.gz"
-PAGEABLE = sample_traces() / "laboratory" / "copy_matrix" / "streamed0_pinned0.trace.json.gz"
+PREFETCHING = TRACES / "recorder" / "overlapscope.trace.json.gz"
+PAGEABLE = TRACES / "laboratory" / "copy_matrix" / "streamed0_pinned0.trace.json.gz"
 
 REPLAYS = f"""
 import shutil

@@ -17,13 +17,12 @@ from hypothesis.extra import numpy as hnp
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
 from overlapscope.reading import load
-from overlapscope.report import grids
+from overlapscope.report import charts, copy_chart, grids
+from overlapscope.report.charts import MOST_STEPS, drawn_steps
+from overlapscope.report.copy_chart import choose
 from overlapscope.report.model import build
 from overlapscope.report.page import Page, Section
 from overlapscope.trace.model import Kind, Memory, Trace
-from overlapscope.views import charts
-from overlapscope.views.charts.bandwidth import choose
-from overlapscope.views.charts.steps import MOST_BARS, chosen
 from tests.support.helpers import US, Host, Op, make_trace
 
 TRACES = sorted(Path("traces/known_causes").glob("*.json.gz")) + [
@@ -50,8 +49,8 @@ def figures(analysis: TraceAnalysis, dark: bool) -> list[dict[str, Any]]:
     for section, device in zip(sections, analysis.devices, strict=True):
         found += [charts.bucket_bar(section, dark), charts.steps(section, dark)]
         found += [charts.causes(section, "exposed-copy", dark), charts.causes(section, "idle", dark)]
-        found.append(charts.bandwidth(section, list_copies(device), dark))
-    return [*found, charts.ranks(sections, dark)]
+        found.append(copy_chart.bandwidth(section, list_copies(device), dark))
+    return [*found, charts.each_device(sections, dark)]
 
 
 @BOTH
@@ -102,15 +101,15 @@ def test_each_step_is_as_high_as_its_span(path: Path) -> None:
 
 def test_many_steps_are_thinned_but_no_outlier_is_lost() -> None:
     ops, notes, at = [], [], 0
-    for number in range(3 * MOST_BARS):
+    for number in range(3 * MOST_STEPS):
         length = 9000 if number == 1234 else 1000
         ops.append(Op(Kind.COMPUTE, at, at + length, launch=(10 * number + 1, 10 * number + 2)))
         notes.append(Host(f"ProfilerStep#{number}", 10 * number, 10 * number + 10))
         at += length
     (section,) = sections_of(analyze_trace(make_trace(ops, annotations=notes)))
     assert section.device is not None
-    rows = chosen(section.device).tolist()
-    assert len(rows) <= MOST_BARS + 1
+    rows = drawn_steps(section.device).tolist()
+    assert len(rows) <= MOST_STEPS + 1
     assert 1234 in rows
     marks = [trace for trace in charts.steps(section, False)["data"] if trace["name"] == "outlier"]
     assert [trace["x"] for trace in marks] == [[1234]]
@@ -200,7 +199,7 @@ def test_foreign_names_are_cleaned_in_every_grid() -> None:
 
 
 @EACH
-def test_every_row_of_a_grid_has_a_cell_for_each_field(path: Path) -> None:
+def test_every_row_of_a_grid_has_a_cell_for_each_column(path: Path) -> None:
     analysis = analysis_of(path)
     for section, device in zip(sections_of(analysis), analysis.devices, strict=True):
         result = device.result
@@ -213,7 +212,7 @@ def test_every_row_of_a_grid_has_a_cell_for_each_field(path: Path) -> None:
             grids.ranges(section, result),
         ]
         for table in tables:
-            assert all(len(row.cells) == len(table.fields) for row in table.rows)
-            assert len({field.key for field in table.fields}) == len(table.fields)
+            assert all(len(row.cells) == len(table.columns) for row in table.rows)
+            assert len({column.id for column in table.columns}) == len(table.columns)
         stalls = grids.stalls(section, result)
         assert len(stalls.rows) == len(result.host_stalls)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from functools import cache
@@ -628,12 +626,3 @@ def test_hostile_names_reach_nobody(how: list[str], tmp_path: Path, capsys: pyte
     captured = capsys.readouterr()
     for printed in (captured.out, captured.err):
         assert all(character == "\n" or character.isprintable() for character in printed)
-
-
-def test_check_imports_neither_pandas_nor_drawing() -> None:
-    code = (
-        f"import sys; from overlapscope.commands import main; main(['check', {OFFLOAD!r}])\n"
-        "print(sorted({'pandas', 'dash', 'plotly', 'torch'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert done.stderr.strip() == b"[]"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,6 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     for name in ("FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
-
-
-def run(*args: str, **env: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "overlapscope", *args], capture_output=True, env=os.environ | env, check=False
-    )
 
 
 def event(category: str, name: str, start: float, duration: float, **args: Any) -> dict[str, Any]:
@@ -94,24 +87,6 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     assert f"overlapscope {command}" in capsys.readouterr().out
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from overlapscope.commands import main; main(['--help'])\n"
-        "print(sorted({'numpy', 'pandas', 'msgspec', 'torch'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert done.stderr.strip() == b"[]"
-
-
-def test_analyze_never_imports_pandas() -> None:
-    code = (
-        f"import sys; from overlapscope.commands import main; main(['analyze', {PIPELINE!r}])\n"
-        "print('pandas' in sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert done.stderr.strip() == b"False"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,28 +263,6 @@ def test_rules_and_explain(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
-
-
-def test_as_a_program() -> None:
-    done = run("analyze", PIPELINE, PYTHONIOENCODING="ascii")
-    assert done.returncode == 0
-    assert done.stdout.isascii() and b"\x1b" not in done.stdout
-    assert done.stderr == b""
-    assert run("analyze", "nothing.json").returncode == 2
-
-
-def test_a_closed_pipe_ends_quietly() -> None:
-    read, wrote = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [sys.executable, "-m", "overlapscope", "analyze", DDP, "--format", "json"],
-        stdout=wrote,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    os.close(wrote)
-    assert done.stderr == b""
-    assert done.returncode == 141
 
 
 def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

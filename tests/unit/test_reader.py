@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
-import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -544,38 +542,10 @@ def test_a_pattern_or_directory_without_traces_is_an_error(tmp_path: Path) -> No
             expand(source)
 
 
-def test_importing_the_reader_imports_neither_pandas_nor_rich() -> None:
-    code = "import sys, overlapscope.reading.kineto; print([m for m in ('pandas', 'rich') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_reading_writes_nothing_where_there_is_no_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     read(tmp_path, document([kernel(2)]))
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-def test_a_long_read_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
-    import pty
-
-    path = write(tmp_path / "trace.json", document([kernel(float(i)) for i in range(1, 9000)]))
-    code = (
-        "import sys; from overlapscope.reading import _progress, load; _progress._PATIENCE_S = 0.0;"
-        "print(len(load(sys.argv[1]).gpu_ops))"
-    )
-    ours, theirs = pty.openpty()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, stderr=theirs, check=True
-        )
-        shown = os.read(ours, 100_000)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert done.stdout.strip() == b"8999"
-    assert b"reading" in shown
 
 
 def test_a_full_launch_queue_is_no_overhead_of_the_profiler(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
-import sys
 
 import pytest
 
@@ -126,23 +124,3 @@ def test_has_every_variant(name: str) -> None:
 def test_variants_differ(name: str) -> None:
     parameters = [variant.parameters for variant in variants(name)]
     assert all(one not in parameters[:number] for number, one in enumerate(parameters))
-
-
-def test_experiments_are_listed_where_torch_is_not_installed() -> None:
-    code = """
-import sys
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "tensordict"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Missing())
-from overlapscope.commands import main
-code = main(["scenarios", "list"])
-assert "torch" not in sys.modules
-sys.exit(code)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert all(name in done.stdout for name in catalog.shipped())

@@ -255,18 +255,6 @@ def test_the_options_are_the_interventions_that_there_are() -> None:
     assert all(one.help.startswith(titles[one.id]) for one in OPTIONS)
 
 
-def test_its_help_imports_nothing_heavy() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from overlapscope.commands import main; main(['whatif', '--help'])\n"
-        "print(sorted({'numpy', 'pandas', 'msgspec', 'torch'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert done.stderr.strip() == b"[]"
-
-
 def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", PAGEABLE, "--pin", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import dash
 import dash_mantine_components as dmc
 import msgspec
-from dash import Input, Output, dcc, html
+from dash import Input, Output, dcc
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
-from overlapscope.analysis.spans import median_step
 from overlapscope.base.words import clean
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FindingChange
 from overlapscope.compare.steps import averaged
-from overlapscope.dashboard import parts
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.render import plain_table
 from overlapscope.dashboard.url import RECORDED
+from overlapscope.documents.table import Table, Tone
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 from overlapscope.views.charts.before_after import before_after
 from overlapscope.views.diff import tables
 from overlapscope.views.diff.words import NOISE, finding_standing, standing, unit_of
-from overlapscope.views.old_tables import Table
+from overlapscope.views.old_tables import Table as OldTable
+from overlapscope.views.old_tables import as_table
 
-_MARGIN = 0.02
-"""Of the span shown, on either side."""
 _SIGNS = {"faster": "✓", "slower": "✕", "within noise": "~", "unchanged": "="}
 
 
@@ -56,10 +55,10 @@ def layout(context: PageContext) -> Component:
         *doubts,
         verdicts,
         _buckets(context, device),
-        *_causes(context, device),
+        *_panels(context, tables.causes(device, verbose=False)),
         _findings(before, after, device),
         _timelines(before, after, device),
-        *(_panel(context, table) for table in _details(device)),
+        *_panels(context, tables.details(device, verbose=False)),
         lead=lead,
     )
 
@@ -139,42 +138,29 @@ def _nothing_chosen(context: PageContext) -> Component:
 
 def _verdict(context: PageContext, found: Diff) -> Component:
     stands = standing(found)
-    color = context.colors[stands.level]
-    word = dmc.Group(
-        [html.Span(_SIGNS.get(stands.word, "?"), **parts.UNREAD), html.Span(stands.word, id="compare-standing")],
-        gap=8,
-        style={"color": color, "fontWeight": 700},
-    )
-    sentence = dmc.Text(clean(found.verdict), fw=600, fz=22, lh=1.3, mt=4, id="compare-sentence")
-    return dmc.Paper([word, sentence], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
+    sign, ids = _SIGNS.get(stands.word, "?"), ("compare-standing", "compare-sentence")
+    return parts.answer(context, stands.level, stands.word, clean(found.verdict), ids=ids, sign=sign)
 
 
 def _doubts(found: Diff) -> Component:
-    said = [dmc.ListItem([detail, dmc.Text(holds, c="dimmed", size="sm")]) for detail, holds in tables.doubts(found)]
-    return dmc.Alert(dmc.List(said, size="sm"), title="Compare with care", color="yellow", id="compare-doubts")
+    said = [[detail, dmc.Text(holds, c="dimmed", size="sm")] for detail, holds in tables.doubts(found)]
+    return parts.warning("Compare with care", said, "compare-doubts")
 
 
 def _buckets(context: PageContext, device: DeviceDiff) -> Component:
-    table = tables.buckets(device)
-    chart = parts.graph(before_after(device.figures, context.dark), "compare-buckets", name="before-and-after")
-    return parts.panel(table.title, chart, _table(context, table, id="compare-table"), note=table.note)
+    table = _toned(tables.buckets(device))
+    chart = render.graph(before_after(device.figures, context.dark), "compare-buckets", name="before-and-after")
+    return parts.panel(table.title, chart, render.table(table, context.dark, "compare-table"), note=table.note)
 
 
-def _causes(context: PageContext, device: DeviceDiff) -> list[Component]:
-    return [_panel(context, table) for table in tables.causes(device, verbose=False) if table.rows]
+def _toned(table: OldTable) -> Table:
+    return as_table(tables.untitled(table), cast("dict[str, Tone]", {**tables.tones(table), NOISE: "muted"}))
 
 
-def _details(device: DeviceDiff) -> list[Table]:
+def _panels(context: PageContext, found: Iterable[OldTable]) -> list[Component]:
     """All but the findings, which have links of their own."""
-    return [one for one in tables.details(device, verbose=False) if one.rows and one.title != tables.FINDINGS]
-
-
-def _panel(context: PageContext, table: Table) -> Component:
-    return parts.panel(table.title, _table(context, table), note=table.note)
-
-
-def _table(context: PageContext, table: Table, id: str = "") -> Component:
-    return plain_table(context, tables.untitled(table), {**tables.tones(table), NOISE: "muted"}, id)
+    shown = (table for table in found if table.rows and table.title != tables.FINDINGS)
+    return [parts.table_panel(context, _toned(table)) for table in shown]
 
 
 # -- findings -------------------------------------------------------------------------------------
@@ -227,52 +213,29 @@ def _side(context: PageContext, device: DeviceDiff, finding: Finding | None, cos
 
 
 def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
-    both = {"before": before, "after": after}
-    windows = [_stands_for(one.section.device, device.basis) for one in both.values() if one.section.device]
-    shown_ns = max(window.end_ns - window.start_ns for window in windows)
-    margin = round(_MARGIN * shown_ns)
-    data = {
-        "sides": [
-            {
-                "element": _mount(name),
-                "trace": one.opened.id,
-                "of": {} if one.url.of is None else {"of": one.url.of},
-                "offset": window.start_ns - one.opened.lanes.origin_ns,
-            }
-            for (name, one), window in zip(both.items(), windows, strict=True)
-        ],
-        "view": {"start": -margin, "end": shown_ns + margin},
-        "palette": before.colors,
-    }
+    sides = [
+        parts.Side(
+            name,
+            context.opened.id,
+            context.opened.lanes.origin_ns,
+            _stands_for(context.section.device, device.basis),
+            {} if context.url.of is None else {"of": context.url.of},
+        )
+        for name, context in (("before", before), ("after", after))
+        if context.section.device is not None
+    ]
     aligned = "a step of median length" if device.basis == "step" else "their windows"
-    return parts.panel(
-        "Timelines",
-        dcc.Store(id="compare-timelines", data=data),
-        html.Div(id="compare-mounted", hidden=True),
-        *(
-            html.Div(
-                [
-                    dmc.Text(f"{name}: {clean(one.opened.id, 120)}", size="sm", fw=600, mt="sm", mb=4),
-                    html.Div(id=_mount(name), className="compare-timeline"),
-                ]
-            )
-            for name, one in both.items()
-        ),
-        note=parts.lead(
-            before, f"Aligned at the beginning of {aligned}; zooming or moving one does the same to the other."
-        ),
+    return parts.timelines_panel(
+        "compare",
+        parts.linked_timelines(before, "compare", sides),
+        {side.name: clean(side.trace, 120) for side in sides},
+        parts.lead(before, f"Aligned at the beginning of {aligned}; zooming or moving one does the same to the other."),
     )
 
 
 def _stands_for(device: Device, basis: Basis) -> Window:
     """What is shown of a side: of the steps that are compared the one of median length."""
-    steps = tuple(device.steps[number] for number in averaged(device)) if basis == "step" else ()
-    step = median_step(msgspec.structs.replace(device, steps=steps))
-    return device.window if step is None else step.window
-
-
-def _mount(name: str) -> str:
-    return f"compare-timeline-{name}"
+    return (parts.typical_step(device, averaged(device)) if basis == "step" else None) or device.window
 
 
 # -- callbacks ------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import dash
-import dash_mantine_components as dmc
 from dash import Input, Output
 from dash.development.base_component import Component
 
@@ -15,10 +14,9 @@ from overlapscope.analysis.results import Device, Window
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
-from overlapscope.report import grids
+from overlapscope.dashboard.render import graph
+from overlapscope.report import copy_chart, grids
 from overlapscope.trace.model import Kind
-from overlapscope.views import charts
-from overlapscope.views.charts.bandwidth import choose
 
 _LISTED = 200
 """Rows of the table of exposed copies."""
@@ -35,16 +33,13 @@ def layout(context: PageContext, device: Device) -> Component:
     if not len(copies):
         nothing = "Nothing was copied between host and device in this recording, so no copy can be exposed."
         return parts.page(title, parts.panel("No copies", parts.empty(nothing)), lead=lead)
+    groups = grids.copy_groups(context.section, device)
     return parts.page(
         title,
         _exposed(context, device),
         _bandwidth(context, copies),
         *_worst(context, analysis, copies),
-        parts.panel(
-            "Copies by direction, memory and stream",
-            parts.grid(context, grids.copy_groups(context.section, device), "copies-groups"),
-            beside=parts.csv_button("copies-groups"),
-        ),
+        parts.grid_panel(context, "Copies by direction, memory and stream", groups, "copies-groups"),
         lead=lead,
     )
 
@@ -57,21 +52,12 @@ def _exposed(context: PageContext, device: Device) -> Component:
             title,
             parts.empty(f"All {unit.text(device.overlap.copy_ns)} of copies ran beside kernels: nothing is exposed."),
         )
-    return parts.panel(
-        title,
-        parts.causes(context, "exposed-copy", "copies-causes"),
-        dmc.Group(
-            [dmc.Text("Where it comes from", fw=600), parts.csv_button("copies-evidence")],
-            justify="space-between",
-            my="xs",
-        ),
-        parts.grid(context, grids.evidence(context.section, device, "exposed-copy"), "copies-evidence"),
-        note=f"{unit.of(exposed, device.overlap.copy_ns)} of copies had no kernel beside them.",
-    )
+    note = f"{unit.of(exposed, device.overlap.copy_ns)} of copies had no kernel beside them."
+    return parts.panel(title, *parts.causes(context, device, "exposed-copy", "copies"), note=note)
 
 
 def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
-    drawn = choose(copies)
+    drawn = copy_chart.choose(copies)
     note = "Each copy by size and speed; a click shows it in the timeline. Open markers are pageable memory. "
     if any(peak_gb_per_s(copies, direction) is not None for direction in (Kind.H2D, Kind.D2H)):
         note += (
@@ -88,7 +74,7 @@ def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
         note += f" {len(copies) - drawn.of:,} without a recorded size are not drawn."
     return parts.panel(
         "Bandwidth against size",
-        parts.graph(charts.bandwidth(context.section, copies, context.dark), "copies-bandwidth", name="bandwidth"),
+        graph(copy_chart.bandwidth(context.section, copies, context.dark), "copies-bandwidth", name="bandwidth"),
         note=note,
     )
 
@@ -101,14 +87,8 @@ def _worst(context: PageContext, analysis: DeviceAnalysis, copies: EachCopy) -> 
     table = grids.worst_copies(context.section, copies, numbers, issued)
     exposed = int((copies.exposed_ns > 0).sum())
     listed = f"The {len(numbers)} worst of {exposed:,}. " if len(numbers) < exposed else ""
-    return [
-        parts.panel(
-            "Copies with the most exposed time",
-            parts.grid(context, table, "copies-worst"),
-            beside=parts.csv_button("copies-worst"),
-            note=f"{listed}Where several copies ran at once, the time is counted to the one that decided its cause.",
-        )
-    ]
+    note = f"{listed}Where several copies ran at once, the time is counted to the one that decided its cause."
+    return [parts.grid_panel(context, "Copies with the most exposed time", table, "copies-worst", note=note)]
 
 
 callbacks = Callbacks()

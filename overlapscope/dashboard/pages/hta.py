@@ -17,9 +17,9 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.rank_reports import job_of
 from overlapscope.errors import MissingPackage, OverlapscopeError
 from overlapscope.hta.catalog import ANALYSES, Options
+from overlapscope.hta.document import heading, lacking, table
 from overlapscope.hta.package import require
-from overlapscope.hta.run import HtaResult, run
-from overlapscope.views import hta as view
+from overlapscope.hta.run import HtaResult, run, to_csv
 
 MOST_RANKS = 16
 """Whose traces are held at once."""
@@ -115,7 +115,7 @@ def save(
     except OverlapscopeError:
         # The page says so where it is run.
         return dash.no_update
-    return {"content": view.csv_text(result), "filename": f"hta-{name}.csv", "type": "text/csv"}
+    return {"content": to_csv(result), "filename": f"hta-{name}.csv", "type": "text/csv"}
 
 
 def _result(context: PageContext, name: str, operator: str | None, ranks: bool, nanoseconds: bool) -> HtaResult:
@@ -136,12 +136,12 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
 
 def _tables(context: PageContext, result: HtaResult) -> Component:
     panels = []
-    for number, table in enumerate(result.tables):
-        left = len(table.rows) - MOST_ROWS
-        note = f"The first {MOST_ROWS:,} rows of {len(table.rows):,}; the CSV has all." if left > 0 else ""
-        drawn = parts.grid(context, view.grid(table, MOST_ROWS), f"hta-table-{number}")
-        panels.append(parts.panel(clean(table.title), drawn, note=note))
-    lacking = view.lacking(result)
-    missing = [parts.panel("Not in these traces", parts.empty(*lacking))] if lacking else []
-    heading = dmc.Text(view.heading(result), c="dimmed", size="sm", id="hta-heading")
-    return dmc.Stack([heading, *panels, *missing], gap="md")
+    for number, one in enumerate(result.tables):
+        left = len(one.rows) - MOST_ROWS
+        note = f"The first {MOST_ROWS:,} rows of {len(one.rows):,}; the CSV has all." if left > 0 else ""
+        drawn = parts.grid(context, table(one, MOST_ROWS), f"hta-table-{number}")
+        panels.append(parts.panel(clean(one.title), drawn, note=note))
+    missing = lacking(result)
+    panels += [parts.panel("Not in these traces", parts.empty(*missing))] if missing else []
+    head = dmc.Text(heading(result), c="dimmed", size="sm", id="hta-heading")
+    return dmc.Stack([head, *panels], gap="md")

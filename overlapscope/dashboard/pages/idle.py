@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dash_mantine_components as dmc
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, missing_ns
@@ -27,17 +26,8 @@ def _idle(context: PageContext, device: Device) -> Component:
     unit, idle = context.section.unit, device.buckets.idle_ns - missing_ns(device)
     if not idle:
         return parts.panel("Idle by cause", parts.empty("The GPU was never idle in this recording."))
-    return parts.panel(
-        "Idle by cause",
-        parts.causes(context, "idle", "idle-causes"),
-        dmc.Group(
-            [dmc.Text("Where it comes from", fw=600), parts.csv_button("idle-evidence")],
-            justify="space-between",
-            my="xs",
-        ),
-        parts.grid(context, grids.evidence(context.section, device, "idle"), "idle-evidence"),
-        note=f"{unit.of(idle, device.span_ns)} ({share(idle, device.span_ns)}) the GPU did nothing.",
-    )
+    note = f"{unit.of(idle, device.span_ns)} ({share(idle, device.span_ns)}) the GPU did nothing."
+    return parts.panel("Idle by cause", *parts.causes(context, device, "idle", "idle"), note=note)
 
 
 def _stalls(context: PageContext, device: Device) -> Component:
@@ -45,10 +35,11 @@ def _stalls(context: PageContext, device: Device) -> Component:
         return parts.panel("Host stalls", parts.empty("No blocking call was recorded on the host."))
     lined = any(stall.where for stall in device.host_stalls)
     hint = "" if lined else " Recorded with stacks, each would name its line of code: overlapscope run --stacks."
-    return parts.panel(
+    return parts.grid_panel(
+        context,
         "Host stalls",
-        parts.grid(context, grids.stalls(context.section, device), "idle-stalls"),
-        beside=parts.csv_button("idle-stalls"),
+        grids.stalls(context.section, device),
+        "idle-stalls",
         note="Calls in which the host sat and waited. What they cost is the idle time that followed, because nothing "
         f"could be launched meanwhile; waiting while the GPU is busy costs nothing.{hint}",
     )

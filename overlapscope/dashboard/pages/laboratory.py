@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,22 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import efficiency_shown
 from overlapscope.base.words import clean, percent, unit_for
-from overlapscope.dashboard import parts
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.url import UrlState
+from overlapscope.documents import model
 from overlapscope.documents.colors import palette
-from overlapscope.laboratory.comparison import WALL, Comparison, compare
+from overlapscope.documents.model import Block
+from overlapscope.laboratory.comparison import Comparison, compare
+from overlapscope.laboratory.document import chapter, overview
 from overlapscope.laboratory.results import Analysis, Strip, VariantResult
-from overlapscope.views.charts.bars import bars as bars_chart
-from overlapscope.views.laboratory.content import Line, chapter, overview
-from overlapscope.views.laboratory.html import LANE_COLORS
-from overlapscope.views.laboratory.tables import digits
-from overlapscope.views.old_tables import Table
+from overlapscope.laboratory.tables import digits
 
 _LEAD = "Experiments on copies, streams and CUDA graphs whose outcome is known: measured here, and published."
-_STANDING = {"holds": "good", "does not hold": "poor", "unknown": "fair"}
+_LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
+"""The palette's names of a strip's lanes, where they differ."""
 
 
 def layout(context: PageContext) -> Component:
@@ -64,7 +64,6 @@ def _nothing() -> Component:
 
 
 def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Component:
-    top = overview(comparisons)
     links = [
         dmc.Anchor(clean(one.result.name, 80), href=f"#{_anchor(number, place)}", size="sm")
         for place, one in enumerate(comparisons)
@@ -73,10 +72,7 @@ def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Comp
         [
             parts.panel(
                 "Results",
-                *(dmc.Text(machine, size="sm", c="dimmed") for machine in top.machines),
-                _table(top.claims),
-                *([_claims(top.contradicted, dark)] if top.contradicted else []),
-                *(dmc.Text(trouble, size="sm") for trouble in top.troubles),
+                *_drawn(overview(comparisons), dark),
                 dmc.Group(links, gap="sm", mt="sm"),
             ),
             *(_experiment(one, number, place) for place, one in enumerate(comparisons)),
@@ -144,7 +140,7 @@ def _variant(one: Comparison, variant: VariantResult, dark: bool) -> dict[str, A
 
 
 def _lane_color(colors: dict[str, str], name: str) -> str:
-    return colors.get(LANE_COLORS.get(name, name), colors["muted"])
+    return colors.get(_LANE_COLORS.get(name, name), colors["muted"])
 
 
 def _caption(strip: Strip) -> str:
@@ -155,7 +151,7 @@ def _caption(strip: Strip) -> str:
 def _figures(one: Comparison, variant: VariantResult, analysis: Analysis | None) -> list[tuple[str, str]]:
     if variant.status != "ok":
         return [(variant.status, clean(variant.error or "no reason is known", 300))]
-    wall = next(figure for figure in one.figures[variant.name] if figure.name == WALL)
+    wall = one.wall(variant.name)
     told = [("time here", digits(wall.ours) if wall.ours is None else f"{digits(wall.ours)} ms")]
     if wall.published is not None:
         told.append(("published", f"{digits(wall.published)} ms"))
@@ -214,44 +210,13 @@ def show_more(context: PageContext, clicks: int | None, id: _Id) -> Any:
 
 
 def _detail(one: Comparison, index: str, *, dark: bool) -> Component:
-    told = chapter(one)
-    drawn = [bars for bars in told.bars if any(value is not None for value in (*bars.ours, *bars.published))]
-    graphs = [
-        parts.graph(bars_chart(bars, dark), f"laboratory-bars-{index}-{number}", name=clean(bars.title, 40))
-        for number, bars in enumerate(drawn)
-    ]
-    return dmc.Stack(
-        [
-            dmc.Text(" ".join(told.facts), size="sm", className="prose"),
-            dmc.SimpleGrid(graphs, cols={"base": 1, "lg": 2}) if graphs else None,
-            *(_table(table) for table in told.tables),
-            _claims(told.claims, dark),
-            dmc.List([dmc.ListItem(note) for note in told.notes], size="sm", c="dimmed"),
-        ],
-        gap="sm",
-        mt="sm",
-    )
+    return dmc.Stack(_drawn(chapter(one, f"laboratory-bars-{index}"), dark), gap="sm", mt="sm")
 
 
-def _claims(claims: Sequence[Line], dark: bool) -> Component:
-    colors = palette(dark)
-    styles = {word: {"color": colors[level], "fontWeight": 700} for word, level in _STANDING.items()}
-    items = [dmc.ListItem([html.Span(one.standing, style=styles[one.standing]), f": {one.text}"]) for one in claims]
-    return dmc.List(items, size="sm", className="laboratory-claims")
+def _drawn(blocks: Iterable[Block], dark: bool) -> list[Component]:
+    """Blocks of the laboratory's report, without its timelines, which the page's script draws."""
+    return render.draw((block for block in blocks if not _is_timeline(block)), dark)
 
 
-def _table(table: Table) -> Component:
-    def cell(kind: Any, number: int, text: str) -> Component:
-        return kind(text, ta="right" if table.columns[number].number else "left")
-
-    heads = [cell(dmc.TableTh, number, column.title) for number, column in enumerate(table.columns)]
-    rows = [dmc.TableTr([cell(dmc.TableTd, number, text) for number, text in enumerate(row)]) for row in table.rows]
-    return html.Div(
-        [
-            *([dmc.Text(table.title, fw=600, size="sm")] if table.title else []),
-            dmc.TableScrollContainer(
-                dmc.Table([dmc.TableThead(dmc.TableTr(heads)), dmc.TableTbody(rows)], className="laboratory-table"),
-                minWidth=300,
-            ),
-        ]
-    )
+def _is_timeline(block: Block) -> bool:
+    return isinstance(block, model.Section) and any(isinstance(inner, model.Strip) for inner in block.blocks)

@@ -11,24 +11,22 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
-from overlapscope.base.words import clean, plural
-from overlapscope.dashboard import parts
+from overlapscope.base.words import clean, clean_lines, plural
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.figure_tiles import figure_tiles
-from overlapscope.documents.colors import palette
+from overlapscope.documents.model import Code
+from overlapscope.documents.table import Cell, Table, rows, words
+from overlapscope.report import charts
 from overlapscope.report.check_words import AFFECTS
 from overlapscope.report.headline import Reason, headlines, reasons
 from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
-from overlapscope.views import charts
-from overlapscope.views.old_tables import prose
 
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
-_TRUST_COLUMNS = ("status", "check", "what was seen", "what that makes unknown or inexact")
-_STATUS = {"warn": ("!", "fair"), "fail": ("✕", "poor")}
+_STATUS: dict[str, Cell] = {"warn": Cell("! warn", tone="fair"), "fail": Cell("✕ fail", tone="poor")}
 
 
 def layout(context: PageContext, device: Device) -> Component:
@@ -37,7 +35,7 @@ def layout(context: PageContext, device: Device) -> Component:
         [
             parts.verdict(context),
             *_of_recording(context),
-            figure_tiles(headlines(context.section, device), "overview-figures"),
+            render.tiles(headlines(context.section, device), "overview-figures"),
             html.Div(id="overview-more"),
             dcc.Store(id="overview-begun", data=True),
         ],
@@ -67,7 +65,7 @@ def _more(context: PageContext, device: Device) -> Component:
         [
             parts.panel(
                 "Where the time goes",
-                parts.graph(charts.bucket_bar(context.section, context.dark), "overview-buckets", name="buckets"),
+                render.graph(charts.bucket_bar(context.section, context.dark), "overview-buckets", name="buckets"),
                 *(_reason(context, reason) for reason in reasons(context.section, device)),
             ),
             _findings(context),
@@ -79,7 +77,7 @@ def _more(context: PageContext, device: Device) -> Component:
 
 def _reason(context: PageContext, reason: Reason) -> Component:
     """Why a bucket is as large as it is, in one line."""
-    colors = palette(context.dark)
+    colors = context.colors
     causes: list[Component] = [
         html.Span(
             [
@@ -116,7 +114,7 @@ def _findings(context: PageContext) -> Component:
 
 def _finding(context: PageContext, number: int, finding: Finding, rule: Rule) -> Component:
     icon, level = _SEVERITY[finding.severity]
-    color = palette(context.dark)[level]
+    color = context.colors[level]
     where = places(finding)
     head = dmc.Stack(
         [
@@ -139,7 +137,7 @@ def _finding(context: PageContext, number: int, finding: Finding, rule: Rule) ->
             *_section("Evidence", "\n".join(evidence(finding))),
             *_section("What to change", finding.advice),
             dmc.Group(parts.timeline_link(context, finding.example)),
-            _code(rule),
+            _code(context, rule),
             _meaning(rule),
         ],
         gap="sm",
@@ -150,29 +148,17 @@ def _finding(context: PageContext, number: int, finding: Finding, rule: Rule) ->
 def _section(title: str, text: str) -> list[Component]:
     if not text:
         return []
-    return [html.Div([dmc.Text(title, c="dimmed", size="sm"), dmc.Text("\n".join(prose(text)), className="prose")])]
+    return [html.Div([dmc.Text(title, c="dimmed", size="sm"), dmc.Text(clean_lines(text), className="prose")])]
 
 
-def _code(rule: Rule) -> Component:
+def _code(context: PageContext, rule: Rule) -> Component:
     """A program that has it, and the same without; for good news the other way round."""
     before, after = ("Without overlap", "With it") if rule.severity == "info" else ("Before", "After")
-    return dmc.SimpleGrid(
-        [
-            html.Div(
-                [
-                    dmc.Text(title, c="dimmed", size="sm"),
-                    dmc.CodeHighlight(code=textwrap.dedent(code).strip("\n"), language="python"),
-                ],
-                style={"minWidth": 0},
-            )
-            for title, code in (
-                (f"{before}: a small program", rule.wrong),
-                (f"{after}: the same program", rule.right),
-            )
-        ],
-        cols={"base": 1, "md": 2},
-        spacing="sm",
+    programs = (
+        Code(textwrap.dedent(rule.wrong), f"{before}: a small program"),
+        Code(textwrap.dedent(rule.right), f"{after}: the same program"),
     )
+    return dmc.SimpleGrid(render.draw(programs, context.dark), cols={"base": 1, "md": 2}, spacing="sm")
 
 
 def _meaning(rule: Rule) -> Component:
@@ -187,33 +173,15 @@ def _meaning(rule: Rule) -> Component:
 
 
 def _trust(context: PageContext) -> Component:
-    trust, colors = context.section.trace.trust, palette(context.dark)
-    passed = sum(1 for check in trust.checks if check.status == "ok")
-    rows = [
-        dmc.TableTr(
-            [
-                dmc.TableTd(
-                    f"{_STATUS[check.status][0]} {check.status}",
-                    style={"color": colors[_STATUS[check.status][1]], "fontWeight": 700, "whiteSpace": "nowrap"},
-                ),
-                dmc.TableTd(check.id, style={"whiteSpace": "nowrap"}),
-                dmc.TableTd(clean(check.detail, 1000)),
-                dmc.TableTd(AFFECTS.get(check.id, "")),
-            ]
-        )
+    trust = context.section.trace.trust
+    lines = [
+        (_STATUS[check.status], check.id, clean(check.detail, 1000), AFFECTS.get(check.id, ""))
         for check in trust.checks
         if check.status != "ok"
     ]
-    table = dmc.Table(
-        [
-            dmc.TableThead(dmc.TableTr([dmc.TableTh(title) for title in _TRUST_COLUMNS])),
-            dmc.TableTbody(rows),
-        ]
-    )
-    return parts.panel(
-        f"Trust: {trust.verdict}",
-        *([table] if rows else []),
-        note=f"{plural(passed, 'check')} of {len(trust.checks)} passed."
-        + ("" if rows else " The figures can be believed as they stand."),
-        id="overview-trust",
-    )
+    passed = len(trust.checks) - len(lines)
+    said = (words(title, flexible=True) for title in ("what was seen", "what that makes unknown or inexact"))
+    table = Table("", (words("status"), words("check"), *said), rows(lines))
+    note = f"{plural(passed, 'check')} of {len(trust.checks)} passed."
+    note += "" if lines else " The figures can be believed as they stand."
+    return parts.drawn(context, f"Trust: {trust.verdict}", *([table] if lines else []), note=note, id="overview-trust")

@@ -15,9 +15,9 @@ from overlapscope.base.words import plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
-from overlapscope.report import grids
-from overlapscope.views import charts
-from overlapscope.views.charts.steps import chosen
+from overlapscope.dashboard.render import graph
+from overlapscope.report import charts, grids
+from overlapscope.report.charts import drawn_steps
 
 
 def layout(context: PageContext, device: Device) -> Component:
@@ -31,21 +31,17 @@ def layout(context: PageContext, device: Device) -> Component:
 
 
 def _steps(context: PageContext, device: Device) -> list[Component]:
-    drawn = chosen(device)
+    drawn = drawn_steps(device)
     left = f" {len(drawn):,} of {len(device.steps):,} are drawn, all outliers among them." * (
         len(drawn) < len(device.steps)
     )
     return [
         parts.panel(
             "Each step",
-            parts.graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
+            graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
             note=f"{_outliers(device)} A click on a bar shows the step in the timeline.{left}",
         ),
-        parts.panel(
-            "Steps",
-            parts.grid(context, grids.each_step(context.section, device), "steps-table"),
-            beside=parts.csv_button("steps-table"),
-        ),
+        parts.grid_panel(context, "Steps", grids.each_step(context.section, device), "steps-table"),
     ]
 
 
@@ -87,10 +83,11 @@ def _ranges(context: PageContext, device: Device) -> Component:
                 ]
             ),
         )
-    return parts.panel(
+    return parts.grid_panel(
+        context,
         "Ranges",
-        parts.grid(context, grids.ranges(context.section, device), "steps-ranges"),
-        beside=parts.csv_button("steps-ranges"),
+        grids.ranges(context.section, device),
+        "steps-ranges",
         note="What record_function marked, by name: all occurrences added up. Ranges nest, so their times overlap.",
     )
 

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean
-from overlapscope.dashboard import parts, whatif_panels
+from overlapscope.dashboard import parts, render, whatif_panels
 from overlapscope.dashboard.callbacks import Callbacks, Whole
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
@@ -123,16 +123,7 @@ def _choice(kind: Intervention, options: list[str]) -> Component:
     switch = dmc.Switch(
         id=_switch(kind), label=name, checked=False, disabled=impossible, size="sm", className="whatif-switch"
     )
-    explained = dmc.Tooltip(
-        label=kind.meaning,
-        multiline=True,
-        w=340,
-        withArrow=True,
-        position="bottom-start",
-        openDelay=200,
-        events={"hover": True, "focus": True, "touch": True},
-        children=html.Div(switch),
-    )
+    explained = render.explained(html.Div(switch), kind.meaning, w=340, position="bottom-start", openDelay=200)
     if not kind.argument:
         return html.Div(explained)
     choose = dmc.MultiSelect(
@@ -167,24 +158,13 @@ def _rungs(found: WhatIf | None) -> list[tuple[str, ...]]:
 
 def _timelines(context: PageContext) -> Component:
     plain = context.loaded.plain is not None
-    return parts.panel(
-        "Timelines",
-        dcc.Store(id="whatif-timelines"),
-        html.Div(id="whatif-mounted", hidden=True),
-        *(
-            html.Div([dmc.Text(f"{name}: {what}", size="sm", fw=600, mt="sm", mb=4), _mount(name)])
-            for name, what in (
-                ("before", "as it runs while nothing is recorded, replayed" if plain else "as recorded"),
-                ("after", "as predicted"),
-            )
-        ),
-        note="On the same scale, aligned at the beginning of the same step; zooming or moving one does the same to the "
-        "other.",
-    )
-
-
-def _mount(name: str) -> Component:
-    return html.Div(id=f"whatif-timeline-{name}", className="compare-timeline")
+    captions = {
+        "before": "as it runs while nothing is recorded, replayed" if plain else "as recorded",
+        "after": "as predicted",
+    }
+    aligned = "On the same scale, aligned at the beginning of the same step"
+    note = f"{aligned}; zooming or moving one does the same to the other."
+    return parts.timelines_panel("whatif", None, captions, note)
 
 
 # -- callbacks ------------------------------------------------------------------------------------

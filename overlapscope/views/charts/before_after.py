@@ -42,5 +42,4 @@ def before_after(figures: Figures, dark: bool) -> Figure:
         bargap=0.25,
         xaxis=axis(dark, f"time on the device, {unit.name}"),
         yaxis=axis(dark, autorange="reversed", type="category"),
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     )

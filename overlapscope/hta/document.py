@@ -1,0 +1,108 @@
+"""What a result of HTA consists of when it is shown: its tables. Names in them come from the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from overlapscope.base.words import NOTHING, clean, plural
+from overlapscope.documents.model import Block, Document, Heading, Text
+from overlapscope.documents.table import Cell, Column, Row, Table, rows, words
+from overlapscope.hta.catalog import ANALYSES
+from overlapscope.hta.run import HtaResult, HtaTable, Value
+
+MOST_ROWS = 40
+"""Of a table that is read; CSV and JSON have all."""
+_NAME_LIMIT = 200
+_KEYS = ("rank", "stream")
+"""Numbers that say what a row is about."""
+_IDENTITIES = ("rank", "stream", "correlation", "pid", "tid", "iteration")
+_GAP = 2
+"""Cells between the columns of a table in a terminal."""
+_LEAST_WORDS = 24
+_WORD_WIDTH = 240
+"""CSS pixels."""
+
+
+def listing() -> Document:
+    """The analyses by name."""
+    columns = (
+        words("name"),
+        Column("what it says", number=False, flexible=True, prose=True),
+        replace(words("method"), spare=True),
+    )
+    lines = ((analysis.name, analysis.summary, analysis.method) for analysis in ANALYSES.values())
+    return Document("HTA's analyses", (Table("", columns, rows(lines)),))
+
+
+def document(result: HtaResult, *, width: int | None = None) -> Document:
+    """The tables, of `MOST_ROWS` rows each; cut between columns where they are to be read in a terminal of `width`."""
+    blocks: list[Block] = [Heading(heading(result), 1) if width is None else Text(heading(result), tone="muted")]
+    for one in result.tables:
+        shown = table(one, MOST_ROWS)
+        blocks += [shown] if width is None else _pieces(shown, width)
+    return Document(heading(result), (*blocks, *map(Text, lacking(result))))
+
+
+def heading(result: HtaResult) -> str:
+    """Which analysis, by what, of which ranks."""
+    ranks = ", ".join(map(str, result.ranks[:16])) + (", ..." if len(result.ranks) > 16 else "")
+    noun = "rank" if len(result.ranks) == 1 else "ranks"
+    return f"HTA {result.analysis} ({result.hta}), {noun} {ranks}"
+
+
+def lacking(result: HtaResult) -> tuple[str, ...]:
+    """A sentence for each table that HTA did not make."""
+    return tuple(f"{clean(title)}: there is nothing of the kind in these traces." for title in result.missing)
+
+
+def table(found: HtaTable, most: int) -> Table:
+    """At most so many rows of a table. The ids of its columns are `c0`, `c1`, ..."""
+    columns = []
+    for at, title in enumerate(found.columns):
+        number = not any(isinstance(row[at], str) for row in found.rows)
+        # A column of numbers has its title on one line, where that is not very long.
+        width = max(92, min(240, 40 + 8 * len(title))) if number else _WORD_WIDTH
+        columns.append(Column(clean(title, _NAME_LIMIT), number=number, flexible=not number, id=f"c{at}", width=width))
+    lines = tuple(
+        Row(tuple(_cell(value, title) for value, title in zip(row, found.columns, strict=True)))
+        for row in found.rows[:most]
+    )
+    left = len(found.rows) - len(lines)
+    note = f"And {plural(left, 'row')} more: --format csv has all." if left else ""
+    return Table(clean(found.title), tuple(columns), lines, note=note)
+
+
+def _cell(value: Value, column: str) -> Cell:
+    if value is None:
+        return Cell(NOTHING)
+    if isinstance(value, str):
+        return Cell(clean(value, _NAME_LIMIT), clean(value))
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no", value)
+    if isinstance(value, int) or value.is_integer():
+        return Cell(str(int(value)) if column in _IDENTITIES else f"{int(value):,}", value)
+    return Cell(f"{value:,.3f}" if abs(value) >= 0.01 else f"{value:.2g}", value)
+
+
+def _pieces(whole: Table, width: int) -> Iterator[Table]:
+    """The table in as many pieces as it takes for the numbers to stay whole; each with what its rows are called."""
+    texts = [[column.title for column in whole.columns], *whole.texts()]
+    needs = {}
+    for at, column in enumerate(whole.columns):
+        widest = max(len(line[at]) for line in texts)
+        # Of words so many cells that they can be told apart.
+        needs[column.id] = _GAP + (min(widest, _LEAST_WORDS) if column.flexible else widest)
+    keys = [column.id for column in whole.columns if column.flexible or column.title in _KEYS]
+    room = width - sum(needs[id] for id in keys)
+    title, piece = whole.title, list[str]()
+    for id in (id for id in needs if id not in keys):
+        if piece and sum(needs[other] for other in [*piece, id]) > room:
+            yield replace(_only(whole, [*keys, *piece]), title=title, note="")
+            title, piece = "", []
+        piece.append(id)
+    yield replace(_only(whole, [*keys, *piece]), title=title)
+
+
+def _only(whole: Table, ids: Iterable[str]) -> Table:
+    return whole.without({column.id for column in whole.columns} - set(ids))

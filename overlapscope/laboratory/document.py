@@ -1,0 +1,296 @@
+"""What the laboratory's report consists of: what holds, then each experiment with its figures, verdicts and claims."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from overlapscope.base.words import bandwidth, clean, plural, size, unit_for
+from overlapscope.documents import model, strip
+from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure, axis, escape, figure
+from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Link, Links, Section, Span, Text, Words
+from overlapscope.documents.table import Column, Table, Tone, rows, words
+from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, tally
+from overlapscope.laboratory.experiment import Experiment
+from overlapscope.laboratory.results import Analysis, ExperimentResult, Machine, Strip, VariantResult
+from overlapscope.laboratory.results import Link as HostLink
+from overlapscope.laboratory.tables import all_tables, named_analyses, sentence
+from overlapscope.trace.model import Kind as OpKind
+
+_KINDS: dict[Kind, str] = {
+    "order": "which variant is faster",
+    "results": "right or wrong results",
+    "diagnosis": "what the analysis must find",
+}
+_STANDING: dict[bool | None, tuple[str, Tone]] = {
+    True: ("holds", "good"),
+    False: ("does not hold", "poor"),
+    None: ("unknown", "fair"),
+}
+_LEVELS: dict[str, Tone] = {"good": "good", "fair": "fair", "poor": "poor"}
+_LANES = {
+    "compute": OpKind.COMPUTE,
+    "comm": OpKind.COMM,
+    "h2d": OpKind.H2D,
+    "d2h": OpKind.D2H,
+    "other": OpKind.OTHER,
+}
+_BARS_HEIGHT = 300
+_STRIP_WIDTH = 100
+"""Characters; fewer where it has fewer slices."""
+
+
+def document(comparisons: Sequence[Comparison], *, brief: bool = False) -> Document:
+    """The report. `brief` is for a terminal: without timelines, and claims that hold as they must are counted."""
+    blocks: list[Block] = [Heading("Laboratory report", 1), *overview(comparisons)]
+    blocks.append(Links(tuple(Link(clean(of.result.name, 80), _anchor(of, at)) for at, of in enumerate(comparisons))))
+    for number, comparison in enumerate(comparisons):
+        result = comparison.result
+        title = clean(f"{result.name}: {result.title}", 200)
+        parts = (Heading(title), *chapter(comparison, f"plot-{number}", brief=brief))
+        blocks.append(Section(parts, kind="article", id=_anchor(comparison, number)))
+    return Document("Laboratory report", tuple(blocks))
+
+
+def _anchor(comparison: Comparison, number: int) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '-', clean(comparison.result.name, 80))}-{number}"
+
+
+def listing(experiments: Iterable[Experiment]) -> Document:
+    """Which experiments there are."""
+    columns = (words("experiment"), Column("GPUs"), Column("what it shows", number=False, flexible=True, prose=True))
+    lines = []
+    for experiment in experiments:
+        names = ", ".join(variant.name for variant in experiment.variants)
+        said = f"{sentence(experiment.shows)} Variants: {names}."
+        lines.append((clean(experiment.name, 40), str(experiment.gpus), clean(said, 2000)))
+    return Document("Experiments", (Table("", columns, rows(lines)),))
+
+
+def overview(comparisons: Sequence[Comparison]) -> Iterator[Block]:
+    """The summary of all experiments."""
+    yield Items(tuple(_machines(comparisons)))
+    claims = [claim for comparison in comparisons for claim in comparison.claims]
+    counted = {what: tally([claim for claim in claims if claim.kind == kind]) for kind, what in _KINDS.items()}
+    counted["all"] = tally(claims)
+    columns = (words("claims"), Column("hold"), Column("do not hold"), Column("unknown"))
+    lines = [(what, *(f"{count:,}" for count in held)) for what, held in counted.items()]
+    yield Table("", columns, rows(lines))
+    contradicted = tuple(_claim(claim, of=f"{claim.experiment}: ") for claim in claims if not claim.holds)
+    if contradicted:
+        yield model.panel("What does not hold, or cannot be told", Items(contradicted))
+    troubles = tuple(
+        clean(f"{comparison.result.name}/{_trouble(variant)}", 600)
+        for comparison in comparisons
+        for variant in comparison.result.variants
+        if variant.status != "ok"
+    )
+    if troubles:
+        yield model.panel("Not run to the end", Items(troubles))
+
+
+def chapter(comparison: Comparison, plots: str, *, brief: bool = False) -> Iterator[Block]:
+    """One experiment; the ids of its charts begin with `plots`. `brief` as for `document`."""
+    result = comparison.result
+    yield Text(clean(" ".join(_facts(result)), 3000))
+    yield from _charts(comparison, plots)
+    yield from (table for table in all_tables(comparison) if table.rows)
+    named = named_analyses(result)
+    if named and not brief:
+        yield model.panel("Timelines", *(model.Strip(partial(_draw, name, of.strip)) for name, of in named))
+    if named:
+        yield model.panel("Verdicts", Items(tuple(_verdict(name, analysis) for name, analysis in named)))
+    claims = list(comparison.claims)
+    expected = [claim for claim in claims if brief and claim.kind == "diagnosis" and claim.holds]
+    told = [_claim(claim) for claim in claims if claim not in expected]
+    if expected:
+        counted = plural(len(expected), "claim")
+        told.append(_standing(True, f"{counted} on what the analysis must find; a written report lists them."))
+    if told:
+        yield model.panel("Claims", Items(tuple(told)))
+    notes = tuple(clean(note, 600) for note in _notes(result))
+    if notes:
+        yield Items(notes, tone="muted")
+
+
+def _standing(holds: bool | None, said: str) -> Words:
+    """A sentence behind the word for how it stands."""
+    word, tone = _STANDING[holds]
+    return Span(word, tone, strong=True), f": {said}"
+
+
+def _claim(claim: Claim, *, of: str = "") -> Words:
+    says = {True: "; by the published figures it is", False: "; by the published figures it is not", None: ""}
+    return _standing(claim.holds, clean(f"{of}{claim.text}: {claim.found}{says[claim.published]}", 800))
+
+
+def _verdict(name: str, analysis: Analysis) -> Words:
+    """What is said of one device in one trace."""
+    rules = ", ".join(dict.fromkeys(finding.rule for finding in analysis.findings))
+    level = analysis.verdict.level
+    said = clean(f"{analysis.verdict.text} Findings: {rules or 'none'}.", 1500)
+    return Span(name, _LEVELS.get(level, ""), strong=True), f" ({level}): {said}"
+
+
+# -- what was run ---------------------------------------------------------------------------------
+
+
+def _machine(machine: Machine) -> str:
+    """What is known of a machine, in one line."""
+    link = machine.link
+    width = f" x{link.pcie_width}" if link.pcie_width else ""
+    rates = ", ".join(
+        f"{name} {bandwidth(rate)}"
+        for name, rate in (
+            ("H2D", link.h2d_gb_per_s),
+            ("D2H", link.d2h_gb_per_s),
+            ("both at once", link.both_gb_per_s),
+        )
+        if rate is not None
+    )
+    memory = f" ({size(machine.gpu_memory_bytes)})" if machine.gpu_memory_bytes else ""
+    cores = f", {machine.cores} cores" if machine.cores else ""
+    parts = (
+        f"{_gpus(machine.gpus)}{memory}" if machine.gpus else "no GPU",
+        f"driver {machine.driver}" if machine.driver else "",
+        f"PCIe {link.pcie_generation}{width}" if link.pcie_generation else "",
+        f"pinned copies {rates} GB/s" if rates else "",
+        f"torch {machine.torch}",
+        f"CUDA {machine.cuda}" if machine.cuda else "",
+        f"Python {machine.python}",
+        f"{machine.cpu}{cores}" if machine.cpu else "",
+        f"{size(machine.memory_bytes)} of memory" if machine.memory_bytes else "",
+    )
+    return clean("; ".join(part for part in parts if part), 400)
+
+
+def _gpus(names: Sequence[str]) -> str:
+    counts = {name: names.count(name) for name in names}
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
+
+
+def _machines(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Each machine once; the first run's link stands for all on it."""
+    found: dict[bytes, tuple[Machine, list[str]]] = {}
+    for comparison in comparisons:
+        machine = comparison.result.machine
+        key = msgspec.json.encode(msgspec.structs.replace(machine, link=HostLink()))
+        found.setdefault(key, (machine, []))[1].append(comparison.result.name)
+    for machine, names in found.values():
+        which = f" ({', '.join(names)})" if len(found) > 1 else ""
+        yield clean(f"{_machine(machine)}{which}", 1000)
+
+
+def _facts(result: ExperimentResult) -> Iterator[str]:
+    yield sentence(result.shows)
+    sizes = ", ".join(f"{name} {value}" for name, value in result.sizes.items())
+    gpus = "on the CPU" if not result.gpus else f"on {_gpus(result.machine.gpus[: result.gpus])}"
+    yield f"Run at scale {result.scale}{f' ({sizes})' if sizes else ''} {gpus}, {result.date}."
+    if result.published_on:
+        smaller = (
+            "" if result.sizes_as_published else " Our sizes are not the published ones: compare ratios, not times."
+        )
+        yield f"Published: {result.published_on.rstrip('.')}.{smaller}"
+    left_out = f"; {result.recorded.rstrip('.')}" if result.recorded else ""
+    yield f"Recorded: {result.recorded_steps} iterations behind {result.warmup_steps} of warm-up{left_out}."
+
+
+def _notes(result: ExperimentResult) -> Iterator[str]:
+    for variant in result.variants:
+        if variant.status != "ok":
+            yield _trouble(variant)
+        yield from (f"{variant.name}: {note}" for note in variant.notes)
+    for name, analysis in named_analyses(result):
+        if analysis.trust != "trusted":
+            yield f"{name}: the recording is {analysis.trust} ({', '.join(analysis.doubts)})."
+
+
+def _trouble(variant: VariantResult) -> str:
+    return f"{variant.name} {variant.status}: {(variant.error or 'no reason is known').rstrip('.')}."
+
+
+# -- pictures -------------------------------------------------------------------------------------
+
+
+def _charts(comparison: Comparison, plots: str) -> Iterator[Chart]:
+    """The wall time, and every other figure that was published, of all variants: those of which any is known."""
+    variants = comparison.result.variants
+    found = {(name, figure.name): figure for name, figures in comparison.figures.items() for figure in figures}
+    published = (figure.name for figure in found.values() if figure.name == WALL or figure.published is not None)
+    for number, name in enumerate(dict.fromkeys(published)):
+        here = [found.get((variant.name, name)) for variant in variants]
+        ours, theirs = ([getattr(figure, of, None) for figure in here] for of in ("ours", "published"))
+        spreads = [variant.wall_ms.iqr if name == WALL and variant.wall_ms else None for variant in variants]
+        title = clean("wall time of an iteration, ms" if name == WALL else name, 80)
+        if any(value is not None for value in (*ours, *theirs)):
+            labels = [clean(variant.name, 80) for variant in variants]
+            yield Chart(f"{plots}-{number}", title, partial(_bars, labels, ours, spreads, theirs))
+
+
+def _bars(
+    variants: Sequence[str],
+    ours: Sequence[float | None],
+    spread: Sequence[float | None],
+    published: Sequence[float | None],
+    dark: bool,
+) -> Figure:
+    """Two bars for each variant; ours has the spread between the quartiles as its error bar."""
+    colors = palette(dark)
+    labels = [escape(variant) for variant in variants]
+    half = [None if between is None else between / 2 for between in spread]
+    error = {"type": "data", "array": half, "visible": any(half), "thickness": 1, "color": colors["text"]}
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "name": "here",
+            "x": labels,
+            "y": list(ours),
+            "marker": {"color": colors["accent"]},
+            "error_y": error,
+        }
+    ]
+    if any(value is not None for value in published):
+        marker = {"color": colors["idle"]}
+        data.append({"type": "bar", "name": "published", "x": labels, "y": list(published), "marker": marker})
+    return figure(
+        data,
+        dark,
+        height=_BARS_HEIGHT,
+        margin={"l": 8, "r": 8, "t": 32, "b": 8},
+        xaxis=axis(dark, type="category"),
+        yaxis=axis(dark, rangemode="tozero"),
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        showlegend=True,
+    )
+
+
+def _draw(name: str, shown: Strip, glyphs: strip.Glyphs) -> strip.Drawing:
+    """A strip as text: one line for each kind of work, and the scale."""
+    lines = []
+    for lane in shown.lanes:
+        kind = _LANES.get(lane.name)
+        filled = _fills(lane.fill, _STRIP_WIDTH)
+        drawn = "".join(glyphs.empty if full is None else glyphs.compute[min(3, int(full * 4))] for full in filled)
+        kinds = tuple(None if full is None else kind for full in filled)
+        lines.append(strip.Line(clean(lane.name, 8), drawn, kinds))
+    end = unit_for(shown.span_ns).text(shown.span_ns)
+    cells = max((len(line.text) for line in lines), default=0)
+    scale = f"{'':<{strip.LABEL_WIDTH}}0 {glyphs.rule * max(1, cells - len(end) - 3)} {end}"
+    title = clean(f"{name}{f', {shown.label}' if shown.label else ''}", 120)
+    return strip.Drawing(title, tuple(lines), (), scale, "")
+
+
+def _fills(fill: str, width: int) -> list[float | None]:
+    """A lane's slices, joined to at most `width`: how full each is, from 0 to 1; None where nothing ran."""
+    width = min(width, len(fill))
+    joined: list[float | None] = []
+    for number in range(width):
+        part = fill[len(fill) * number // width : len(fill) * (number + 1) // width]
+        values = [(int(digit) + 1) / 10 for digit in part if digit.isdecimal()]
+        joined.append(sum(values) / len(part) if values else None)
+    return joined

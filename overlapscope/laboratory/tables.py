@@ -1,0 +1,200 @@
+"""The tables of the laboratory's report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from overlapscope.analysis.copies import says_bandwidth
+from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
+from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_shares, clean, unit_for
+from overlapscope.documents.table import Column, Table, rows, words
+from overlapscope.laboratory.comparison import WALL, Comparison, place
+from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, VariantResult
+
+Analyses = list[tuple[str, Analysis]]
+"""Each with the name of its variant."""
+
+_CAUSE = (words("cause"), Column("% of it"))
+_VARIANT = Column("variant", False, flexible=True, prose=True)
+"""Names are broken where there is no room, never cut: what tells them apart may stand in the middle."""
+
+
+def all_tables(comparison: Comparison) -> Iterator[Table]:
+    """Every table of one experiment; those of which nothing is known have no rows."""
+    analyses = named_analyses(comparison.result)
+    unit = unit_for(max((analysis.span_ns for _, analysis in analyses), default=0))
+    yield _intended(comparison.result)
+    yield _times(comparison)
+    yield _figures(comparison)
+    yield _buckets(analyses, unit)
+    yield _exposed(analyses, unit)
+    yield _idle(analyses, unit)
+    yield _link(analyses, unit, comparison.result.machine.link)
+
+
+def _intended(result: ExperimentResult) -> Table:
+    columns = (words("variant"), Column("what it shows", False, flexible=True, prose=True))
+    lines = [(clean(variant.name, 80), clean(sentence(variant.shows), 400)) for variant in result.variants]
+    return Table("The variants", columns, rows(lines))
+
+
+def _times(comparison: Comparison) -> Table:
+    titles = ("median", "IQR", "n", "host", "ratio", "published", "its ratio", "wrong results")
+    lines = [_time(comparison, variant) for variant in comparison.result.variants]
+    return _filled(
+        "Time of one iteration, ms; ratios are to the first variant", (_VARIANT, *map(Column, titles)), lines
+    )
+
+
+def _time(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
+    wall, host, wrong = variant.wall_ms, variant.host_ms, variant.wrong_results
+    figure = comparison.wall(variant.name)
+    return (
+        clean(variant.name, 80),
+        digits(wall.median) if wall else NOTHING,
+        digits(wall.iqr, like=wall.median) if wall else NOTHING,
+        f"{wall.n:,}" if wall else NOTHING,
+        digits(host.median) if host else NOTHING,
+        _ratio(figure.ours_ratio),
+        digits(figure.published),
+        _ratio(figure.published_ratio),
+        f"{wrong.wrong:,} of {wrong.tries:,}" if wrong else NOTHING,
+    )
+
+
+def _figures(comparison: Comparison) -> Table:
+    lines = sorted(
+        (
+            clean(figure.name, 80),
+            clean(variant, 80),
+            digits(figure.ours),
+            _ratio(figure.ours_ratio),
+            digits(figure.published),
+            _ratio(figure.published_ratio),
+        )
+        for variant, figures in comparison.figures.items()
+        for figure in figures
+        if figure.name != WALL
+    )
+    columns = (Column("figure", False, flexible=True, prose=True), _VARIANT)
+    titles = ("here", "ratio", "published", "its ratio")
+    return _filled("Measured by the program itself", (*columns, *map(Column, titles)), lines)
+
+
+def _ratio(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _buckets(analyses: Analyses, unit: Unit) -> Table:
+    # Most programs have neither; the columns are left out then.
+    comm = any(analysis.buckets.exposed_comm_ns for _, analysis in analyses)
+    other = any(analysis.buckets.exposed_other_ns for _, analysis in analyses)
+    lines = []
+    for name, analysis in analyses:
+        b = analysis.buckets
+        parts = [b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.exposed_other_ns, b.idle_ns]
+        compute, *middle, idle = bare_shares(parts, analysis.span_ns)
+        shown = [part if there else NOTHING for part, there in zip(middle, (comm, True, other), strict=True)]
+        efficiency = bare_percent(efficiency_shown(analysis))
+        lines.append((name, unit.number(analysis.span_ns), compute, *shown, idle, efficiency))
+    titles = (f"span {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
+    title = "Where the GPU's time went; what runs under compute counts as compute"
+    return _filled(title, (_VARIANT, *map(Column, titles)), lines)
+
+
+def _exposed(analyses: Analyses, unit: Unit) -> Table:
+    lines = [
+        (
+            name,
+            unit.number(analysis.overlap.copy_ns),
+            bare_percent(hidden_copy_shown(analysis)),
+            unit.number(analysis.buckets.exposed_copy_ns),
+            *_mostly(analysis.exposed_copy_by_cause),
+        )
+        for name, analysis in analyses
+        if analysis.overlap.copy_ns
+    ]
+    titles = (f"copies {unit.name}", "hidden %", f"exposed {unit.name}")
+    return _filled("Copies, and what exposes most of them", (_VARIANT, *map(Column, titles), *_CAUSE), lines)
+
+
+def _idle(analyses: Analyses, unit: Unit) -> Table:
+    lines = [
+        (name, unit.number(analysis.buckets.idle_ns), *_mostly(analysis.idle_by_cause)) for name, analysis in analyses
+    ]
+    return _filled("Idle time, and what causes most of it", (_VARIANT, Column(f"idle {unit.name}"), *_CAUSE), lines)
+
+
+def _mostly(by_cause: Mapping[str, int]) -> tuple[str, str]:
+    """The cause of most of the time, and its share."""
+    whole = sum(by_cause.values())
+    if not whole:
+        return NOTHING, NOTHING
+    cause, most = max(by_cause.items(), key=lambda item: item[1])
+    return clean(cause, 40), bare_percent(100 * most / whole)
+
+
+def _link(analyses: Analyses, unit: Unit, peak: Link) -> Table:
+    lines = []
+    for name, analysis in analyses:
+        h2d, d2h = (_rate(analysis, direction) for direction in ("h2d", "d2h"))
+        lines.append(
+            (
+                name,
+                *(NOTHING if h2d is None else bandwidth(h2d), _of(h2d, peak.h2d_gb_per_s)),
+                *(NOTHING if d2h is None else bandwidth(d2h), _of(d2h, peak.d2h_gb_per_s)),
+                unit.number(analysis.host_wait_ns),
+                unit.number(analysis.host_idle_ns),
+            )
+        )
+    waits = (f"host waits {unit.name}", "GPU idle by that")
+    titles = ("H2D GB/s", "% of peak", "D2H GB/s", "% of peak", *waits)
+    return _filled("Copies against the link's peak, and the host's waits", (_VARIANT, *map(Column, titles)), lines)
+
+
+def _rate(analysis: Analysis, direction: str) -> float | None:
+    """1e9 bytes per second over the copies of one direction; None where none is large enough to tell."""
+    groups = [
+        (copies.bytes or 0, copies.gb_per_s)
+        for copies in analysis.copies
+        if copies.direction == direction and copies.gb_per_s and says_bandwidth(copies)
+    ]
+    took = sum(size / rate for size, rate in groups)
+    return sum(size for size, _ in groups) / took if took else None
+
+
+def _of(rate: float | None, peak: float | None) -> str:
+    return NOTHING if rate is None or not peak else bare_percent(100 * rate / peak)
+
+
+def _filled(title: str, columns: Sequence[Column], lines: Sequence[Sequence[str]]) -> Table:
+    """The table without the columns that say nothing in any row, and without rows where none is left."""
+    kept = [at for at in range(len(columns)) if at == 0 or any(line[at] != NOTHING for line in lines)]
+    left = [[line[at] for at in kept] for line in lines] if len(kept) > 1 else []
+    return Table(title, tuple(columns[at] for at in kept), rows(left))
+
+
+def named_analyses(result: ExperimentResult) -> Analyses:
+    """Every analysis, named by its variant, and by its rank or device where that has several."""
+    return [
+        (clean(f"{variant.name} {place(analysis)}" if len(variant.analyses) > 1 else variant.name, 80), analysis)
+        for variant in result.variants
+        for analysis in variant.analyses
+    ]
+
+
+def sentence(half: str) -> str:
+    """A half sentence as a whole one; a name of code keeps its small letter."""
+    first = half[:1].upper() if half.partition(" ")[0].rstrip(",:;").isalpha() else half[:1]
+    return f"{first}{half[1:].rstrip('.')}."
+
+
+def digits(value: float | None, *, like: float | None = None) -> str:
+    """Four digits, whatever the size; with `like` as many decimals as that figure has."""
+    if value is None:
+        return NOTHING
+    if value == 0:
+        return "0"
+    decimals = max(0, min(6, 3 - math.floor(math.log10(abs(like or value)))))
+    return f"{value:,.{decimals}f}"

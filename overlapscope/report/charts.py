@@ -1,0 +1,238 @@
+"""The charts of a report as Plotly figures, which are plain dicts: a section and light or dark in, a figure out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from overlapscope.analysis.causes import IdleCause
+from overlapscope.analysis.outliers import find_outliers
+from overlapscope.analysis.results import Device, efficiency_shown, partition
+from overlapscope.base.intervals import I64
+from overlapscope.base.words import bare_shares, percent, unit_for
+from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
+from overlapscope.report.cause_words import EXPOSED_COPY, IDLE, Words
+from overlapscope.report.page import Section
+
+BUCKET_MEANINGS: Final[dict[str, str]] = {
+    "compute": "kernels ran",
+    "exposed comm": "communication ran and no kernel beside it",
+    "exposed copy": "a copy ran and no kernel beside it",
+    "exposed other": "only memsets and copies within the device ran",
+    "idle": "nothing ran",
+    "missing ops": "the host waited for GPU ops that were not recorded",
+}
+
+
+def bucket_bar(section: Section, dark: bool) -> Figure:
+    """One horizontal bar: where the time of a device goes. The shares add up to 100."""
+    colors = palette(dark)
+    device, unit = section.device, section.unit
+    parts = partition(device) if device else {}
+    span = device.span_ns if device else 0
+    data = []
+    for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), span), strict=True):
+        if not ns:
+            continue
+        color = colors[bucket_color(name)]
+        wide = ns >= 0.14 * span
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": f"{name} {part}%",
+                "x": [ns / unit.ns],
+                "y": [""],
+                "marker": {"color": color, "line": {"color": colors["panel"], "width": 1}},
+                "text": [f"{name} {part}%" if wide else f"{part}%" if ns >= 0.06 * span else ""],
+                "textposition": "inside",
+                "insidetextanchor": "middle",
+                "textangle": 0,
+                "constraintext": "none",
+                "insidetextfont": {"color": legible(color)},
+                "hovertemplate": f"{name}: {unit.text(ns)} ({part}%)<br>{BUCKET_MEANINGS[name]}<extra></extra>",
+            }
+        )
+    return figure(
+        data,
+        dark,
+        height=136,
+        barmode="stack",
+        bargap=0,
+        xaxis=axis(dark, f"time on the device, {unit.name}", range=[0, max(span, 1) / unit.ns], showgrid=False),
+        yaxis=axis(dark, showticklabels=False, fixedrange=True),
+    )
+
+
+def each_device(sections: Sequence[Section], dark: bool) -> Figure:
+    """One bar for each device of each rank, under one another in one unit."""
+    shown = [(section, section.device) for section in sections if section.device is not None]
+    unit = unit_for(max((device.span_ns for _, device in shown), default=0))
+    labels = _labels([section for section, _ in shown])
+    return figure(
+        stacked_bars([partition(device) for _, device in shown], labels, unit, dark, meanings=BUCKET_MEANINGS),
+        dark,
+        height=90 + 30 * max(1, len(shown)),
+        barmode="stack",
+        bargap=0.25,
+        xaxis=axis(dark, f"time on the device, {unit.name}"),
+        yaxis=axis(dark, autorange="reversed", type="category"),
+    )
+
+
+def _labels(sections: Sequence[Section]) -> list[str]:
+    """The rank, or else the file; with the device where that alone names several."""
+    names = [
+        f"rank {section.trace.rank}" if section.trace.rank is not None else PurePath(section.trace.source).name
+        for section in sections
+    ]
+    return [
+        escape(name) if names.count(name) == 1 else f"{escape(name)}, device {section.device.device}"
+        for name, section in zip(names, sections, strict=True)
+        if section.device is not None
+    ]
+
+
+# -- causes ---------------------------------------------------------------------------------------
+
+Subject = Literal["exposed-copy", "idle"]
+
+
+def by_cause(section: Section, subject: Subject) -> dict[str, int]:
+    """The causes that have any time, largest first; ops that are missing are no idle time."""
+    device = section.device
+    if device is None:
+        return {}
+    found = device.exposed_copy_by_cause if subject == "exposed-copy" else device.idle_by_cause
+    told = ((cause, ns) for cause, ns in found.items() if ns and cause != IdleCause.MISSING_OPS)
+    return dict(sorted(told, key=lambda item: (-item[1], item[0])))
+
+
+def causes(section: Section, subject: Subject, dark: bool) -> Figure:
+    """One bar for each cause, largest first; shares are of the bucket."""
+    colors = palette(dark)
+    words = EXPOSED_COPY if subject == "exposed-copy" else IDLE
+    found = by_cause(section, subject)
+    whole = sum(found.values())
+    unit = section.unit_of(whole)
+    shares = bare_shares(list(found.values()), whole)
+    texts = [f"{unit.text(ns)} ({part}%)" for ns, part in zip(found.values(), shares, strict=True)]
+    most = max(found.values(), default=0) / unit.ns
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [ns / unit.ns for ns in found.values()],
+        "y": [escape(cause) for cause in found],
+        "marker": {"color": [colors.get(f"{subject}:{cause}", colors["muted"]) for cause in found]},
+        "text": texts,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": [escape(words.get(cause, Words("")).meaning, 200) for cause in found],
+        "hovertemplate": "%{y}: %{text}<br>%{customdata}<extra></extra>",
+        "showlegend": False,
+    }
+    return figure(
+        [bars],
+        dark,
+        height=20 + 34 * max(1, len(found)),
+        bargap=0.35,
+        # Every bar says its number, so the axis need not; room for the text behind the longest.
+        xaxis=axis(dark, visible=False, range=[0, 1.45 * most or 1], fixedrange=True),
+        yaxis=axis(
+            dark, autorange="reversed", type="category", fixedrange=True, ticksuffix="  ", showgrid=False, showline=True
+        ),
+    )
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+MOST_STEPS = 1000
+_FEW = 4
+
+
+def drawn_steps(device: Device) -> I64:
+    """Numbers of the steps that are drawn: all, or where there are too many evenly spaced ones and all outliers, up to
+    `MOST_STEPS` of each."""
+    count = len(device.steps)
+    if count <= MOST_STEPS:
+        return np.arange(count)
+    spaced = np.linspace(0, count - 1, MOST_STEPS).astype(np.int64)
+    return np.union1d(spaced, np.flatnonzero(find_outliers(device.steps))[:MOST_STEPS])
+
+
+def steps(section: Section, dark: bool) -> Figure:
+    """A stacked bar for each step with its efficiency below. Each bar's `customdata[0]` is the step's number."""
+    device, unit, colors = section.device, section.unit, palette(dark)
+    data: list[dict[str, Any]] = []
+    if device is not None:
+        rows = drawn_steps(device).tolist()
+        periods = [device.steps[row] for row in rows]
+        unusual = find_outliers(device.steps)[rows].tolist() if rows else []
+        names = [escape(period.name) for period in periods]
+        data = stacked_bars(
+            [partition(period) for period in periods], names, unit, dark, meanings=BUCKET_MEANINGS, positions=rows
+        )
+        spans = [period.span_ns / unit.ns for period in periods]
+        if any(unusual):
+            data.append(_marks(rows, names, spans, unusual, unit.name, colors))
+        data.append(_efficiency(rows, names, [efficiency_shown(period) for period in periods], colors))
+    return figure(
+        data,
+        dark,
+        height=440,
+        barmode="stack",
+        # A handful of steps would make bars as wide as they are high.
+        bargap=0.15 if device is not None and len(device.steps) > _FEW else 0.6,
+        hovermode="closest",
+        xaxis=axis(dark, anchor="y2", showgrid=False, **_ticks(device)),
+        yaxis=axis(dark, f"span, {unit.name}", domain=[0.32, 1]),
+        yaxis2=axis(dark, "efficiency, %", domain=[0, 0.22], range=[-8, 108], tickvals=[0, 50, 100]),
+    )
+
+
+def _marks(
+    rows: list[int], names: list[str], spans: list[float], unusual: list[bool], unit: str, colors: dict[str, str]
+) -> dict[str, Any]:
+    marked = [number for number, odd in enumerate(unusual) if odd]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "outlier",
+        "x": [rows[number] for number in marked],
+        "y": [spans[number] for number in marked],
+        "marker": {"symbol": "star-triangle-down", "size": 13, "color": colors["poor"]},
+        "customdata": [[rows[number], names[number]] for number in marked],
+        "hovertemplate": f"%{{customdata[1]}}: an outlier, %{{y:.4~g}} {unit}<extra></extra>",
+        # Above its bar, not on it.
+        "cliponaxis": False,
+    }
+
+
+def _efficiency(
+    rows: list[int], names: list[str], values: list[float | None], colors: dict[str, str]
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(rows) <= 200 else "lines",
+        "name": "efficiency",
+        "yaxis": "y2",
+        "x": rows,
+        "y": values,
+        "line": {"color": colors["accent"], "width": 2},
+        "marker": {"size": 6},
+        "customdata": [[row, name, percent(value)] for row, name, value in zip(rows, names, values, strict=True)],
+        "hovertemplate": "%{customdata[1]}<br>efficiency %{customdata[2]}<extra></extra>",
+    }
+
+
+def _ticks(device: Device | None) -> dict[str, Any]:
+    """A dozen steps at most by name, without what they all begin with."""
+    if device is None or not device.steps:
+        return {}
+    rows = np.unique(np.linspace(0, len(device.steps) - 1, min(12, len(device.steps))).astype(int)).tolist()
+    labels = [escape(device.steps[row].name.removeprefix("ProfilerStep")) for row in rows]
+    return {"tickvals": rows, "ticktext": labels}

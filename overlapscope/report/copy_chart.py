@@ -1,0 +1,190 @@
+"""Every copy's bandwidth against its size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from overlapscope.analysis.causes import COPY_CAUSES
+from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.words import bandwidth as rate_text
+from overlapscope.base.words import size as size_text
+from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure, axis, figure
+from overlapscope.report.page import Section
+from overlapscope.trace.model import Kind, Memory
+
+MOST_POINTS = 5000
+
+_SYMBOL = {"h2d": "circle", "d2h": "diamond"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """The copies that have a point of their own."""
+
+    row: I64
+    """Rows of the table of copies, ascending."""
+    stands_for: I64
+    """How many copies each point stands for, itself included."""
+    of: int
+    """How many copies there are that have a size."""
+
+
+def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
+    """All copies that have a size, or where they are more than `most` one for each spot of the chart.
+
+    The smallest, largest, slowest and fastest of each direction and memory kind are always drawn; of a spot's copies
+    the one with the most exposed time is.
+    """
+    sized = np.flatnonzero(copies.bytes > 0)
+    if len(sized) <= most:
+        return Drawn(sized, np.ones(len(sized), np.int64), len(sized))
+    x, y = np.log(copies.bytes[sized]), copies.gb_per_s[sized]
+    series = copies.direction[sized].astype(np.int64) * len(Memory) + copies.memory[sized]
+    extremes = _extremes(series, x, y)
+    columns = 256
+    while True:
+        spot = (series * columns + _spots(x, columns)) * columns + _spots(y, columns)
+        _, group, count = np.unique(spot, return_inverse=True, return_counts=True)
+        order = np.lexsort((-copies.exposed_ns[sized], ~extremes, group))
+        first = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
+        chosen = np.union1d(first, np.flatnonzero(extremes))
+        if len(chosen) <= most or columns == 1:
+            break
+        columns //= 2
+    stands_for = np.ones(len(sized), np.int64)
+    # A second extreme of a spot stands for itself alone.
+    alone = np.bincount(group[np.setdiff1d(chosen, first)], minlength=len(count))
+    stands_for[first] = (count - alone)[group[first]]
+    return Drawn(sized[chosen], stands_for[chosen], len(sized))
+
+
+def _extremes(series: I64, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Bool:
+    found = np.zeros(len(series), np.bool_)
+    for one in np.unique(series):
+        mine = np.flatnonzero(series == one)
+        for values in (x, y):
+            found[mine[[np.argmin(values[mine]), np.argmax(values[mine])]]] = True
+    return found
+
+
+def _spots(values: np.ndarray[Any, Any], count: int) -> I64:
+    low, high = values.min(), values.max()
+    part = (values - low) / (high - low) if high > low else np.zeros(len(values))
+    return np.minimum((part * count).astype(np.int64), count - 1)
+
+
+def bandwidth(section: Section, copies: EachCopy, dark: bool) -> Figure:
+    """A point for each copy, a dashed line for the best rate of pinned memory in each direction.
+
+    Each point's `customdata[0]` is its row of `Timeline.ops`.
+    """
+    colors = palette(dark)
+    drawn = choose(copies)
+    data: list[dict[str, Any]] = []
+    for kind, memory in product((Kind.H2D, Kind.D2H), (Memory.PINNED, Memory.PAGEABLE, Memory.MANAGED, Memory.UNKNOWN)):
+        mine = (copies.direction[drawn.row] == kind) & (copies.memory[drawn.row] == memory)
+        if mine.any():
+            data.append(_points(section, copies, drawn, np.flatnonzero(mine), kind, memory, colors))
+    rates = copies.gb_per_s[drawn.row]
+    sizes = copies.bytes[drawn.row]
+    data += _peaks(copies, colors, (int(sizes.min()), int(sizes.max()))) if len(sizes) else []
+    return figure(
+        data,
+        dark,
+        height=430,
+        hovermode="closest",
+        xaxis=axis(dark, "size of the copy (log)", type="log", **_ticks(sizes)),
+        yaxis=axis(dark, "bandwidth, GB/s", range=[0, 1.12 * float(rates.max())] if len(rates) else [0, 1]),
+    )
+
+
+def _points(
+    section: Section,
+    copies: EachCopy,
+    drawn: Drawn,
+    mine: I64,
+    kind: Kind,
+    memory: Memory,
+    colors: dict[str, str],
+) -> dict[str, Any]:
+    row, stands_for = drawn.row[mine], drawn.stands_for[mine]
+    direction, kept = kind.name.lower(), memory.name.lower()
+    known = memory in (Memory.PINNED, Memory.PAGEABLE)
+    color = colors[f"{direction}-{kept if known else 'other'}"]
+    symbol = _SYMBOL[direction] + ("-open" if memory == Memory.PAGEABLE else "")
+    unit = section.unit_of(int(copies.duration_ns[row].max()))
+    columns = zip(
+        copies.row[row].tolist(),
+        copies.bytes[row].tolist(),
+        copies.gb_per_s[row].tolist(),
+        copies.duration_ns[row].tolist(),
+        copies.exposed_ns[row].tolist(),
+        copies.cause[row].tolist(),
+        stands_for.tolist(),
+        strict=True,
+    )
+    told = [
+        [
+            number,
+            size_text(moved),
+            rate_text(rate),
+            unit.text(took),
+            f"{unit.text(exposed)} exposed, {COPY_CAUSES[cause]}" if exposed else "hidden",
+            f"<br>and {count - 1:,} more like it" if count > 1 else "",
+        ]
+        for number, moved, rate, took, exposed, cause, count in columns
+    ]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"{direction}, {kept} memory",
+        "x": copies.bytes[row].tolist(),
+        "y": copies.gb_per_s[row].tolist(),
+        "marker": {
+            # An open marker is all outline: the darker colour of its direction keeps it visible.
+            "color": colors[f"{direction}-pinned"] if memory == Memory.PAGEABLE else color,
+            "symbol": symbol,
+            "size": (8 + 2 * np.log10(stands_for)).round(1).tolist(),
+            "opacity": 0.8,
+            "line": {"width": 1.5 if memory == Memory.PAGEABLE else 0, "color": colors[f"{direction}-pinned"]},
+        },
+        "customdata": told,
+        "hovertemplate": f"{direction}, {kept} memory<br>%{{customdata[1]}} at %{{customdata[2]}} GB/s<br>"
+        "%{customdata[3]}: %{customdata[4]}%{customdata[5]}<extra></extra>",
+    }
+
+
+def _peaks(copies: EachCopy, colors: dict[str, str], sizes: tuple[int, int]) -> list[dict[str, Any]]:
+    lines = []
+    for kind, dash in ((Kind.H2D, "dash"), (Kind.D2H, "dashdot")):
+        peak, direction = peak_gb_per_s(copies, kind), kind.name.lower()
+        if peak is None:
+            continue
+        lines.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"best {direction} of pinned memory here: {rate_text(peak)} GB/s",
+                "x": [sizes[0] / 2, sizes[1] * 2],
+                "y": [peak, peak],
+                "line": {"color": colors[f"{direction}-pinned"], "dash": dash, "width": 1.5},
+                "hoverinfo": "skip",
+            }
+        )
+    return lines
+
+
+def _ticks(sizes: I64) -> dict[str, Any]:
+    """Powers of ten as sizes; where there are few of them also their doubles and fivefolds."""
+    if not len(sizes):
+        return {}
+    low, high = float(np.log10(sizes.min() / 2)), float(np.log10(sizes.max() * 2))
+    steps = (1, 2, 5) if high - low < 3 else (1,)
+    values = [step * 10**power for power in range(int(low), int(high) + 1) for step in steps]
+    return {"range": [low, high], "tickvals": values, "ticktext": [size_text(value) for value in values]}

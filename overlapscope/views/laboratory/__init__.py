@@ -1,1 +1,0 @@
-"""The laboratory's results, for a terminal, as markdown and as HTML."""

@@ -1,0 +1,63 @@
+"""The command line as a program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.helpers import TRACES
+from tests.unit.test_reader import document, kernel, write
+
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "overlapscope", *args], capture_output=True, env=os.environ | env, check=False
+    )
+
+
+def test_as_a_program() -> None:
+    done = run("analyze", str(TRACES / "pipeline_1stream.json.gz"), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.isascii() and b"\x1b" not in done.stdout
+    assert done.stderr == b""
+    assert run("analyze", "nothing.json").returncode == 2
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    read, wrote = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "overlapscope", "analyze", str(TRACES / "ddp"), "--format", "json"],
+        stdout=wrote,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(wrote)
+    assert done.stderr == b""
+    assert done.returncode == 141
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_a_long_read_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
+    import pty
+
+    path = write(tmp_path / "trace.json", document([kernel(float(i)) for i in range(1, 9000)]))
+    code = (
+        "import sys; from overlapscope.reading import _progress, load; _progress._PATIENCE_S = 0.0;"
+        "print(len(load(sys.argv[1]).gpu_ops))"
+    )
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, stderr=theirs, check=True
+        )
+        shown = os.read(ours, 100_000)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.stdout.strip() == b"8999"
+    assert b"reading" in shown
