@@ -10,7 +10,7 @@ from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import I64
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
-from overlapscope.ranks.waits import Pairs, Waits
+from overlapscope.ranks.waits import Pairs, Waits, sum_by
 
 STRAGGLERS = 20
 MEETINGS = 20
@@ -22,9 +22,8 @@ WORST = 3
 def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggler, ...]:
     """Those that others waited for, what it cost without what was passed on first. All ranks have a number."""
     pairs, count = waits.pairs, len(ranks)
-    made, exposed, passed = (
-        sum_by(pairs.late, column, count) for column in (pairs.waited_ns, pairs.exposed_ns, pairs.passed_on_ns)
-    )
+    made, exposed = waits.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
+    passed = sum_by(pairs.late, pairs.passed_on_ns, count)
     order = np.lexsort((np.arange(count), -made, -(exposed - passed)))
     late = [place for place in order.tolist() if made[place]][:STRAGGLERS]
     if not late:
@@ -51,13 +50,6 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggl
 def worst_meetings(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Meeting, ...]:
     """The meetings in which most was waited."""
     return tuple(_meeting(ranks, waits, number) for number in _costliest(waits, None)[:MEETINGS])
-
-
-def sum_by(place: I64, values: I64, count: int) -> I64:
-    """The sum of the values of each place. Exact, which weights of `bincount` are not."""
-    result = np.zeros(count, np.int64)
-    np.add.at(result, place, values)
-    return result
 
 
 def _straggler(
