@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from statistics import median_low
 
 from msgspec.structs import replace
 
@@ -171,5 +172,5 @@ def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
 
 
 def _median_step(steps: StepFigures) -> int | None:
-    spans = sorted(steps.span_ns[steps.whole].tolist())
-    return spans[(len(spans) - 1) // 2] if spans else None
+    spans: list[int] = steps.span_ns[steps.whole].tolist()
+    return median_low(spans) if spans else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Final, Literal
 
 from overlapscope.base.words import NOTHING, Unit, percent, plural, share, unit_for
@@ -150,10 +151,10 @@ def _shares(report: RanksReport) -> Iterator[Card]:
 
 def _skew(report: RanksReport) -> Card:
     meaning = "How much longer the slowest rank takes for a step than the fastest; the median over steps."
-    spreads = sorted((one.spread_ns, one.median_ns) for one in report.steps if one.ranks > 1)
+    spreads = [(step.spread_ns, step.median_ns) for step in report.steps if step.ranks > 1]
     if not spreads:
         return Card("spread of a step", NOTHING, "no step that two ranks have", meaning)
-    ns, median = spreads[(len(spreads) - 1) // 2]
+    ns, median = median_low(spreads)
     return Card("spread of a step", share(ns, median), f"of {unit_of_steps(report).text(median)}", meaning)
 
 

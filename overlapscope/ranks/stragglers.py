@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median_low
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggl
     late = [place for place in order.tolist() if made[place]][:STRAGGLERS]
     if not late:
         return ()
-    median_ns = _median_judged(ranks)
+    median_ns = median_low(rank.end_ns - rank.judged_from_ns for rank in ranks)
     steps = _steps(waits)
     others = _others(waits, late)
     by_late = np.argsort(pairs.late, kind="stable")
@@ -89,11 +90,6 @@ def _straggler(
 def _number(rank: ReducedRank) -> int:
     assert rank.rank is not None
     return rank.rank
-
-
-def _median_judged(ranks: Sequence[ReducedRank]) -> int:
-    spans = sorted(rank.end_ns - rank.judged_from_ns for rank in ranks)
-    return spans[(len(spans) - 1) // 2]
 
 
 def _steps(waits: Waits) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median_high, median_low
 from typing import Literal
 
 import numpy as np
@@ -98,7 +99,7 @@ def step_skew(rows: Sequence[RankRow], names: Sequence[str]) -> tuple[StepSkew, 
                     name=name,
                     ranks=len(spans),
                     min_ns=spans[0][0],
-                    median_ns=spans[(len(spans) - 1) // 2][0],
+                    median_ns=median_low(spans)[0],
                     max_ns=spans[-1][0],
                     slowest_rank=min(rank for span, rank in spans if span == spans[-1][0]),
                     fastest_rank=spans[0][1],
@@ -142,18 +143,18 @@ def worst_ranks(
 
 
 def _slow(rows: Sequence[RankRow]) -> list[int]:
-    steps = sorted((row.median_step_ns, -number) for number, row in enumerate(rows) if row.median_step_ns is not None)
+    steps = sorted((-row.median_step_ns, number) for number, row in enumerate(rows) if row.median_step_ns is not None)
     if not steps:
         return []
-    usual = steps[(len(steps) - 1) // 2][0]
-    return [-number for step, number in steps[::-1][:OF_EACH] if step > SLOW * usual]
+    usual, _ = median_high(steps)
+    return [number for step, number in steps[:OF_EACH] if step < SLOW * usual]
 
 
 def _inefficient(rows: Sequence[RankRow]) -> list[int]:
     known = sorted((row.efficiency_pct, number) for number, row in enumerate(rows) if row.efficiency_pct is not None)
     if not known:
         return []
-    usual = known[(len(known) - 1) // 2][0]
+    usual, _ = median_low(known)
     return [number for efficiency, number in known[:OF_EACH] if efficiency < usual - INEFFICIENT_PCT]
 
 
