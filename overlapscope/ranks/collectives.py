@@ -208,8 +208,8 @@ def _all_there(kernels: Kernels, rows: I64, first: I64, ranks: int) -> Bool:
     """Which meetings have two members or more and no more than their group; of kernels without a word, all ranks."""
     members = np.diff(np.append(first, len(rows)))
     kind = kernels.kind[rows[first]]
-    recorded = np.array([one.recorded for one in kernels.kinds], np.bool_)[kind]
-    size = np.array([one.group_size for one in kernels.kinds], np.int64)[kind]
+    recorded = np.array([told.recorded for told in kernels.kinds], np.bool_)[kind]
+    size = np.array([told.group_size for told in kernels.kinds], np.int64)[kind]
     good: Bool = (members >= 2) & ((size < 0) | (members <= size)) & (recorded | (members == ranks))
     return good
 

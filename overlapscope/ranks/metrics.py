@@ -98,8 +98,8 @@ def shown(report: RanksReport) -> tuple[Metric, ...]:
 
 def first(report: RanksReport) -> Metric | None:
     """The one to look at first: who makes others wait where anybody does, else the first that says anything."""
-    found = shown(report)
-    return next((one for one in found if any(known(report, one))), next(iter(found), None))
+    told = shown(report)
+    return next((metric for metric in told if any(known(report, metric))), next(iter(told), None))
 
 
 def unit_of(metric: Metric, values: Iterable[float]) -> Unit:
@@ -143,10 +143,10 @@ def _shares(report: RanksReport) -> Iterator[Card]:
         ("idle share", "idle", "Share of its time in which nothing ran on a rank's GPU."),
     )
     for key, name, meaning in figures:
-        found = spread(report, key)
-        if found is not None:
-            between = f"{percent(found.min)} to {percent(found.max)}" if found.ranks > 1 else ""
-            yield Card(name, percent(found.median), between, f"{meaning} The median rank.")
+        figure = spread(report, key)
+        if figure is not None:
+            between = f"{percent(figure.min)} to {percent(figure.max)}" if figure.ranks > 1 else ""
+            yield Card(name, percent(figure.median), between, f"{meaning} The median rank.")
 
 
 def _skew(report: RanksReport) -> Card:

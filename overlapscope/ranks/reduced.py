@@ -164,7 +164,7 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         exposed_copy_by_cause=result.exposed_copy_by_cause,
         idle_by_cause=result.idle_by_cause,
         steps=_steps(result),
-        findings=tuple(one for one in findings if one.device == result.device)[:FINDINGS],
+        findings=tuple(finding for finding in findings if finding.device == result.device)[:FINDINGS],
         comm=_comm_kernels(trace, timeline.ops),
         exposed_comm=timeline.exposed_comm,
         predicted=trace.predicted_by is not None,
@@ -240,8 +240,8 @@ def _launched_in(trace: Trace, ops: GpuOps) -> I64:
     """
     notes = trace.annotations
     rows = np.flatnonzero(is_step(notes))
-    found = [_STEP_NUMBER.fullmatch(notes.name(row)) for row in rows.tolist()]
-    numbers = np.array([int(step.group(1)) if step else -1 for step in found], np.int64)
+    matches = [_STEP_NUMBER.fullmatch(notes.name(row)) for row in rows.tolist()]
+    numbers = np.array([int(step.group(1)) if step else -1 for step in matches], np.int64)
     starts, ends = notes.start_ns[rows], notes.end_ns[rows]
     launched = ops.launch >= 0
     at = pick(trace.runtime_calls.start_ns, np.where(launched, ops.launch, -1), 0)

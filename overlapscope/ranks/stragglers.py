@@ -39,7 +39,7 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggl
             ranks,
             waits,
             place,
-            mine=by_late[bounds[place] : bounds[place + 1]],
+            own_pairs=by_late[bounds[place] : bounds[place + 1]],
             others=others[place],
             steps=steps,
             median_ns=median_ns,
@@ -58,20 +58,20 @@ def _straggler(
     waits: Waits,
     place: int,
     *,
-    mine: I64,
+    own_pairs: I64,
     others: int,
     steps: int,
     median_ns: int,
 ) -> Straggler:
     pairs, rank = waits.pairs, ranks[place]
-    exposed, passed = int(pairs.exposed_ns[mine].sum()), int(pairs.passed_on_ns[mine].sum())
+    exposed, passed = int(pairs.exposed_ns[own_pairs].sum()), int(pairs.passed_on_ns[own_pairs].sum())
     lost = (exposed - passed) // others
     late_in = _costliest(waits, place)
     return Straggler(
         rank=_number(rank),
         source=rank.source,
         device=rank.device,
-        made_wait_ns=int(pairs.waited_ns[mine].sum()),
+        made_wait_ns=int(pairs.waited_ns[own_pairs].sum()),
         made_wait_exposed_ns=exposed,
         passed_on_ns=passed,
         last_in=int(waits.last_in[place]),
@@ -80,8 +80,8 @@ def _straggler(
         lost_ns=lost,
         lost_pct=100 * lost / median_ns if median_ns else None,
         lost_per_step_ns=lost // steps if steps else None,
-        waiting=_longest(ranks, pairs, mine),
-        waiting_ranks=len(mine),
+        waiting=_longest(ranks, pairs, own_pairs),
+        waiting_ranks=len(own_pairs),
         collectives=_collectives(waits, late_in),
         worst=tuple(_meeting(ranks, waits, number) for number in late_in[:WORST]),
     )
@@ -105,9 +105,9 @@ def _others(waits: Waits, places: Sequence[int]) -> dict[int, int]:
     rank = meetings.kernels.rank[meetings.row]
     result = {}
     for place in places:
-        mine = np.zeros(len(meetings), np.bool_)
-        mine[meeting[rank == place]] = True
-        result[place] = len(np.unique(rank[mine[meeting]])) - 1
+        met = np.zeros(len(meetings), np.bool_)
+        met[meeting[rank == place]] = True
+        result[place] = len(np.unique(rank[met[meeting]])) - 1
     return result
 
 
@@ -124,8 +124,10 @@ def _costliest(waits: Waits, place: int | None) -> list[int]:
     return numbers
 
 
-def _longest(ranks: Sequence[ReducedRank], pairs: Pairs, mine: I64) -> tuple[Waiting, ...]:
-    order = mine[np.lexsort((pairs.waiting[mine], -pairs.waited_ns[mine], -pairs.exposed_ns[mine]))][:WAITING]
+def _longest(ranks: Sequence[ReducedRank], pairs: Pairs, own_pairs: I64) -> tuple[Waiting, ...]:
+    order = own_pairs[
+        np.lexsort((pairs.waiting[own_pairs], -pairs.waited_ns[own_pairs], -pairs.exposed_ns[own_pairs]))
+    ][:WAITING]
     return tuple(
         Waiting(
             rank=_number(ranks[int(pairs.waiting[row])]),
@@ -141,18 +143,18 @@ def _collectives(waits: Waits, numbers: list[int]) -> tuple[LateIn, ...]:
     meetings = arrivals.meetings
     waited = sum_by(arrivals.meeting, arrivals.waited_ns, len(meetings))[numbers]
     kind = meetings.kind[numbers]
-    found = [
+    late_in = [
         LateIn(
-            collective=one.collective,
-            group=one.group,
-            group_ranks=one.ranks,
+            collective=known.collective,
+            group=known.group,
+            group_ranks=known.ranks,
             count=int((kind == number).sum()),
             made_wait_ns=int(waited[kind == number].sum()),
         )
         for number in np.unique(kind).tolist()
-        for one in [meetings.kernels.kinds[number]]
+        for known in [meetings.kernels.kinds[number]]
     ]
-    return tuple(sorted(found, key=lambda one: -one.made_wait_ns)[:COLLECTIVES])
+    return tuple(sorted(late_in, key=lambda known: -known.made_wait_ns)[:COLLECTIVES])
 
 
 def _meeting(ranks: Sequence[ReducedRank], waits: Waits, number: int) -> Meeting:

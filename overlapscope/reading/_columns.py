@@ -189,7 +189,7 @@ class Columns:
         values[:, 2] = _column(args, "correlation")
         values[:, 3] = _column(args, "bytes")
         # The bits of doubles, as all columns are of one type.
-        values[:, 4] = np.array([_bandwidth(one.bandwidth) for one in args], dtype=np.float64).view(np.int64)
+        values[:, 4] = np.array([_bandwidth(said.bandwidth) for said in args], dtype=np.float64).view(np.int64)
         return values
 
     def _add_collectives(self, args: list[OpArgs], at: Index) -> None:
@@ -215,7 +215,7 @@ class Columns:
 
     def _syncs(self, args: list[OpArgs], syncs: list[Any]) -> I64:
         values = np.empty((len(args), 7), dtype=np.int64)
-        values[:, 0] = [_sync_kind(one, sync.name) for one, sync in zip(args, syncs, strict=True)]
+        values[:, 0] = [_sync_kind(said, sync.name) for said, sync in zip(args, syncs, strict=True)]
         values[:, 1] = self._devices(args, syncs)
         # Never the row's thread: since kineto #1356 it is the stream + 1,000,000, and on XPU a host
         # thread.
@@ -309,7 +309,7 @@ def _column(args: list[Any], attribute: str) -> I64:
     try:
         return np.fromiter(values, np.int64, len(args))
     except OverflowError:
-        return _int64([getattr(one, attribute) for one in args])
+        return _int64([getattr(said, attribute) for said in args])
 
 
 def _wrapped(value: int) -> int:

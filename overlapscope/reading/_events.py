@@ -341,7 +341,7 @@ def _strict(value: Any) -> Any:
         case str():
             return valid_text(value)
         case list():
-            return [_strict(one) for one in value]
+            return [_strict(item) for item in value]
         case bool() | int() if abs(value) < 1 << 63:
             return value
     return None

@@ -125,13 +125,13 @@ class Finished:
         """How many of some rows belong to each part of the recording (`overlapscope.trace.lost`)."""
         tables = self._table[rows]
         kinds = self._judged(rows[tables == Table.GPU])[:, 0]
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for kind, count in enumerate(np.bincount(kinds, minlength=len(Kind)).tolist()):
-            found[lost.OF_KIND[Kind(kind)]] += count
+            counts[lost.OF_KIND[Kind(kind)]] += count
         for table, count in enumerate(np.bincount(tables, minlength=len(Table)).tolist()):
             if table in _PARTS:
-                found[_PARTS[Table(table)]] += count
-        return {part: count for part, count in found.items() if count}
+                counts[_PARTS[Table(table)]] += count
+        return {part: count for part, count in counts.items() if count}
 
     def drop(self, rows: Index) -> None:
         """Leaves rows out of every table."""
@@ -221,8 +221,8 @@ class Finished:
         key = self._category[rows].astype(np.int64) * names + self._name[rows]
         distinct, back = np.unique(key, return_inverse=True)
         judged = []
-        for one in distinct.tolist():
-            category, name = self._categories[one // names], self.names[one % names]
+        for key_of_name in distinct.tolist():
+            category, name = self._categories[key_of_name // names], self.names[key_of_name % names]
             judged.append((op_names.kind(category, name), *op_names.memory_kinds(category, name)))
         return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
 
@@ -253,8 +253,8 @@ def _launches(correlation: I64, calls: RuntimeCalls) -> I64:
     by_correlation = known[np.argsort(calls.correlation[known], kind="stable")]
     ordered = calls.correlation[by_correlation]
     at = np.minimum(np.searchsorted(ordered, correlation), len(ordered) - 1)
-    found = ordered[at] == correlation
-    launch[found] = by_correlation[at[found]]
+    launched = ordered[at] == correlation
+    launch[launched] = by_correlation[at[launched]]
     return launch
 
 
