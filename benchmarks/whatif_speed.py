@@ -10,9 +10,9 @@ import time
 from benchmarks.processes import hardware, run
 from benchmarks.synthetic_trace import make
 from overlapscope.prediction import predict
-from overlapscope.prediction.after import predicted_trace
-from overlapscope.prediction.build import build
+from overlapscope.prediction.graph_builder import build
 from overlapscope.prediction.hardware import find_hardware
+from overlapscope.prediction.predicted_trace import predicted_trace
 from overlapscope.prediction.replay import replay
 from overlapscope.trace.model import Trace
 

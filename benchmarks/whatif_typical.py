@@ -15,8 +15,8 @@ import numpy as np
 
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.graph import Graph, Why
-from overlapscope.prediction.periods import step_times
 from overlapscope.prediction.replay import replay
+from overlapscope.prediction.steps import step_times
 from overlapscope.reading import load
 from overlapscope.trace.model import Memory
 

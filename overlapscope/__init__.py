@@ -3,11 +3,12 @@
 import overlapscope as ov
 
 trace = ov.load("trace.json.gz")
-report = ov.analyze(trace)
+report = ov.analyze(trace)  # or ov.analyze("trace.json.gz"): whatever takes a trace takes its file
 report.devices[0].overlap.efficiency_pct
 ov.diff(before, after).verdict
 ov.whatif(trace, ["pin", "side-stream"]).predicted_step_ns
 ov.check(report, {"forbid": ["pageable-copy"]}).outcome
+ov.show(report)  # the dashboard
 
 with ov.record("trace.json.gz") as rec:  # ov.step() marks steps from anywhere
     ...
@@ -18,16 +19,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from overlapscope.base import registry
+from overlapscope.base import registry, shown
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from overlapscope import hta
     from overlapscope.api import analyze, check, diff, load, whatif
+    from overlapscope.dashboard.launch import show
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
     from overlapscope.recorder.recording import step
 
-__all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "step", "whatif"]
+__all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "show", "step", "whatif"]
 
 _PLACES = {
     "analyze": "overlapscope.api:analyze",
@@ -36,10 +38,13 @@ _PLACES = {
     "hta": "overlapscope.hta",
     "load": "overlapscope.api:load",
     "record": "overlapscope.recorder.recording:Recording",
+    "show": "overlapscope.dashboard.launch:show",
     "step": "overlapscope.recorder.recording:step",
     "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""
+
+shown.bind(f"{__name__}.render.notebook")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.errors import UsageError
-from overlapscope.reading import load
+from overlapscope.inputs import TOLD_OF_A_REPORT, Source, each, read_report, read_trace, read_traces
+from overlapscope.reading import load, look
 from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
 
@@ -21,29 +22,28 @@ if TYPE_CHECKING:
 
 __all__ = ["analyze", "check", "diff", "load", "whatif"]
 
-Job = Report | Trace | Iterable[Trace] | str | os.PathLike[str]
-"""A report; or the traces of one job, or the file, directory or pattern that holds them, to make one of."""
+Job = Report | Source | Iterable[Source]
+"""A report; or the traces of one job, or the files, directories or patterns that hold them, to make one of."""
 
 
 def analyze(
-    trace: Trace | Iterable[Trace],
+    traces: Source | Iterable[Source],
     *,
     device: int | None = None,
     step: str | None = None,
     range: str | None = None,
     plain_step_ns: int | None = None,
 ) -> Report:
-    """Analyse a trace, or the traces of one job, into a report.
+    """Analyse a trace, or the traces of one job, into a report; where files hold them, these are read.
 
     `device`, `step` and `range` narrow every figure to one device, step or range; causes are found on the
     whole recording all the same. `plain_step_ns` tells what a step takes while nothing is recorded, for a trace whose
     recorder did not time that (`docs/concepts.md`).
 
-    Raises KeyError where no device has what was asked for, UsageError where the plain step cannot be, or is told of a
-    step or range.
+    Raises UnreadableTrace where a file cannot be read, NotInTrace where no device has what was asked for, UsageError
+    where the plain step cannot be, or is told of a step or range.
     """
-    traces = (trace,) if isinstance(trace, Trace) else tuple(trace)
-    analyses = [analyze_trace(one, device=device, step=step, range=range) for one in traces]
+    analyses = [analyze_trace(trace, device=device, step=step, range=range) for trace in read_traces(traces)]
     return build(analyses, scope=step or range or "window", plain_step_ns=plain_step_ns)
 
 
@@ -96,7 +96,7 @@ def check(
 
 
 def whatif(
-    trace: Trace,
+    trace: Source,
     interventions: Sequence[str] = (),
     *,
     device: int | None = None,
@@ -105,36 +105,49 @@ def whatif(
 ) -> WhatIf:
     """What a step of a recording would take, in nanoseconds, had the program been changed (`docs/whatif-report.md`).
 
-    `interventions` are written as on the command line: `["pin", "side-stream", "no-sync cudaStreamSynchronize"]`.
+    `trace` may be the file that holds it. `interventions` are written as on the command line: `["pin", "side-stream",
+    "no-sync cudaStreamSynchronize"]`.
     `calibration` is what `overlapscope scenarios calibrate` measured on the GPU, or the file that holds it; without it
     the constants come from the trace and the shipped table. `plain_step_ns` tells what a step takes while nothing is
     recorded, where the recorder did not time it. Where the replay does not explain the recording,
     `replay.valid` is False and `predicted_step_ns` None.
 
-    Raises UsageError for an intervention that does not exist, lacks its argument or names what the trace does not have,
-    a trace without GPU activity and a file that holds no calibration, KeyError where there is no such device.
+    Raises UnreadableTrace where the trace cannot be read, UsageError for an intervention that does not exist or lacks
+    its argument, a trace without GPU activity and a file that holds no calibration, NotInTrace where an intervention
+    names what the trace does not have, or there is no such device.
     """
     from overlapscope.prediction import predict
     from overlapscope.prediction.calibration import read
-    from overlapscope.prediction.names import check_names
+    from overlapscope.prediction.choices import check_names
 
     if isinstance(interventions, str):
         raise UsageError(f"interventions are a list, even of one: [{interventions!r}].")
+    trace = read_trace(trace)
     check_names(trace, interventions)
     if isinstance(calibration, str | os.PathLike):
         calibration = read(calibration)
     return predict(trace, interventions, device=device, calibration=calibration, plain_step_ns=plain_step_ns).result
 
 
-def _report(job: Job, plain_step_ns: int | None = None) -> Report:
-    from overlapscope.inputs import TOLD_OF_A_REPORT, read_report
+def files_of(job: Job) -> list[str]:
+    """The traces' files; those of a report are the ones that it is of."""
+    if isinstance(job, Report):
+        return [trace.source for trace in job.traces]
+    files: list[str] = []
+    for source in each(job):
+        files += [source.source] if isinstance(source, Trace) else map(str, look(os.fspath(source)).files)
+    return files
 
+
+def _report(job: Job, plain_step_ns: int | None = None) -> Report:
     if isinstance(job, Report):
         if plain_step_ns is not None:
             raise UsageError(TOLD_OF_A_REPORT)
         return job
-    if isinstance(job, str | os.PathLike):
-        return read_report([os.fspath(job)], plain_step_ns=plain_step_ns)
+    sources = each(job)
+    files = [os.fspath(source) for source in sources if not isinstance(source, Trace)]
+    if len(files) == len(sources):
+        return read_report(files, plain_step_ns=plain_step_ns)
     # To be compared or judged, which rests on what was measured.
-    traces = (job,) if isinstance(job, Trace) else tuple(job)
-    return build([analyze_trace(one) for one in traces], replayed=False, plain_step_ns=plain_step_ns)
+    analyses = [analyze_trace(trace) for trace in read_traces(sources)]
+    return build(analyses, replayed=False, plain_step_ns=plain_step_ns)

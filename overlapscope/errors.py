@@ -15,6 +15,10 @@ class UsageError(OverlapscopeError):
     """A request makes no sense; the text says how to ask instead."""
 
 
+class NotInTrace(UsageError):
+    """A trace has no device, step, range or call of that name; the text says what it has."""
+
+
 class ConfigError(UsageError):
     """A configuration or a budget makes no sense; the text names the file, the key and what may stand there."""
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import LIMIT_BYTES, load, look
+from overlapscope.reading import LIMIT_BYTES, load, load_all, look
 from overlapscope.reading.kinds import Kind, kind_of
 from overlapscope.reading.pipes import named, place
+from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.budgets.baseline import Baseline
     from overlapscope.prediction.calibration import Calibration
     from overlapscope.ranks.result import RanksReport
     from overlapscope.report.model import Report
-    from overlapscope.trace.model import Trace
 
 _WRITTEN: Final[dict[Kind, str]] = {
     "report": "a report of overlapscope",
@@ -32,10 +33,35 @@ _WRITTEN: Final[dict[Kind, str]] = {
 """The files that this package writes, by their kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport")
 
+Source = Trace | str | os.PathLike[str]
+"""A trace, or the file that holds it; where several are meant, also the directory or pattern that holds them."""
+
 TOLD_OF_A_REPORT = "--plain-step needs a trace, and this is a report; pass it to `overlapscope analyze` instead."
 
 CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
 """Where `overlapscope scenarios calibrate` leaves its result, from the working directory."""
+
+
+def each(sources: Source | Iterable[Source]) -> list[Source]:
+    """What is named, one by one."""
+    return [sources] if isinstance(sources, Trace | str | os.PathLike) else list(sources)
+
+
+def read_traces(sources: Source | Iterable[Source]) -> list[Trace]:
+    """The traces that are meant, read where they are files. Raises UnreadableTrace."""
+    traces: list[Trace] = []
+    for source in each(sources):
+        traces += [source] if isinstance(source, Trace) else load_all(os.fspath(source))
+    return traces
+
+
+def read_trace(source: Source, *, limit_bytes: int | None = None, cache: bool = True) -> Trace:
+    """The one trace that is meant. Raises UnreadableTrace, and UsageError for a directory."""
+    if isinstance(source, Trace):
+        return source
+    if os.path.isdir(source):
+        raise UsageError(f"{source}: is a directory; name one trace in it, as ranks are predicted one by one.")
+    return load(os.fspath(source), limit_bytes=LIMIT_BYTES if limit_bytes is None else limit_bytes, cache=cache)
 
 
 def read_report(

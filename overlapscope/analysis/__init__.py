@@ -10,8 +10,11 @@ from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.analysis.environment import describe
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
+from overlapscope.analysis.periods import names_of
 from overlapscope.analysis.results import TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_device, judge_file, verdict
+from overlapscope.base.names import check_device, check_known
+from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import Trace
 
 
@@ -29,7 +32,7 @@ def analyze_trace(
 ) -> TraceAnalysis:
     """Analyse every device of a trace, or one; the whole window, or one step or range.
 
-    Raises KeyError, with the name or ordinal asked for, where no device has it.
+    Raises NotInTrace where no device has it.
     """
     checks = judge_file(trace)
     # Where the clocks cannot be compared, causes are found as if no launch had been recorded.
@@ -46,9 +49,12 @@ def analyze_trace(
                 devices.append(analysis)
                 checks += judge_device(trace, analysis.timeline, analysis.steps, analysis.idle)
     if not devices:
-        for asked, what in ((step, "step"), (range, "range"), (device, "device")):
+        check_device(trace.source, device, trace.devices)
+        steps, ranges = names_of(trace.annotations)
+        for what, asked, known in (("step", step, steps), ("range", range, ranges)):
             if asked is not None:
-                raise KeyError(f"{what} {asked}")
+                check_known(trace.source, what, asked, known)
+                raise NotInTrace(f"{trace.source}: {what} {asked} launched nothing on the GPU; choose another.")
     result = TraceResult(
         source=trace.source,
         rank=trace.rank,

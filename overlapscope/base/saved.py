@@ -1,4 +1,4 @@
-"""Files that this package has written, read back: anybody may have changed them since."""
+"""JSON that this package writes, its schemas, and files of it read back: anybody may have changed them since."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ _INSTANTS: Final = ("start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns"
 
 _NAMES: Final = ("rule", "id", "cause", "source_kind", "target_kind")
 """Words of ours, which are printed as they are. What a trace calls its ops and ranges may be anything."""
+
+
+def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:
+    """The JSON schema (2020-12) of something that this package writes for programs to read."""
+    return msgspec.json.schema(contract) | {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"overlapscope {name}",
+    }
+
+
+def encode(contract: msgspec.Struct) -> bytes:
+    """Such a thing as indented JSON, ending in a newline."""
+    return msgspec.json.format(msgspec.json.encode(contract), indent=2) + b"\n"
 
 
 def decode(data: bytes, kind: type[_Kind]) -> _Kind:

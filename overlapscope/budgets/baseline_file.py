@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope.base.saved import MOST, decode
+from overlapscope.base.saved import MOST, decode, published
 from overlapscope.base.words import clean
 from overlapscope.budgets.baseline import (
     SCHEMA_VERSION,
@@ -21,7 +21,6 @@ from overlapscope.budgets.baseline import (
 )
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.errors import UnreadableTrace
-from overlapscope.report.model import published
 
 _ANEW: Final = "write it anew with `overlapscope baseline write`"
 

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from overlapscope.base.saved import published
 from overlapscope.base.shown import Shown
-from overlapscope.report.model import Tool, published
+from overlapscope.report.model import Tool
 
 SCHEMA_VERSION = 1
 

@@ -60,6 +60,11 @@ def _files(named: str | Path) -> list[Path]:
         return []
 
 
+def same_file(one: Path, other: Path) -> bool:
+    """Whether two outputs would be one file."""
+    return os.path.realpath(one) == os.path.realpath(other) and not disk.is_written_in_place(one)
+
+
 def write(data: bytes, output: Path | None, *, force: bool = False) -> None:
     """Write to the file, and say so on stderr; or to stdout."""
     if output is None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base import registry
-from overlapscope.base.names import check_known
+from overlapscope.base.names import check_device, check_known
 from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 from overlapscope.commands._output import add_output_arguments, check_output, write
 from overlapscope.commands._reading import add_plain_step, add_reading_arguments
-from overlapscope.errors import UsageError
+from overlapscope.errors import NotInTrace, UsageError
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
@@ -89,7 +89,7 @@ def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trac
     for trace in traces:
         try:
             analyses.append(analyze_trace(trace, device=args.device, step=step, range=args.range))
-        except KeyError:
+        except NotInTrace:
             left_out.append(trace.source)
     what = ", ".join(
         f"{name} {value}"
@@ -118,30 +118,17 @@ def _step(asked: str | None) -> str | None:
 
 def _check_device(traces: list[Trace], device: int | None) -> None:
     known = sorted({one for trace in traces for one in trace.devices})
-    if device is not None and device not in known:
-        listed = ", ".join(map(str, known)) or "none"
-        raise UsageError(f"{_sources(traces)}: there is no device {device}; devices that did anything: {listed}.")
+    check_device(_sources(traces), device, known)
 
 
 def _check_name(traces: list[Trace], step: str | None, range: str | None) -> None:
-    from overlapscope.analysis.periods import is_step
+    from overlapscope.analysis.periods import names_of
 
-    for what, asked in (("step", step), ("range", range)):
-        if asked is None:
-            continue
-        known: dict[str, None] = {}
-        for trace in traces:
-            rows = trace.annotations.take(is_step(trace.annotations) == (what == "step"))
-            known.update(dict.fromkeys(rows.name(row) for row in _first_rows(rows.name_id.tolist())))
-        check_known(_sources(traces), what, asked, known)
-
-
-def _first_rows(name_ids: list[int]) -> list[int]:
-    """The first row of each name, in order."""
-    first: dict[int, int] = {}
-    for row, name_id in enumerate(name_ids):
-        first.setdefault(name_id, row)
-    return list(first.values())
+    named = [names_of(trace.annotations) for trace in traces]
+    for number, (what, asked) in enumerate((("step", step), ("range", range))):
+        if asked is not None:
+            known = dict.fromkeys(name for names in named for name in names[number])
+            check_known(_sources(traces), what, asked, known)
 
 
 def _sources(traces: list[Trace]) -> str:

@@ -38,7 +38,7 @@ def _schema(of: str) -> dict[str, Any]:
     module = {
         "report": "overlapscope.report.model",
         "diff": "overlapscope.compare.diff",
-        "whatif": "overlapscope.views.whatif.json",
+        "whatif": "overlapscope.prediction.result",
         "check": "overlapscope.budgets.verdicts",
         "baseline": "overlapscope.budgets.baseline_file",
         "ranks": "overlapscope.ranks.result",

@@ -5,21 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from overlapscope.base.registry import load
 from overlapscope.commands import DONE
-from overlapscope.commands._output import check_output, write, write_file
+from overlapscope.commands._output import add_output_arguments, check_output, same_file, write, write_file
 from overlapscope.commands._reading import add_plain_step, add_reading_arguments
 from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from overlapscope.documents.model import Document
+    from overlapscope.documents.table import Table
     from overlapscope.prediction import Prediction
-    from overlapscope.trace.model import Trace
-    from overlapscope.views.old_tables import Table
+    from overlapscope.prediction.result import WhatIf
 
-FORMATS = ("text", "json", "markdown")
+FORMATS = ("text", "json", "markdown", "html")
 NOT_PREDICTED = 1
 """Exit code where the replay does not explain the recording."""
 
@@ -75,10 +78,10 @@ class Command:
             "directory's overlapscope-laboratory, if it is of the trace's GPU)",
         )
         parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
+        add_output_arguments(parser)
         parser.add_argument(
-            "-o", "--output", metavar="FILE", type=Path, help="write the predicted timeline to FILE, as a Chrome trace"
+            "--timeline", metavar="FILE", type=Path, help="also write the predicted timeline to FILE, as a Chrome trace"
         )
-        parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
         add_plain_step(parser)
         add_reading_arguments(parser)
 
@@ -86,14 +89,19 @@ class Command:
         asked = list(dict.fromkeys(args.interventions or ()))
         if args.best and asked:
             raise UsageError(f"--best finds the changes itself; leave out either it or --{asked[0].split()[0]}.")
-        check_output(args.output, force=args.force, inputs=(args.trace, args.calibration))
-        trace = _load(args)
-        prediction = _predict(trace, asked, args)
-        write(_drawn(prediction, args, nothing_asked=not (asked or args.best)), None)
-        if prediction.result.predicted_step_ns is None:
+        for output in (args.output, args.timeline):
+            check_output(output, force=args.force, inputs=(args.trace, args.calibration))
+        if args.timeline is not None and args.output is not None and same_file(args.timeline, args.output):
+            raise UsageError(f"{args.output}: is named for the report and for the timeline; name two files.")
+        prediction = _predict(asked, args)
+        write(_drawn(prediction.result, args, nothing_asked=not (asked or args.best)), args.output, force=args.force)
+        if prediction.after is None:
             return NOT_PREDICTED
-        if args.output is not None:
-            _write_timeline(prediction, args)
+        if args.timeline is not None:
+            from overlapscope.export import chrome_trace
+
+            blocks = chrome_trace.blocks(prediction.after, packed=args.timeline.suffix == ".gz")
+            write_file(blocks, args.timeline, force=args.force)
         return DONE
 
 
@@ -122,69 +130,44 @@ def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
     )
 
 
-def _load(args: argparse.Namespace) -> Trace:
-    from overlapscope.reading import LIMIT_BYTES, load
-
-    if Path(args.trace).is_dir():
-        raise UsageError(f"{args.trace}: is a directory; name one trace in it, as ranks are predicted one by one.")
-    return load(args.trace, limit_bytes=LIMIT_BYTES if args.max_size is None else args.max_size, cache=args.cache)
-
-
-def _predict(trace: Trace, asked: list[str], args: argparse.Namespace) -> Prediction:
-    from overlapscope.inputs import read_calibration
+def _predict(asked: list[str], args: argparse.Namespace) -> Prediction:
+    from overlapscope.inputs import read_calibration, read_trace
     from overlapscope.prediction import best, predict
-    from overlapscope.prediction.names import check_names
+    from overlapscope.prediction.choices import check_names
 
+    trace = read_trace(args.trace, limit_bytes=args.max_size, cache=args.cache)
     check_names(trace, asked)
     calibration = read_calibration(args.calibration, trace, device=args.device)
-    try:
-        if args.best:
-            return best(trace, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
-        return predict(trace, asked, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
-    except KeyError:
-        known = ", ".join(map(str, trace.devices)) or "none"
-        raise UsageError(
-            f"{trace.source}: there is no device {args.device}; devices that did anything: {known}."
-        ) from None
+    if args.best:
+        return best(trace, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
+    return predict(trace, asked, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
 
 
-def _drawn(prediction: Prediction, args: argparse.Namespace, *, nothing_asked: bool) -> bytes:
-    result = prediction.result
-    offered = _offered() if nothing_asked and result.replay.valid else None
+def _drawn(result: WhatIf, args: argparse.Namespace, *, nothing_asked: bool) -> bytes:
     if args.format == "json":
-        from overlapscope.views.whatif import json
+        from overlapscope.base.saved import encode
 
-        return json.render(result)
-    if args.format == "markdown":
-        from overlapscope.views.whatif import markdown
+        return encode(result)
+    from overlapscope.prediction.document import document
 
-        return markdown.render(result, offered=offered).encode("utf-8", "replace")
-    from overlapscope.views import terminal
-    from overlapscope.views.whatif import text
+    shown = document(result, offered=_offered() if nothing_asked and result.replay.valid else None)
+    if args.format == "text":
+        from overlapscope.render import terminal
 
-    width, color, encoding = terminal.describe(sys.stdout)
-    shown = text.render(result, width=width, color=color, encoding=encoding, offered=offered)
-    return shown.encode(encoding, "replace")
+        return terminal.to_stream(shown, None if args.output else sys.stdout)
+    draw: Callable[[Document], str] = load(f"overlapscope.render.{args.format}:render")
+    return draw(shown).encode("utf-8", "replace")
 
 
 def _offered() -> Table:
     """What can be asked for."""
-    from overlapscope.views.old_tables import Column, Table, text
+    from overlapscope.documents.table import Column, Table, rows, words
 
-    rows = [(f"--{one.id} {_metavar(one)}".rstrip(), one.help) for one in OPTIONS]
-    rows.append(("--best", "the changes that gain most, one after the other"))
-    columns = (text("option"), Column("what the program is like then", number=False, flexible=True, prose=True))
-    return Table("Changes that can be predicted", columns, tuple(rows))
+    lines = [(f"--{one.id} {_metavar(one)}".rstrip(), one.help) for one in OPTIONS]
+    lines.append(("--best", "the changes that gain most, one after the other"))
+    columns = (words("option"), Column("what the program is like then", number=False, flexible=True, prose=True))
+    return Table("Changes that can be predicted", columns, rows(lines))
 
 
 def _metavar(option: Option) -> str:
     return "" if option.argument is None else option.argument if option.required else f"[{option.argument}]"
-
-
-def _write_timeline(prediction: Prediction, args: argparse.Namespace) -> None:
-    from overlapscope.export import chrome_trace
-
-    if prediction.after is None:
-        return
-    blocks = chrome_trace.blocks(prediction.after, packed=args.output.suffix == ".gz")
-    write_file(blocks, args.output, force=args.force)

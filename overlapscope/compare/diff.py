@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from overlapscope.analysis.results import Device, Period, TraceResult
-from overlapscope.analysis.spans import whole
+from overlapscope.analysis.steps import whole
+from overlapscope.base.saved import published
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, lost_in
 from overlapscope.compare.environment import fingerprint, is_plain
@@ -20,7 +21,7 @@ from overlapscope.compare.kernels import compare_kernels, compare_ops
 from overlapscope.compare.pair import Pair, side
 from overlapscope.compare.sentences import of_all, of_device, of_lost
 from overlapscope.compare.steps import averaged, occurrences
-from overlapscope.report.model import Report, of_program, published
+from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import FLOOR, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import analyze_trace
-from overlapscope.base.words import clean
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import best, predict
-from overlapscope.prediction.names import check_names
+from overlapscope.prediction.choices import check_names
 from overlapscope.prediction.result import WhatIf
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
@@ -102,13 +101,10 @@ def events_of(trace: Trace) -> int:
 
 
 def _predict(trace: Trace, asked: Asked) -> Predicted:
-    try:
-        if asked.interventions is None:
-            prediction = best(trace, device=asked.device)
-        else:
-            check_names(trace, asked.interventions)
-            prediction = predict(trace, asked.interventions, device=asked.device)
-    except KeyError as missing:
-        raise OverlapscopeError(f"This trace has no {clean(str(missing.args[0]), 100)}.") from None
+    if asked.interventions is None:
+        prediction = best(trace, device=asked.device)
+    else:
+        check_names(trace, asked.interventions)
+        prediction = predict(trace, asked.interventions, device=asked.device)
     after = prediction.after
     return Predicted(prediction.result, None if after is None else lanes.build(analyze_trace(after)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +12,15 @@ from dash import html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
-from overlapscope.analysis.spans import median_step
-from overlapscope.base.words import Unit, bare_percent, clean, clean_lines, percent
+from overlapscope.analysis.steps import median_step
+from overlapscope.base.words import Unit, bare_percent, percent
+from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.predictions import Predicted
-from overlapscope.documents.colors import bucket_color
-from overlapscope.documents.model import with_code
-from overlapscope.prediction.result import Change, Estimate, Percentage, WhatIf
-from overlapscope.views.old_tables import as_table, without
-from overlapscope.views.whatif import tables, words
+from overlapscope.documents.model import Items, with_code
+from overlapscope.prediction import document
+from overlapscope.prediction.result import Estimate, Percentage, WhatIf
 
 RUNG = "whatif-rung"
 """The type of the buttons that switch on what a rung consists of."""
@@ -36,13 +35,11 @@ _REPLAY = "How well the replay explains the recording"
 
 def answer(context: PageContext, found: WhatIf) -> Component:
     """What a step would take, in one sentence with its interval; or why nobody can say."""
-    told = words.headline(found)
+    told = document.headline(found)
     word = _standing(found, told.level)
-    said: list[Component] = [dmc.Text(words.subject(found), c="dimmed", size="sm", mt=4)]
-    said += [dmc.Text(_coded(context, line), c="dimmed", size="sm", mt=4) for line in words.program(found)]
-    said += [dmc.Text(_coded(context, line), size="sm", mt=4, c=context.colors["fair"]) for line in words.doubts(found)]
+    said = render.draw(document.remarks(found), context.dark)
     if found.predicted_step_ns is None:
-        said.append(_list([_coded(context, sentence) for sentence in words.refusal(found)]))
+        said += render.draw([Items(tuple(map(with_code, document.refusal(found))))], context.dark)
     else:
         said += [_bars(context, found, found.predicted_step_ns), _figures(context, found, found.predicted_step_ns)]
     ids = ("whatif-standing", "whatif-sentence")
@@ -58,14 +55,14 @@ def _standing(found: WhatIf, level: str) -> str:
 def _bars(context: PageContext, found: WhatIf, predicted: Estimate) -> Component:
     """The step as measured and as predicted, on one scale; a line reaches as far as the interval does."""
     whole_ns = max(found.baseline_step_ns, predicted.high, 1)
-    unit, colors = words.unit(found), context.colors
+    unit, colors = document.unit(found), context.colors
 
     def row(word: str, buckets: Mapping[str, int], length_ns: int, *marks: Component) -> Component:
         bar = html.Div(_segments(buckets, unit, colors), className="whatif-bar", style=_extent(0, length_ns, whole_ns))
         scale = html.Div([bar, *marks], className="whatif-scale")
         return html.Div([html.Span(word), scale], className="whatif-row")
 
-    told = words.interval(predicted, unit)
+    told = document.interval(predicted, unit)
     reach = _extent(predicted.low, predicted.high, whole_ns)
     line = [html.Div(className="whatif-interval", style=reach, title=f"{told} {unit.name}")] if told else []
     measured = {name: figure.measured for name, figure in found.buckets.items()}
@@ -85,7 +82,7 @@ def _segments(buckets: Mapping[str, int], unit: Unit, colors: Mapping[str, str])
     return [
         html.Div(
             title=f"{_bucket(name)}: {unit.text(ns)}",
-            style={"flexGrow": ns, "background": colors[bucket_color(_bucket(name))]},
+            style={"flexGrow": ns, "background": colors[BUCKETS[_bucket(name)].id]},
         )
         for name, ns in buckets.items()
         if ns
@@ -99,17 +96,17 @@ def _bucket(field: str) -> str:
 
 def _figures(context: PageContext, found: WhatIf, predicted: Estimate) -> Component:
     """Every figure as measured and as predicted, and its interval; what is nothing on either side is left out."""
-    unit, colors = words.unit(found), context.colors
+    unit, colors = document.unit(found), context.colors
 
     def time(name: str, measured_ns: int, one: Estimate, color: str = "") -> Component:
         change = f"{unit.number(measured_ns)} → {unit.text(one.value)}"
-        return _figure(name, color, change, words.interval(one, unit))
+        return _figure(name, color, change, document.interval(one, unit))
 
     figures = [time("step" if found.steps else "window", found.baseline_step_ns, predicted)]
     for field, one in found.buckets.items():
         if one.measured or one.predicted.high:
             name = _bucket(field)
-            figures.append(time(name, one.measured, one.predicted, colors[bucket_color(name)]))
+            figures.append(time(name, one.measured, one.predicted, colors[BUCKETS[name].id]))
     for name, part in (("hidden copies", found.hidden_copy_pct), ("overlap efficiency", found.efficiency_pct)):
         if part is not None and (part.measured, part.predicted) != (None, None):
             change = f"{bare_percent(part.measured)} → {percent(part.predicted)}"
@@ -148,7 +145,7 @@ def timelines(context: PageContext, found: Predicted, changes: Sequence[str]) ->
 
 def _aligned(before: Device, after: Device) -> tuple[Window, Window]:
     """The step of median length of those whose end is known, and the same step as predicted; else the windows."""
-    step = median_step(msgspec.structs.replace(before, steps=before.steps[:-1] or before.steps))
+    step = median_step(before.steps[:-1] or before.steps)
     same = next((one for one in after.steps if step is not None and one.name == step.name), None)
     return (before.window, after.window) if step is None or same is None else (step.window, same.window)
 
@@ -160,43 +157,18 @@ def details(context: PageContext, found: WhatIf) -> Component | None:
     """Below the timelines: what was changed and how, and what that rests on. None where nothing is predicted."""
     if found.predicted_step_ns is None:
         return None
-    assumed, known = (as_table(table, {}) for table in (tables.assumptions(found), tables.constants(found)))
+    assumed, known = document.assumptions(found), document.constants(found)
     assumed = replace(assumed, note=f"{_ASSUMED} {assumed.note}".strip())
+    changes, replay = tuple(document.changes(found)), Items(tuple(document.replay(found)))
     return dmc.Stack(
         [
-            *([_changes(context, words.in_order(found))] if found.interventions else []),
+            *([parts.drawn(context, "What to change", *changes, id="whatif-changes")] if changes else []),
             *([parts.table_panel(context, assumed, "whatif-assumptions")] if assumed.rows else []),
             *([parts.table_panel(context, known, "whatif-constants")] if known.rows else []),
-            parts.panel(_REPLAY, _list(words.replay(found))),
+            parts.drawn(context, _REPLAY, replay),
         ],
         gap="md",
     )
-
-
-def _changes(context: PageContext, changes: Sequence[Change]) -> Component:
-    cards = dmc.Stack([_change(context, change) for change in changes], gap="md", mt="xs")
-    return parts.panel("What to change", cards, id="whatif-changes")
-
-
-def _change(context: PageContext, change: Change) -> Component:
-    head = dmc.Group(
-        [dmc.Text(clean(change.title, 200), fw=600), html.Span(words.option(change), className="whatif-id")], gap=0
-    )
-    what = dmc.Text(clean_lines(change.what), size="sm", className="prose")
-    if not change.touched:
-        return html.Div([head, what])
-    advice = dmc.Text(_coded(context, change.advice), size="sm", className="prose")
-    places = [html.Div(f"at {clean(place, 200)}", className="place") for place in change.where]
-    return html.Div([head, what, advice, *places])
-
-
-def _coded(context: PageContext, text: str) -> list[Component | str]:
-    """Sentences of ours with their code; a line break stays one."""
-    return render.words(with_code(clean_lines(text)), context.dark)
-
-
-def _list(told: Iterable[str | list[Component | str]]) -> Component:
-    return dmc.List([dmc.ListItem(one) for one in told], size="sm", mt="xs", id="whatif-replay")
 
 
 # -- the ladder -----------------------------------------------------------------------------------
@@ -207,9 +179,9 @@ def ladder(context: PageContext, found: WhatIf | None) -> Component | None:
     if found is None:
         return None
     # Without the times saved there is room for the buttons in a narrow window.
-    table = as_table(without(tables.ladder(found), tables.SAVED), {})
+    table = document.ladder(found).without({"saved"})
     if not table.rows:
-        said = "None of these changes makes it shorter." if found.replay.valid else words.headline(found).text
+        said = "None of these changes makes it shorter." if found.replay.valid else document.headline(found).text
         return dmc.Text(said, size="sm", mt="sm")
     buttons: list[Component | None] = [
         dmc.Button("use", id={"type": RUNG, "index": number}, variant="subtle", size="compact-xs")

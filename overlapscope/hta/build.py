@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from overlapscope.errors import UsageError
 from overlapscope.hta.package import quiet, require
+from overlapscope.inputs import Source, read_traces
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from hta.trace_analysis import TraceAnalysis
-
-Source = Trace | str | os.PathLike[str]
 
 
 def trace_analysis(
@@ -34,7 +33,7 @@ def trace_analysis(
     they are of one rank, which HTA cannot hold, or where there is no event to analyse.
     """
     require()
-    by_rank = _by_rank(loaded(traces))
+    by_rank = _by_rank(read_traces(traces))
     with quiet():
         from hta.common import trace as hta_trace
         from hta.configs.env_options import disable_ns_rounding
@@ -58,17 +57,6 @@ def trace_analysis(
         analysis = TraceAnalysis.__new__(TraceAnalysis)
         analysis.t = made
     return analysis
-
-
-def loaded(traces: Source | Iterable[Source]) -> list[Trace]:
-    """The traces, read where they are files. Raises UnreadableTrace."""
-    from overlapscope.reading import load_all
-
-    sources = [traces] if isinstance(traces, Trace | str | os.PathLike) else list(traces)
-    read: list[Trace] = []
-    for source in sources:
-        read += [source] if isinstance(source, Trace) else load_all(os.fspath(source))
-    return read
 
 
 def _by_rank(traces: list[Trace]) -> dict[int, Trace]:

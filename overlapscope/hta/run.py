@@ -13,9 +13,10 @@ import msgspec
 
 from overlapscope.base.words import clean
 from overlapscope.errors import HtaFailed, OverlapscopeError
-from overlapscope.hta.build import Source, loaded, trace_analysis
+from overlapscope.hta.build import trace_analysis
 from overlapscope.hta.catalog import ANALYSES, Options, check_name
 from overlapscope.hta.package import quiet, require
+from overlapscope.inputs import Source, read_traces
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def run(
     """
     check_name(name)
     package, version = require()
-    held = loaded(traces)
+    held = read_traces(traces)
     analysis = trace_analysis(held, nanoseconds=nanoseconds)
     tables, missing = [], []
     try:

@@ -7,9 +7,9 @@ import numpy as np
 from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.words import duration, percent, plural, unit_for
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.periods import StepTimes
 from overlapscope.prediction.replay import Replay
 from overlapscope.prediction.result import Fidelity
+from overlapscope.prediction.steps import StepTimes
 
 MOST_ERROR_PCT = 2.0
 """A replay is valid where the median error of the step times is at most this..."""

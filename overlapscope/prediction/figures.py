@@ -12,8 +12,8 @@ import numpy as np
 from overlapscope.analysis.results import Buckets, Overlap
 from overlapscope.analysis.timeline import build, lengths, measured
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.periods import StepTimes
 from overlapscope.prediction.result import Estimate, Figure, Percentage
+from overlapscope.prediction.steps import StepTimes
 from overlapscope.trace.model import Trace
 
 

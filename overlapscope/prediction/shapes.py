@@ -7,7 +7,6 @@ a part of such a tensor counts too: what is launched behind it may read that par
 from __future__ import annotations
 
 from collections import defaultdict
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from overlapscope.analysis.host import around
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index
 from overlapscope.reading.shapes import ITEM_BYTES, Inputs, Signature, read_inputs
-from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.model import Trace
 
 _COPY = "aten::copy_"
 _TAKE_PARTS = frozenset(
@@ -35,15 +34,10 @@ _LOOK = 16
 _NO_OPS = ("autograd::", "torch::")
 """Nodes of the backward pass: their inputs are gradients alone, what they saved is not among them."""
 
-_READ: WeakKeyDictionary[HostEvents, Inputs | None] = WeakKeyDictionary()
-"""What files were found to say, which takes as long as reading them did."""
-
 
 def look_up(trace: Trace) -> Shapes | None:
     """The shapes of a trace, from its file; None where they are not to be had."""
-    if trace.cpu_ops not in _READ:
-        _READ[trace.cpu_ops] = read_inputs(trace)
-    inputs = _READ[trace.cpu_ops]
+    inputs = read_inputs(trace)
     return None if inputs is None else Shapes(trace, inputs)
 
 

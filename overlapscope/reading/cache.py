@@ -40,6 +40,7 @@ _BLOCK_BYTES = 4 << 20
 _BESIDES = (
     "base/columns.py",
     "base/intervals.py",
+    "base/kept.py",
     "base/marks.py",
     "base/words.py",
     "trace/lost.py",

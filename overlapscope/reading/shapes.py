@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw, Struct
 
+from overlapscope.base.kept import kept
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Batch
 from overlapscope.reading._cuts import at_end
@@ -79,13 +80,16 @@ def read_inputs(trace: Trace) -> Inputs | None:
 
     Ops whose place in the file is now another event's are left out.
     """
-    ops, path = trace.cpu_ops, Path(trace.source)
-    if not trace.flags.get("record_shapes") or not len(ops):
-        return None
-    reading = _Reading(ops, trace.base_ns)
+    return _read(trace.cpu_ops, Path(trace.source), trace.base_ns) if trace.flags.get("record_shapes") else None
+
+
+@kept()
+def _read(ops: HostEvents, path: Path, base_ns: int) -> Inputs | None:
+    """It takes as long as reading the trace did."""
+    reading = _Reading(ops, base_ns)
     # A damaged file may yield anything; what was found until then has been checked.
     with suppress(UnreadableTrace, OSError, ValueError, *UNDECODABLE):
-        if path.is_file():
+        if len(ops) and path.is_file():
             reading.read(SourceFile(path, limit_bytes=_NO_LIMIT))
     return reading.inputs() if (reading.number >= 0).any() else None
 

@@ -9,6 +9,7 @@ from overlapscope.base.shown import Shown
 from overlapscope.base.words import clean, plural, shorten
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.difference import Diff
+from overlapscope.prediction import document as whatif
 from overlapscope.prediction.result import WhatIf
 from overlapscope.ranks import document as ranks_document
 from overlapscope.ranks import verdict as ranks_verdict
@@ -20,8 +21,6 @@ from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.views.check import text as check_text
 from overlapscope.views.diff import text as diff_text
-from overlapscope.views.whatif import text as whatif_text
-from overlapscope.views.whatif import words as whatif_words
 
 WIDTH, LINES = 100, 30
 """Of the text in a notebook."""
@@ -72,7 +71,7 @@ def _(result: CheckResult) -> tuple[str, str]:
 
 @_said.register
 def _(result: WhatIf) -> tuple[str, str]:
-    return whatif_words.headline(result).text, whatif_text.render(result, width=WIDTH)
+    return whatif.headline(result).text, terminal.render(whatif.document(result), width=WIDTH)
 
 
 @_said.register

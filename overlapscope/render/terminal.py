@@ -308,7 +308,7 @@ def _(block: model.Finding, drawing: _Drawing) -> Iterator[RenderableType]:
 def _text(said: Words, style: str = "") -> RichText:
     text = RichText(style=style)
     for piece in pieces(said):
-        text.append(piece.text, style=_style(piece))
+        text.append(f"`{piece.text}`" if piece.code else piece.text, style=_style(piece))
     return text
 
 

@@ -14,7 +14,7 @@ import msgspec
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.base.saved import decode
+from overlapscope.base.saved import decode, encode, published
 from overlapscope.base.shown import Shown
 from overlapscope.errors import UsageError
 from overlapscope.prediction.program import Program, find_program, summary
@@ -49,16 +49,6 @@ class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
     def devices(self) -> tuple[Device, ...]:
         """All devices of all traces."""
         return tuple(device for trace in self.traces for device in trace.devices)
-
-    def show(self, *, height: int = 800) -> None:
-        """Show the dashboard of the report's traces: in a frame of that height in a notebook, else in a browser until
-        Ctrl-C.
-
-        Raises UsageError where a trace's file is gone, MissingPackage where the dashboard is not installed.
-        """
-        from overlapscope.dashboard.launch import show
-
-        show([trace.source for trace in self.traces], height=height)
 
 
 def build(
@@ -138,7 +128,7 @@ def spoken(device: Device) -> Device:
 
 def to_json(report: Report) -> bytes:
     """The report as indented JSON, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return encode(report)
 
 
 def from_json(data: bytes) -> Report:
@@ -162,11 +152,3 @@ def from_json(data: bytes) -> Report:
 def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a report."""
     return published(Report, "report")
-
-
-def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """The JSON schema (2020-12) of something that this package writes for programs to read."""
-    return msgspec.json.schema(contract) | {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"overlapscope {name}",
-    }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
 from overlapscope.timeline.lane import Lane, Lanes
 from overlapscope.timeline.places import Place
@@ -23,9 +23,6 @@ class _Matches:
 
     rows: tuple[I32, ...]
     count: int
-
-
-_FOUND: WeakKeyDictionary[Lanes, dict[str, _Matches]] = WeakKeyDictionary()
 
 
 def search(lanes: Lanes, text: str, after: int | Place, direction: int) -> dict[str, Any]:
@@ -91,18 +88,11 @@ def _passed(lane: Lane, rows: I32, here: _Position) -> int:
     return int(rows.searchsorted(np.int32(row)))
 
 
+@kept(most=_KEPT)
 def _matches(lanes: Lanes, text: str) -> _Matches:
-    known = _FOUND.setdefault(lanes, {})
-    found = known.get(text)
-    if found is None:
-        judged: dict[int, Bool] = {}
-        for lane in lanes.lanes:
-            if id(lane.names) not in judged:
-                judged[id(lane.names)] = np.array(
-                    [bool(text) and text in name.lower() for name in lane.names], np.bool_
-                )
-        rows = tuple(np.flatnonzero(judged[id(lane.names)][lane.name_id]).astype(np.int32) for lane in lanes.lanes)
-        while len(known) >= _KEPT:
-            known.pop(next(iter(known)), None)
-        found = known[text] = _Matches(rows, sum(map(len, rows)))
-    return found
+    judged: dict[int, Bool] = {}
+    for lane in lanes.lanes:
+        if id(lane.names) not in judged:
+            judged[id(lane.names)] = np.array([bool(text) and text in name.lower() for name in lane.names], np.bool_)
+    rows = tuple(np.flatnonzero(judged[id(lane.names)][lane.name_id]).astype(np.int32) for lane in lanes.lanes)
+    return _Matches(rows, sum(map(len, rows)))

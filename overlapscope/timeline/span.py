@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.analysis.device import DeviceAnalysis, period
+from overlapscope.analysis.device import period
 from overlapscope.analysis.results import Period
+from overlapscope.base.kept import kept
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.fill import Fill, fill_of
 from overlapscope.timeline.lane import Lanes
 
 _SETS = ("comm", "h2d", "d2h", "other", "exposed_comm", "exposed_h2d", "exposed_d2h")
 """Of a `Timeline`: what the overlap lane does not tell."""
-
-_PREPARED: WeakKeyDictionary[Lanes, dict[int, dict[str, Fill]]] = WeakKeyDictionary()
 
 
 def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
@@ -33,47 +31,38 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
     end = min(max(end_ns, start), last)
     bounds = np.array([start, end])
     ran: Counter[str] = Counter()
-    for name, fill in _fills(lanes, analysis).items():
+    for name, fill in _fills(lanes, device).items():
         before, behind = fill.before(bounds).tolist()
         ran[name] = behind - before
 
     # The overlap lane divides the window; `build_gpu._overlap` says into what.
-    copy_causes = {str(cause): ran[f"exposed-copy:{cause}"] for cause in COPY_CAUSES}
-    idle_causes = {str(cause): ran[f"idle:{cause}"] for cause in IDLE_CAUSES}
-    exposed_copy, idle = sum(copy_causes.values()), sum(idle_causes.values())
+    exposed_copy = sum(ran[f"exposed-copy:{cause}"] for cause in COPY_CAUSES)
     copy = ran["hidden-copy"] + exposed_copy
     sm = ran["compute"] + ran["hidden-copy"] + ran["exposed-comm"]
-    lengths = {
-        "compute": sm - ran["exposed_comm"],
-        "comm": ran["comm"],
-        "sm": sm,
-        "h2d": ran["h2d"],
-        "d2h": ran["d2h"],
-        "other": ran["other"],
-        "copy": copy,
-        "busy": sm + exposed_copy,
-        "both": ran["h2d"] + ran["d2h"] - copy,
-        "comm_hidden": ran["comm"] - ran["exposed_comm"],
-        "exposed_comm": ran["exposed_comm"],
-        "exposed_copy": exposed_copy,
-        "exposed_h2d": ran["exposed_h2d"],
-        "exposed_d2h": ran["exposed_d2h"],
-        "exposed_other": ran["exposed-other"],
-        "idle": idle,
-    }
-    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths, copy_causes, idle_causes, partial=False)
+    lengths = Counter(
+        {
+            **ran,
+            "compute": sm - ran["exposed_comm"],
+            "sm": sm,
+            "copy": copy,
+            "busy": sm + exposed_copy,
+            "both": ran["h2d"] + ran["d2h"] - copy,
+            "comm_hidden": ran["comm"] - ran["exposed_comm"],
+            "exposed_copy": exposed_copy,
+            "exposed_other": ran["exposed-other"],
+            "idle": sum(ran[f"idle:{cause}"] for cause in IDLE_CAUSES),
+        }
+    )
+    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths)
 
 
-def _fills(lanes: Lanes, analysis: DeviceAnalysis) -> dict[str, Fill]:
+@kept()
+def _fills(lanes: Lanes, device: int) -> dict[str, Fill]:
     """The categories of a device's overlap lane, and the sets of its timeline in `_SETS`; those that are not empty."""
-    device = analysis.result.device
-    known = _PREPARED.setdefault(lanes, {})
-    if device not in known:
-        (overlap,) = (lane for lane in lanes.lanes if lane.kind == "overlap" and lane.device == device)
-        found = {CATEGORIES[fill.category]: fill for fill in overlap.fills}
-        for name in _SETS:
-            ran = getattr(analysis.timeline, name)
-            if len(ran.starts):
-                found[name] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
-        known[device] = found
-    return known[device]
+    (overlap,) = (lane for lane in lanes.lanes if lane.kind == "overlap" and lane.device == device)
+    fills = {CATEGORIES[fill.category]: fill for fill in overlap.fills}
+    for name in _SETS:
+        ran = getattr(lanes.device(device).timeline, name)
+        if len(ran.starts):
+            fills[name] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
+    return fills

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import find_blocking
+from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
+from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
 from overlapscope.timeline import places
 from overlapscope.timeline.facts import duration
-from overlapscope.timeline.lane import Lanes
-from overlapscope.timeline.stalls import caused_by_each
+from overlapscope.timeline.lane import Lanes, idle_caused
 from overlapscope.trace.model import I64
 
 Subject = Literal["exposed-copy", "idle", "stall"]
@@ -41,27 +40,23 @@ class _Ranking(NamedTuple):
     worst: list[_Case]
 
 
-_RANKED: WeakKeyDictionary[Lanes, dict[str, _Ranking]] = WeakKeyDictionary()
-
-
 def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
     """The case of that number, 0 being the worst: `{"count", "ranked", "match"}`: how many there are, how many of them
     can be asked for (`MOST` at most), and `{"lane", "row", "start", "end", "title"}`, or None where there are fewer.
     The lead-in is left out, where nothing can be said.
     """
-    known = _RANKED.setdefault(lanes, {})
-    if kind not in known:
-        known[kind] = _ranking(_FINDERS[kind](lanes))
-    count, cases = known[kind]
+    count, cases = _ranking(lanes, kind)
     match = _match(lanes, kind, cases[number]) if 0 <= number < len(cases) else None
     return {"count": count, "ranked": len(cases), "match": match}
 
 
-def _ranking(found: list[_Ranking]) -> _Ranking:
+@kept()
+def _ranking(lanes: Lanes, kind: Subject) -> _Ranking:
     """One ranking of those of all devices."""
-    cases = [case for one in found for case in one.worst]
-    cases.sort(key=lambda one: (-one.cost_ns, -one.wait_ns, one.start_ns, one.device))
-    return _Ranking(sum(one.of for one in found), cases[:MOST])
+    rankings = _FINDERS[kind](lanes)
+    cases = [case for ranking in rankings for case in ranking.worst]
+    cases.sort(key=lambda case: (-case.cost_ns, -case.wait_ns, case.start_ns, case.device))
+    return _Ranking(sum(ranking.of for ranking in rankings), cases[:MOST])
 
 
 def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
@@ -127,7 +122,7 @@ def _longest(device: int, row: I64, start: I64, end: I64) -> _Ranking:
 def _stalls(lanes: Lanes) -> list[_Ranking]:
     """Blocking calls; of those that caused nothing only the ones that reach behind the lead-in."""
     trace = lanes.analysis.trace
-    calls, caused = trace.runtime_calls, caused_by_each(lanes)
+    calls, caused = trace.runtime_calls, idle_caused(lanes)
     judged = min((one.timeline.judged_from_ns for one in lanes.analysis.devices), default=None)
     rows = find_blocking(trace).row
     if judged is not None:

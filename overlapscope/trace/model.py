@@ -19,6 +19,7 @@ import numpy as np
 
 from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers
+from overlapscope.errors import NotInTrace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,7 +267,7 @@ class PlainSteps:
     after: TimedSteps = TimedSteps()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Trace:
     """One process' recording.
 
@@ -336,7 +337,7 @@ class Trace:
         host; `start_ns` and `end_ns` select ops that run at any moment of `[start_ns, end_ns)`. Host tables
         are kept whole, so that causes can still be found.
 
-        Raises KeyError where no annotation has the given name.
+        Raises NotInTrace where no annotation has the given name.
         """
         ops = self.gpu_ops
         keep = np.ones(len(ops), dtype=np.bool_)
@@ -354,15 +355,16 @@ class Trace:
         return replace(self, gpu_ops=ops.take(keep))
 
     def _launched_in(self, annotation: str) -> Bool:
-        if annotation not in self.names:
-            raise KeyError(annotation)
-        mine = self.annotations.name_id == self.names.index(annotation)
+        notes = self.annotations
+        mine = notes.named(lambda name: name == annotation)
         if not mine.any():
-            raise KeyError(annotation)
+            raise NotInTrace(
+                f"{self.source}: there is no annotation {annotation!r}; see `annotations` for those there are."
+            )
         ops = self.gpu_ops
         launched = ops.launch >= 0
         at = np.where(launched, self.runtime_calls.start_ns[ops.launch], 0) if launched.any() else ops.start_ns
         inside = np.zeros(len(ops), dtype=np.bool_)
-        for start, end in zip(self.annotations.start_ns[mine], self.annotations.end_ns[mine], strict=True):
+        for start, end in zip(notes.start_ns[mine], notes.end_ns[mine], strict=True):
             inside |= (at >= start) & (at < end)
         return inside & launched

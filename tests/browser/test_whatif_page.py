@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, urlsplit
 from playwright.sync_api import Page, expect
 
 from overlapscope.prediction import predict
+from overlapscope.prediction.document import headline
 from overlapscope.reading import load
-from overlapscope.views.whatif.words import headline
 from tests.browser.conftest import TRACES
 from tests.browser.helpers import settle, visit
 from tests.support.dashboard_process import Served

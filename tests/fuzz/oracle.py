@@ -33,6 +33,7 @@ from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.prediction import predict
+from overlapscope.prediction.document import document as whatif_document
 from overlapscope.prediction.program import replayed_unasked
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
@@ -48,7 +49,6 @@ from overlapscope.trace.model import Trace
 from overlapscope.views.check import json as check_json
 from overlapscope.views.check import text as check_text
 from overlapscope.views.diff import text as diff_text
-from overlapscope.views.whatif import text as whatif_text
 from tests.fuzz import sweep
 from tests.fuzz.corpus import Origin, origins, report_of, trace_of
 from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, PREDICTED, SAVED, Case
@@ -468,7 +468,7 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
     for name, figure in result.buckets.items():
         one = figure.predicted
         _must(0 <= one.low <= one.value <= one.high, f"{name} outside its interval", one)
-    _shown(whatif_text.render(result, width=WIDTH))
+    _shown(terminal.render(whatif_document(result), width=WIDTH))
     if predicted.after is not None:
         _figures(predicted.after, analysis := analyze_trace(predicted.after))
         _report(report := build([analysis], replayed=False))

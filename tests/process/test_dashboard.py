@@ -352,4 +352,4 @@ def test_a_report_is_shown_only_with_its_traces(tmp_path: Path) -> None:
     report = ov.analyze(ov.load(tmp_path / "t.json.gz"))
     (tmp_path / "t.json.gz").unlink()
     with pytest.raises(UsageError, match=r"t\.json\.gz: there is no such file"):
-        report.show()
+        ov.show(report)

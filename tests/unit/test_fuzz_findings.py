@@ -10,7 +10,7 @@ import pytest
 
 from overlapscope import analyze, load
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
-from overlapscope.prediction.turns import Relation, relations
+from overlapscope.prediction.thread_turns import Relation, relations
 from overlapscope.report.model import from_json, to_json
 from tests.support.helpers import Host, make_trace
 from tests.support.kineto_files import call, host, kernel, memcpy, write

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from overlapscope.prediction.constants import Constants, SizedTime
-from overlapscope.prediction.observe import FEWEST, observe
+from overlapscope.prediction.calibration import Constants, SizedTime
+from overlapscope.prediction.observed_hardware import FEWEST, observe
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, US, Host, Op, Wait, make_trace

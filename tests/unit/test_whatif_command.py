@@ -16,6 +16,7 @@ from overlapscope.commands.whatif import OPTIONS
 from overlapscope.errors import UsageError
 from overlapscope.inputs import CALIBRATION, read_calibration
 from overlapscope.prediction.calibration import shipped
+from overlapscope.prediction.document import document, headline
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.result import (
     Assumption,
@@ -28,7 +29,7 @@ from overlapscope.prediction.result import (
     Rung,
     WhatIf,
 )
-from overlapscope.views.whatif import markdown, text, words
+from overlapscope.render import html, markdown, terminal
 
 TRACES = Path(__file__).parents[2] / "traces"
 PAGEABLE = str(TRACES / "streamed0_pinned0.json.gz")
@@ -42,6 +43,14 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     for name in ("FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
+
+
+def text(result: WhatIf, *, width: int, encoding: str = "utf-8") -> str:
+    return terminal.render(document(result), width=width, encoding=encoding)
+
+
+def md(result: WhatIf) -> str:
+    return markdown.render(document(result))
 
 
 def estimate(value: float, low: float | None = None, high: float | None = None) -> Estimate:
@@ -153,13 +162,13 @@ LADDER = (
 )
 def test_the_first_sentence_is_the_answer(told: dict[str, Any], expected: str) -> None:
     result = predicted(**told)
-    assert words.headline(result).text.startswith(expected)
-    for shown in (text.render(result, width=120), markdown.render(result).replace("\\", "")):
+    assert headline(result).text.startswith(expected)
+    for shown in (text(result, width=120), md(result).replace("\\", "")):
         assert expected in shown
 
 
 def test_everything_that_the_prediction_rests_on_is_shown() -> None:
-    lines = text.render(predicted(ladder=LADDER), width=120).splitlines()
+    lines = text(predicted(ladder=LADDER), width=120).splitlines()
     shown = [" ".join(line.split()) for line in lines]
     for expected in (
         "x.json, NVIDIA H200, device 0; median of 4 steps",
@@ -172,7 +181,7 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         "overlap efficiency n/a n/a",
         "1. pin: host memory pinned",
         "96 copies of 4.9 GB take 88 ms instead of 402 ms.",
-        "at train.py(33): load",
+        "At train.py(33): load",
         "It can be pinned. pin 3.30 ms more",
         "Nothing reads the copy. side-stream the trace shows it",
         "pinned copy of 50 MB to the GPU 55.1 GB/s calibration of this GPU",
@@ -188,38 +197,38 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
 
 
 def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
-    shown = text.render(predicted(**NOTHING), width=120)
+    shown = text(predicted(**NOTHING), width=120)
     answer, subject, empty, reason, remedy, *_ = shown.splitlines()
     assert answer.startswith("Nothing is predicted") and "median" not in subject and not empty
-    assert reason == "A wait is doubtful." and remedy.startswith("It may help to record again")
+    assert reason == "- A wait is doubtful." and remedy.startswith("- It may help to record again")
     assert "measured" not in shown and "at most" not in shown and "n/a" not in shown
-    assert "- A wait is doubtful." in markdown.render(predicted(**NOTHING))
+    assert "- A wait is doubtful." in md(predicted(**NOTHING))
 
 
 def test_the_changes_stand_in_the_order_of_the_ladder() -> None:
     rungs = [(), ("pin",), ("no-sync x", "pin")]
     ladder = [Rung(interventions=one, added="", predicted_step_ns=estimate(1), gain_ns=0) for one in rungs]
     result = predicted(interventions=(change("no-sync", "x"), change("pin")), ladder=tuple(ladder))
-    shown = text.render(result, width=120)
+    shown = text(result, width=120)
     assert shown.index("1. pin") < shown.index("2. no-sync x")
 
 
 def test_what_has_no_cost_is_said_to_be_outside_the_interval() -> None:
     asked = Assumption(intervention="pin", text="It can be pinned.", cost_ns=None, shown=False)
-    shown = " ".join(text.render(predicted(assumptions=(asked,)), width=120).split())
+    shown = " ".join(text(predicted(assumptions=(asked,)), width=120).split())
     assert "It can be pinned. pin not in the interval" in shown and "can be made at all" in shown
-    assert "can be made at all" not in text.render(predicted(), width=120), "what is shown needs no interval"
+    assert "can be made at all" not in text(predicted(), width=120), "what is shown needs no interval"
 
 
 def test_code_in_advice_is_code_in_markdown() -> None:
     advised = msgspec.structs.replace(change(), advice="Copy under `with torch.cuda.stream(x):`, <b>.")
-    shown = markdown.render(predicted(interventions=(advised,)))
+    shown = md(predicted(interventions=(advised,)))
     assert "`with torch.cuda.stream(x):`" in shown and "\\<b\\>" in shown
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_asked_and_no_word_is_cut(width: int) -> None:
-    shown = text.render(predicted(ladder=LADDER), width=width)
+    shown = text(predicted(ladder=LADDER), width=width)
     assert max(map(len, shown.splitlines())) <= width
     assert "…" not in shown
     for word in ("calibration", "predicted", "efficiency", "side-stream"):
@@ -228,10 +237,12 @@ def test_no_line_is_wider_than_asked_and_no_word_is_cut(width: int) -> None:
 
 def test_hostile_names_reach_nobody() -> None:
     result = predicted(HOSTILE, ladder=LADDER)
-    for shown in (text.render(result, width=100), markdown.render(result)):
+    for shown in (text(result, width=100), md(result)):
         assert all(character == "\n" or character.isprintable() for character in shown)
-    assert "<script>" not in markdown.render(result)
-    assert text.render(result, width=100, encoding="ascii").isascii()
+    for drawn in (md(result), html.render(document(result))):
+        assert "<script>x" not in drawn
+    assert "&lt;script&gt;x&lt;/script&gt;" in html.render(document(result))
+    assert text(result, width=100, encoding="ascii").isascii()
 
 
 # -- the command
@@ -253,9 +264,9 @@ def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureF
     assert [one.intervention for one in result.interventions] == ["pin"] and result.interventions[0].touched > 0
     assert result.gain_ns is not None and result.gain_ns.value > 0
     assert result == ov.whatif(ov.load(PAGEABLE), ["pin"])
-    for format in ("text", "markdown"):
+    for format in ("text", "markdown", "html"):
         assert main(["whatif", PAGEABLE, "--pin", "--format", format]) == 0
-        assert words.headline(result).text in capsys.readouterr().out.replace("\\", "")
+        assert headline(result).text in capsys.readouterr().out.replace("\\", "")
 
 
 def test_asked_for_nothing_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +286,7 @@ def test_the_predicted_timeline_is_written_and_analysed_as_any(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "predicted.json.gz"
-    assert main(["whatif", PIPELINE, "--side-stream", "--output", str(target), "--format", "json"]) == 0
+    assert main(["whatif", PIPELINE, "--side-stream", "--timeline", str(target), "--format", "json"]) == 0
     captured = capsys.readouterr()
     assert captured.err == f"Wrote {target}\n"
     told = msgspec.json.decode(captured.out, type=WhatIf)
@@ -286,13 +297,41 @@ def test_the_predicted_timeline_is_written_and_analysed_as_any(
     assert "predicted by overlapscope whatif (side-stream)" in shown and "enable_cuda_sync_events" not in shown
     assert sorted(step.span_ns for step in device.steps[:-1])[1] == told.predicted_step_ns.value
     assert device.overlap.efficiency_pct == pytest.approx(told.efficiency_pct.predicted, abs=3)
-    assert main(["whatif", PIPELINE, "--side-stream", "--output", str(target)]) == 2
+    assert main(["whatif", PIPELINE, "--side-stream", "--timeline", str(target)]) == 2
     assert "--force" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["text", "json", "markdown", "html"])
+def test_the_report_goes_to_a_file_and_the_timeline_to_another(
+    format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, timeline = tmp_path / "report", tmp_path / "predicted.json"
+    asked = ["whatif", PAGEABLE, "--pin", "--format", format, "-o", str(report)]
+    assert main([*asked, "--timeline", str(timeline)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == f"Wrote {report}\nWrote {timeline}\n"
+    begins = {
+        "text": "A step would take",
+        "json": '{\n  "schema_version"',
+        "markdown": "# overlapscope",
+        "html": "<!doc",
+    }
+    assert report.read_text("utf-8").startswith(begins[format])
+    assert "traceEvents" in json.loads(timeline.read_text())
+    assert main([*asked, "--timeline", str(report), "--force"]) == 2
+    assert "is named for the report and for the timeline; name two files" in capsys.readouterr().err
+
+
+def test_an_html_report_of_a_prediction_needs_no_charts() -> None:
+    drawn = html.render(document(predicted(ladder=LADDER)))
+    assert drawn.startswith("<!doctype html>") and "packed-plotly" not in drawn
+    for expected in ("31.20 ms instead of 72.10 ms", "Ladder of gains", "Pin it once.", "launch latency"):
+        assert expected in drawn
 
 
 def test_the_predicted_timeline_names_the_memory_that_copies_would_use(tmp_path: Path) -> None:
     target = tmp_path / "predicted.json"
-    assert main(["whatif", PAGEABLE, "--pin", "--output", str(target)]) == 0
+    assert main(["whatif", PAGEABLE, "--pin", "--timeline", str(target)]) == 0
     copies = [event for event in json.loads(target.read_text())["traceEvents"] if event.get("cat") == "gpu_memcpy"]
     assert {copy["name"] for copy in copies} == {"Memcpy HtoD (Pinned -> Device)"}
 
@@ -306,7 +345,7 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
     refused = prediction.Prediction(result=predicted(**NOTHING), before=trace, after=None)
     monkeypatch.setattr(prediction, "predict", lambda *_, **__: refused)
     target = tmp_path / "predicted.json"
-    assert main(["whatif", PAGEABLE, "--pin", "--output", str(target)]) == 1
+    assert main(["whatif", PAGEABLE, "--pin", "--timeline", str(target)]) == 1
     captured = capsys.readouterr()
     assert captured.out.startswith("Nothing is predicted") and "is doubtful" in captured.out
     assert not target.exists()

@@ -19,6 +19,7 @@ INTERVENTIONS: Registry[Intervention] = Registry(
         "prefetch",
         "graph",
     ),
+    elsewhere={"graph": "cuda_graph"},
 )
 """Every intervention, in the order in which they are applied, whatever the order asked for: what one does, a later one
 may build on."""

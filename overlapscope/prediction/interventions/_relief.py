@@ -19,8 +19,8 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions.intervention import Request
-from overlapscope.prediction.observe import FEWEST, KERNEL_LAUNCH, QUERY
-from overlapscope.prediction.periods import step_of_items
+from overlapscope.prediction.observed_hardware import FEWEST, KERNEL_LAUNCH, QUERY
+from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
 
 _EVICTS_BYTES = 1 << 20

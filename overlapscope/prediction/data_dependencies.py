@@ -13,8 +13,8 @@ import numpy as np
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.periods import step_of_items
 from overlapscope.prediction.shapes import Shapes
+from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
 
 BY_SHAPES = (

@@ -1,0 +1,317 @@
+"""What a prediction consists of when it is shown: the answer, its figures, what to change, and what that rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Final, Literal
+
+from overlapscope.base.words import Unit, bare_percent, clean, clean_lines, duration, percent, unit_for
+from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, panel, with_code
+from overlapscope.documents.table import Column, Table, Tone, rows, words
+from overlapscope.prediction.result import Change, Constant, Estimate, Percentage, WhatIf
+
+Level = Literal["good", "poor", "muted"]
+
+_NAME_LIMIT: Final = 200
+_TEXT_LIMIT: Final = 1000
+_REMEDY: Final = (
+    "It may help to record again with `overlapscope run` or `overlapscope.record`, which note what each event wait "
+    "waits for, and from behind a synchronize, so that no op was launched before the recording."
+)
+_WORTH_PCT: Final = 1.0
+"""What changes less is neither good nor bad."""
+_WRAPPED: Final = Column("", number=False, flexible=True, prose=True)
+"""Of names that are sentences, or of which every word counts."""
+_BETWEEN: Final = Column("between", id="between", spare=True)
+_ORIGINS: Final = {
+    "calibration": "calibration of this GPU",
+    "trace": "this recording",
+    "table": "table of an H200",
+}
+
+
+def document(result: WhatIf, *, offered: Table | None = None) -> Document:
+    """The prediction from its answer to what it rests on. `offered`: the changes that there are, for whoever asked for
+    none."""
+    blocks: list[Block] = [Heading("overlapscope whatif", 1), _answer(result)]
+    if not result.replay.valid:
+        blocks.append(Items(tuple(map(with_code, refusal(result)))))
+        return Document(_title(result), tuple(blocks))
+    rests_on = [Text(sentence) for sentence in replay(result)]
+    changed = changes_anything(result)
+    if changed:
+        blocks += [table for table in (ladder(result), buckets(result), overlap(result)) if table.rows]
+    if result.interventions:
+        blocks.append(Section(tuple(changes(result)), "What is changed"))
+    if changed:
+        for table in (assumptions(result), constants(result)):
+            if table.rows:
+                blocks.append(panel(table.title, replace(table, title=""), folded=True))
+    blocks.append(panel("How well the replay explains the recording", *rests_on, folded=changed))
+    if offered is not None:
+        blocks.append(offered)
+    return Document(_title(result), tuple(blocks))
+
+
+def _title(result: WhatIf) -> str:
+    return f"overlapscope: {clean(PurePath(result.source).name, _NAME_LIMIT)}, what if"
+
+
+def _answer(result: WhatIf) -> Section:
+    answer = headline(result)
+    tone: Tone = "" if answer.level == "muted" else answer.level
+    return Section((Text(answer.text, tone, strong=True), *remarks(result)), kind="verdict", tone=tone)
+
+
+def remarks(result: WhatIf) -> Iterator[Text]:
+    """What has to be known with the answer: what it is about, and what is in doubt."""
+    yield Text(subject(result), "muted")
+    yield from (Text(with_code(sentence), "muted") for sentence in program(result))
+    yield from (Text(with_code(sentence), "fair") for sentence in doubts(result))
+
+
+def changes(result: WhatIf) -> Iterator[Section]:
+    """What is changed and how, in the order in which to do it."""
+    for number, change in enumerate(in_order(result), 1):
+        blocks = [Text(clean_lines(done(change)))]
+        blocks += [Text(f"At {clean(place, _NAME_LIMIT)}", "muted") for place in change.where]
+        if change.touched:
+            blocks.append(Text(with_code(clean_lines(change.advice)), "accent"))
+        yield panel(f"{number}. {option(change)}: {clean(change.title, 500)}", *blocks)
+
+
+# -- sentences ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The answer in one sentence, and the palette's name of its colour."""
+
+    text: str
+    level: Level
+
+
+def unit(result: WhatIf) -> Unit:
+    """The unit of time in which the longer of the two steps reads well."""
+    predicted = result.predicted_step_ns
+    return unit_for(max(result.baseline_step_ns, result.recorded_step_ns, predicted.value if predicted else 0))
+
+
+def headline(result: WhatIf) -> Headline:
+    """What the changes bring; where nothing is predicted, that."""
+    period = "A step" if result.steps else "The whole window"
+    of, predicted, gain = unit(result), result.predicted_step_ns, result.gain_ns
+    if predicted is None or gain is None:
+        return Headline("Nothing is predicted: the replay does not explain this recording.", "muted")
+    if not result.interventions and not result.ladder:
+        was, again = of.text(result.recorded_step_ns), of.text(result.replayed_step_ns)
+        replayed = "as it does replayed" if was == again else f"{again} replayed"
+        return Headline(f"{period} takes {was}, {replayed}: what changes would bring can be predicted.", "muted")
+    if not result.interventions:
+        return Headline(f"{period} takes {of.text(result.unchanged_step_ns)}, and no change makes it shorter.", "muted")
+    if not changes_anything(result):
+        return Headline(f"{period} would take as long as now: there is nothing here that this would change.", "muted")
+    value, was = of.number(predicted.value), of.text(result.unchanged_step_ns)
+    between = _between(predicted, of)
+    if was == f"{value} {of.name}":
+        return Headline(f"{period} would take as long as now, {was}{f' ({between})' if between else ''}.", "muted")
+    more = "less" if gain.value > 0 else "more"
+    share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
+    told = f"{share}; {between}" if between else share
+    level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
+    return Headline(f"{period} would take {value} {of.name} instead of {was} ({told}).", level)
+
+
+def changes_anything(result: WhatIf) -> bool:
+    """Whether the recording has something that the interventions concern."""
+    return any(change.touched for change in result.interventions)
+
+
+def _between(estimate: Estimate, of: Unit) -> str:
+    told = interval(estimate, of)
+    return f"between {told.replace(' to ', ' and ')} {of.name}" if told else ""
+
+
+def interval(estimate: Estimate, of: Unit) -> str:
+    """`30.1 to 65.0`; empty where both ends are the same."""
+    low, high = of.number(estimate.low), of.number(estimate.high)
+    return "" if low == high else f"{low} to {high}"
+
+
+def subject(result: WhatIf) -> str:
+    """The recording that it is about, and what a step's figures are."""
+    named = [PurePath(result.source).name, *([f"rank {result.rank}"] if result.rank is not None else [])]
+    named += [result.device_name or "a GPU without a name", f"device {result.device}"]
+    subject = ", ".join(clean(one, _NAME_LIMIT) for one in named)
+    if not result.replay.valid:
+        return subject
+    what = f"median of {result.steps:,} steps" if result.steps > 1 else "one step"
+    what = what if result.steps else "without steps: the whole window"
+    return f"{subject}; {what}"
+
+
+def option(change: Change) -> str:
+    """An intervention as it is asked for: `no-sync cudaStreamSynchronize`."""
+    return clean(f"{change.intervention} {change.argument}" if change.argument else change.intervention, _NAME_LIMIT)
+
+
+def done(change: Change) -> str:
+    """What it changed."""
+    return change.what if change.touched else "This recording has nothing of the kind."
+
+
+def in_order(result: WhatIf) -> list[Change]:
+    """The changes in the order in which to make them: that of the ladder, where there is one."""
+    rungs = [set(rung.interventions) for rung in result.ladder]
+
+    def rung_of(change: Change) -> int:
+        asked = f"{change.intervention} {change.argument}" if change.argument else change.intervention
+        return next((number for number, rung in enumerate(rungs) if asked in rung), len(rungs))
+
+    return sorted(result.interventions, key=rung_of)
+
+
+def doubts(result: WhatIf) -> Iterator[str]:
+    """What makes a prediction less certain than its interval says, a sentence each."""
+    if result.replay.valid:
+        yield from (f"In doubt: {clean(reason, _TEXT_LIMIT)}" for reason in result.replay.reasons)
+
+
+def refusal(result: WhatIf) -> Iterator[str]:
+    """Where nothing is predicted: why, and what may help, a sentence each."""
+    yield from (clean(reason, _TEXT_LIMIT) for reason in result.replay.reasons)
+    yield _REMEDY
+
+
+def program(result: WhatIf) -> Iterator[str]:
+    """Whose step it is, the plain program's or the recording's: a sentence."""
+    of, plain = unit(result), result.plain
+    if not result.replay.valid:
+        return
+    if plain is None:
+        yield (
+            "Figures are of the recording, which slows the host. Pass what a step takes without a profiler as "
+            "--plain-step, or record with `overlapscope run`, which times it."
+        )
+        return
+    yield (
+        f"Figures are of the program without a profiler: a step takes {of.text(plain.step_ns)} now ({plain.origin})."
+    )
+    recorded = f"Recorded, a step takes {of.text(result.recorded_step_ns)} now"
+    if result.recorded_predicted_step_ns is not None and changes_anything(result):
+        recorded += f", and would take {of.text(result.recorded_predicted_step_ns)} with the changes"
+    yield f"{recorded}."
+
+
+def replay(result: WhatIf) -> Iterator[str]:
+    """How well a recording that is explained is explained, a sentence each."""
+    of, told = unit(result), result.replay
+    took = "a step" if result.steps else "the window"
+    off = f": {percent(told.step_error_pct)} off" if told.step_error_pct is not None else ""
+    yield (
+        f"With nothing changed, the replay takes {of.text(result.replayed_step_ns)} for {took}, "
+        f"where {of.text(result.recorded_step_ns)} were recorded{off}."
+    )
+    yield (
+        f"GPU ops begin at most {duration(told.start_error_ns)} from where they did in their step, "
+        f"which is judged by a tolerance of {duration(told.launch_latency_ns)}."
+    )
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def buckets(result: WhatIf) -> Table:
+    """The partition of the step, measured and predicted."""
+    of = unit(result)
+    lines = [
+        (_bucket(name), of.number(one.measured), *_estimate(one.predicted, of))
+        for name, one in result.buckets.items()
+        if one.measured or one.predicted.high
+    ]
+    if lines and result.predicted_step_ns is not None:
+        lines.append(("in all", of.number(result.baseline_step_ns), *_estimate(result.predicted_step_ns, of)))
+    columns = (words(""), Column(f"measured {of.name}"), Column("predicted"), _BETWEEN)
+    title = "Where a step's time goes" if result.steps else "Where the time goes"
+    return Table(title, columns, rows(lines), total=True)
+
+
+def overlap(result: WhatIf) -> Table:
+    """The percentages that say how well copies hide."""
+    known = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
+    lines = [(name, *_percentages(part)) for name, part in known if part is not None]
+    return Table("Overlap", (_WRAPPED, Column("measured %"), Column("predicted"), _BETWEEN), rows(lines))
+
+
+def ladder(result: WhatIf) -> Table:
+    """The best set of so many interventions, for each number of them."""
+    of = unit(result)
+    if not result.ladder:
+        return Table("", ())
+    lines = [("as it is", of.number(result.unchanged_step_ns), "", "", "")]
+    for rung in result.ladder:
+        if not rung.interventions:
+            continue
+        step = rung.predicted_step_ns
+        share = bare_percent(100 * rung.gain_ns / result.unchanged_step_ns if result.unchanged_step_ns else None)
+        lines.append((f"+ {clean(rung.added, _TEXT_LIMIT)}", *_estimate(step, of), of.number(rung.gain_ns), share))
+    columns = (
+        _WRAPPED,
+        Column(f"{'step' if result.steps else 'window'} {of.name}"),
+        _BETWEEN,
+        Column("saved in all", id="saved", spare=True),
+        Column("% saved", id="share", spare=True),
+    )
+    return Table("Ladder of gains", columns, rows(lines))
+
+
+def assumptions(result: WhatIf) -> Table:
+    """What the prediction rests on, the costliest first, and last what the trace itself shows."""
+    of = unit(result)
+    lines = [
+        (
+            clean(one.text, _TEXT_LIMIT),
+            clean(one.intervention, _TEXT_LIMIT),
+            "the trace shows it" if one.shown else _more(one.cost_ns, of),
+        )
+        for one in sorted(result.assumptions, key=lambda one: (one.shown, -(one.cost_ns or 0)))
+    ]
+    left_out = any(one.cost_ns is None and not one.shown for one in result.assumptions)
+    note = "What is not in the interval decides whether the change can be made at all." if left_out else ""
+    columns = (_WRAPPED, words("for"), Column("if not", number=False, flexible=True, prose=True))
+    return Table("What is assumed", columns, rows(lines), note)
+
+
+def _more(cost_ns: int | None, of: Unit) -> str:
+    if not cost_ns:
+        return "not in the interval" if cost_ns is None else "as long"
+    return f"{of.text(abs(cost_ns))} {'more' if cost_ns > 0 else 'less'}"
+
+
+def constants(result: WhatIf) -> Table:
+    """The hardware's figures, and where each is from."""
+    lines = ((clean(one.name, _TEXT_LIMIT), _figure(one), _ORIGINS[one.origin]) for one in result.constants)
+    origin = Column("known from", number=False, flexible=True, prose=True)
+    return Table("What is known of the hardware", (_WRAPPED, Column(""), origin), rows(lines))
+
+
+def _figure(one: Constant) -> str:
+    if one.unit == "ns":
+        return unit_for(round(one.value)).text(round(one.value))
+    figure = f"{one.value:,.0f}" if abs(one.value) >= 100 else f"{one.value:.3g}"
+    return f"{figure} {clean(one.unit, _TEXT_LIMIT)}".rstrip()
+
+
+def _estimate(one: Estimate, of: Unit) -> tuple[str, str]:
+    return of.number(one.value), interval(one, of)
+
+
+def _percentages(one: Percentage) -> tuple[str, str, str]:
+    low, high = bare_percent(one.low), bare_percent(one.high)
+    return bare_percent(one.measured), bare_percent(one.predicted), "" if low == high else f"{low} to {high}"
+
+
+def _bucket(name: str) -> str:
+    return clean(name.removesuffix("_ns").replace("_", " "))
