@@ -186,7 +186,7 @@ def _more(count: int, noun: str, behind: str = "") -> list[str]:
 
 def runs(ranks: Sequence[int]) -> str:
     """`3, 8 to 15, 17`: ascending numbers, at least one; those that follow one another as one."""
-    edges = [0, *(place for place, (before, other) in enumerate(pairwise(ranks), 1) if other != before + 1), len(ranks)]
+    edges = [0, *(place for place, (rank, after) in enumerate(pairwise(ranks), 1) if after != rank + 1), len(ranks)]
     told = []
     for start, end in pairwise(edges):
         first, last = ranks[start], ranks[end - 1]
