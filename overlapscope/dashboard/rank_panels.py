@@ -35,7 +35,7 @@ def content(context: PageContext, ranks: Ranks) -> Component:
     return dmc.Stack(
         [
             _verdict(context, report),
-            *([parts.warning("Mind this", told, "ranks-doubts")] if told else []),
+            *([parts.warning(context, "Mind this", told, "ranks-doubts")] if told else []),
             *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
             *_maps(context, ranks),
             *_waiting(context, ranks),

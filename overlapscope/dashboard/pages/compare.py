@@ -43,7 +43,7 @@ def layout(context: PageContext) -> Component:
     found = diff(_report(before), _report(after))
     before, after = (_of(one, found.of) for one in (before, after))
     verdicts = dmc.SimpleGrid([parts.verdict(before), parts.verdict(after)], cols={"base": 1, "lg": 2}, spacing="md")
-    doubts = [_doubts(found)] if found.doubts else []
+    doubts = [_doubts(context, found)] if found.doubts else []
     if not found.devices:
         said = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
         return parts.page("Compare", choice, verdicts, parts.panel("No comparison", parts.empty(said)), lead=lead)
@@ -142,9 +142,9 @@ def _verdict(context: PageContext, found: Diff) -> Component:
     return parts.answer(context, stands.level, stands.word, clean(found.verdict), ids=ids, sign=sign)
 
 
-def _doubts(found: Diff) -> Component:
+def _doubts(context: PageContext, found: Diff) -> Component:
     said = [[detail, dmc.Text(holds, c="dimmed", size="sm")] for detail, holds in tables.doubts(found)]
-    return parts.warning("Compare with care", said, "compare-doubts")
+    return parts.warning(context, "Compare with care", said, "compare-doubts")
 
 
 def _buckets(context: PageContext, device: DeviceDiff) -> Component:
