@@ -10,7 +10,6 @@ import numpy as np
 
 from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.copies import group_copies
 from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import copy_evidence, idle_evidence
@@ -23,6 +22,7 @@ from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.analysis.stalls import find_stalls
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.intervals import I64, Intervals, covered, union
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.trace.model import Trace
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import lines_around, ops_around
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, cut
+from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.trace.model import I8, Kind, Memory, Trace
 
 NO_CAUSE = -1

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.exposed import ExposedCopies
 from overlapscope.analysis.grouping import groups_of
@@ -19,37 +18,11 @@ from overlapscope.analysis.results import Evidence, Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import Intervals, cut
+from overlapscope.catalog.causes import COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES, Subject
 from overlapscope.trace.model import Memory, Trace
 
 MOST = 40
 """Rows of evidence kept per device and subject; the largest. The causes' totals are always complete."""
-
-_COPY_DETAIL = {
-    CopyCause.LEAD_IN: "ran while the device still worked off what was queued before the recording",
-    CopyCause.PAGEABLE_MEMORY: "the host side is pageable: the driver stages it and the call blocks",
-    CopyCause.NO_COMPUTE: "copies outlast compute in this step; this much cannot be hidden",
-    CopyCause.SAME_STREAM: "runs in order with the compute of its own stream",
-    CopyCause.EVENT_WAIT: "an event wait orders it against compute",
-    CopyCause.HOST_SYNC: "the next compute was launched only after a blocking call had returned",
-    CopyCause.ENGINE_BUSY: "queued behind copies of the same direction until compute had run out",
-    CopyCause.LATE_ISSUE: "started right when it was issued, after the compute that could hide it",
-    CopyCause.UNKNOWN: "no cause could be shown",
-}
-_IDLE_DETAIL = {
-    IdleCause.HOST_SYNC: "launching resumed only after this call returned",
-    IdleCause.LAUNCH_BOUND: "launches followed one another as fast as the host could issue them",
-    IdleCause.DATA_LOADING: "the launching thread was inside the DataLoader's next",
-    IdleCause.HOST_STAGING: "the host was pinning memory or staging a pageable copy",
-    IdleCause.ALLOCATION: "the host was inside a memory call of the driver",
-    IdleCause.HOST_COMPUTE: "the host ran CPU ops or Python without launching",
-    IdleCause.EVENT_WAIT: "the next op was queued behind an event wait",
-    IdleCause.PROFILER_OVERHEAD: "the profiler itself held the host",
-    IdleCause.LAUNCH_LATENCY: "the time between a launch and its start, or between two queued ops",
-    IdleCause.LEAD_IN: "in the lead-in, where ops may be missing",
-    IdleCause.MISSING_OPS: "the host waited for the GPU in this call, and the op that it waited for was not recorded",
-    IdleCause.UNKNOWN: "no cause could be shown",
-}
-
 
 Column = NDArray[np.signedinteger[Any]]
 Pieces = TypeVar("Pieces", ExposedCopies, IdleTime)
@@ -75,7 +48,7 @@ def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, wind
 
     def detail(row: dict[str, int]) -> str:
         memory = f"{Memory(row['source']).name.lower()} to {Memory(row['target']).name.lower()}"
-        return f"{memory} on stream {row['stream']}: {_COPY_DETAIL[COPY_CAUSES[row['cause']]]}"
+        return f"{memory} on stream {row['stream']}: {EXPOSED_COPY[COPY_CAUSES[row['cause']]].evidence}"
 
     return _ranked(trace, "exposed-copy", exposed, columns, [str(c) for c in COPY_CAUSES], detail)
 
@@ -91,7 +64,7 @@ def idle_evidence(trace: Trace, idle: IdleTime, windows: Intervals) -> list[Evid
     }
 
     def detail(row: dict[str, int]) -> str:
-        return _IDLE_DETAIL[IDLE_CAUSES[row["cause"]]]
+        return IDLE[IDLE_CAUSES[row["cause"]]].evidence
 
     return _ranked(trace, "idle", idle, columns, [str(c) for c in IDLE_CAUSES], detail)
 
@@ -105,7 +78,7 @@ def _inside(pieces: Pieces, windows: Intervals) -> Pieces:
 
 def _ranked(
     trace: Trace,
-    subject: Literal["exposed-copy", "idle"],
+    subject: Subject,
     pieces: ExposedCopies | IdleTime,
     columns: Mapping[str, Column],
     causes: list[str],

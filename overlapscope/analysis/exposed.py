@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_RANK as RANK
-from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover_ns
 from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.host import Blocking, companion_of, inside_with
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
+from overlapscope.catalog.causes import COPY_RANK as RANK
+from overlapscope.catalog.causes import CopyCause
 from overlapscope.trace.model import I8, Kind, Memory, Trace
 
 PROMPT_NS = 50_000

@@ -11,8 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.calls import launching
-from overlapscope.analysis.causes import IDLE_RANK as RANK
-from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT, Edges, handover_ns
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.late_launch import IdleTime, Late, attribute_host, joined, table
@@ -20,6 +18,8 @@ from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, complement, cut
+from overlapscope.catalog.causes import IDLE_RANK as RANK
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import Trace
 
 LAUNCH_LATENCY_NS = 10_000

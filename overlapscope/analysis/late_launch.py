@@ -14,8 +14,6 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from overlapscope.analysis.causes import IDLE_RANK as RANK
-from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.host import Blocking, around, companion_of, inside_with, pinning, rows_of
@@ -34,6 +32,8 @@ from overlapscope.base.intervals import (
     subtract,
     union,
 )
+from overlapscope.catalog.causes import IDLE_RANK as RANK
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import I8, HostEvents, Trace
 
 LAUNCH_PACE_NS = 200_000

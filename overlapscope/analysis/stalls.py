@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.by_step import row, step_at, table
-from overlapscope.analysis.causes import IDLE_RANK, IdleCause
 from overlapscope.analysis.host import Blocking, lines_around, of_other_devices, ops_around
 from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.periods import Periods
@@ -13,11 +12,10 @@ from overlapscope.analysis.results import HostStall, StallsByStep
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Intervals, cut
+from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
 from overlapscope.trace.model import Trace
 
-BLOCKED = (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)
-"""Causes of idle time that blame a call."""
-BLOCKED_NUMBERS = [IDLE_RANK[cause] for cause in BLOCKED]
+STALL_NUMBERS = [IDLE_RANK[cause] for cause in STALL_CAUSES]
 
 
 def find_stalls(
@@ -31,7 +29,7 @@ def find_stalls(
     calls = trace.runtime_calls
     caused = np.zeros(len(calls), np.int64)
     piece, start, end = cut(idle.start_ns, idle.end_ns, windows)
-    blamed = np.isin(idle.cause[piece], BLOCKED_NUMBERS) & (idle.call[piece] >= 0)
+    blamed = np.isin(idle.cause[piece], STALL_NUMBERS) & (idle.call[piece] >= 0)
     np.add.at(caused, idle.call[piece[blamed]], (end - start)[blamed])
     elsewhere = of_other_devices(trace, timeline)
     mine = blocking.row
@@ -49,7 +47,7 @@ def find_stalls(
     for number, members in enumerate(groups.values()):
         group_of[members] = number
     waits = _by_step(group_of, rows, calls.start_ns[rows], calls.end_ns[rows], steps, len(groups))
-    blame = np.flatnonzero(np.isin(idle.cause, BLOCKED_NUMBERS) & (idle.call >= 0))
+    blame = np.flatnonzero(np.isin(idle.cause, STALL_NUMBERS) & (idle.call >= 0))
     costs = _by_step(group_of, idle.call[blame], idle.start_ns[blame], idle.end_ns[blame], steps, len(groups))
     stalls = [
         HostStall(

@@ -14,10 +14,10 @@ from dash.development.base_component import Component
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.spans import median_step
 from overlapscope.base.words import Unit, bare_percent, percent
+from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.predictions import Predicted
-from overlapscope.documents.colors import bucket_color
 from overlapscope.documents.model import Items, with_code
 from overlapscope.prediction import document
 from overlapscope.prediction.result import Estimate, Percentage, WhatIf
@@ -82,7 +82,7 @@ def _segments(buckets: Mapping[str, int], unit: Unit, colors: Mapping[str, str])
     return [
         html.Div(
             title=f"{_bucket(name)}: {unit.text(ns)}",
-            style={"flexGrow": ns, "background": colors[bucket_color(_bucket(name))]},
+            style={"flexGrow": ns, "background": colors[BUCKETS[_bucket(name)].id]},
         )
         for name, ns in buckets.items()
         if ns
@@ -106,7 +106,7 @@ def _figures(context: PageContext, found: WhatIf, predicted: Estimate) -> Compon
     for field, one in found.buckets.items():
         if one.measured or one.predicted.high:
             name = _bucket(field)
-            figures.append(time(name, one.measured, one.predicted, colors[bucket_color(name)]))
+            figures.append(time(name, one.measured, one.predicted, colors[BUCKETS[name].id]))
     for name, part in (("hidden copies", found.hidden_copy_pct), ("overlap efficiency", found.efficiency_pct)):
         if part is not None and (part.measured, part.predicted) != (None, None):
             change = f"{bare_percent(part.measured)} → {percent(part.predicted)}"

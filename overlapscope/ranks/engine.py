@@ -1,8 +1,9 @@
 """Many traces reduced at once by a Dask cluster: one of our own on this machine, or one that is there already.
 
-Without Dask this process reads them one after another, to the same result. Else one task is one file. Few more tasks than the workers can start on are handed out at a time, so that ten thousand files
-are as well as eight, and results come back as they are made. What a trace is reduced to is small; neither this process
-nor the scheduler ever holds a trace.
+Without Dask this process reads them one after another, to the same result. Else one task is one file. Few more tasks
+than the workers can start on are handed out at a time, so that ten thousand files are as well as eight, and results
+come back as they are made. What a trace is reduced to is small; neither this process nor the scheduler ever holds a
+trace.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def reduce_all(
 
     `scheduler` is the address of a Dask scheduler (`tcp://host:8786`), whose workers read the files where they are.
     Without one, as many processes as this machine has cores, or as `workers` says, read them here; a single file needs
-    no other process, and without Dask there is no other unless `workers` asks for several. A file that cannot be read is an outcome; so is one that workers die of, if they do so again
-    when nothing else is being read. Closing it, as an interrupt does, ends all processes that it started.
+    no other process, and without Dask there is no other unless `workers` asks for several. A file that cannot be read
+    is an outcome; so is one that workers die of, if they do so again when nothing else is being read. Closing it, as an
+    interrupt does, ends all processes that it started.
 
     Raises ClusterFailed where there is no cluster to work with, or it is lost; MissingPackage without Dask where a
     scheduler or several workers are asked for.

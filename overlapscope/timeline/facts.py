@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.exposed import ExposedCopies
 from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around, op_text
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import clean, share, unit_for
+from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.trace.model import Trace
 
 Facts = list[list[str]]

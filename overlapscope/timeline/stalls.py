@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.stalls import BLOCKED_NUMBERS
+from overlapscope.analysis.stalls import STALL_NUMBERS
 from overlapscope.timeline.lane import Lanes
 from overlapscope.trace.model import I64
 
@@ -15,7 +15,7 @@ def caused_by(lanes: Lanes, call: int) -> int:
     for one in lanes.analysis.devices:
         idle = one.idle
         mine = np.flatnonzero(idle.call == call)
-        mine = mine[np.isin(idle.cause[mine], BLOCKED_NUMBERS)]
+        mine = mine[np.isin(idle.cause[mine], STALL_NUMBERS)]
         caused += int((idle.end_ns[mine] - idle.start_ns[mine]).sum())
     return caused
 
@@ -25,6 +25,6 @@ def caused_by_each(lanes: Lanes) -> I64:
     caused = np.zeros(len(lanes.analysis.trace.runtime_calls), np.int64)
     for one in lanes.analysis.devices:
         idle = one.idle
-        mine = np.isin(idle.cause, BLOCKED_NUMBERS) & (idle.call >= 0)
+        mine = np.isin(idle.cause, STALL_NUMBERS) & (idle.call >= 0)
         np.add.at(caused, idle.call[mine], (idle.end_ns - idle.start_ns)[mine])
     return caused
