@@ -293,12 +293,6 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
 
 
 def _progress(library: Library, job: Job, missing: tuple[str, ...]) -> Component:
-    done = len(job.ids) - len(missing)
-    state = library.loading(missing[0])
-    return dmc.Stack(
-        [
-            dmc.Text(f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"),
-            dmc.Progress(value=round(100 * (done + (state.part or 0)) / len(job.ids)), **{"aria-label": "loading"}),
-        ],
-        maw=520,
-    )
+    done, state = len(job.ids) - len(missing), library.loading(missing[0])
+    sentence = f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
+    return notices.progress(sentence, (done + (state.part or 0)) / len(job.ids))
