@@ -64,6 +64,13 @@ class Columns:
         return cls(**shared, **{name: np.empty(0, dtype) for name, dtype in _dtypes(cls).items()})
 
     @classmethod
+    def filled(cls, **columns: NDArray[Any] | int) -> Self:
+        """A table of these columns, in which a single value stands in every row."""
+        dtypes = _dtypes(cls)
+        whole = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
+        return cls(**{name: values.astype(dtypes[name], copy=False) for name, values in whole})
+
+    @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """The rows of all the tables, one after another; of none, a table of no rows."""
         if not parts:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from overlapscope.analysis.copies import TINY_BYTES
+from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import Period, missing_ns
 from overlapscope.base.words import size
 from overlapscope.budgets.verdicts import Unit

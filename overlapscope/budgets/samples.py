@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from overlapscope.analysis.copies import says_bandwidth
+from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Buckets, Device, Engines, HostStep, HostUse, Overlap, Period
 from overlapscope.budgets.metrics import Direction, Metric, Moved, Sample
 from overlapscope.catalog.causes import IdleCause

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dash_mantine_components as dmc
-import msgspec
 from dash import dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
-from overlapscope.analysis.spans import median_step
+from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
@@ -274,5 +273,5 @@ def _mount(page: str, name: str) -> str:
 
 def typical_step(device: Device, numbers: Sequence[int]) -> Window | None:
     """The step of median length among those of the given numbers; None where there is none."""
-    step = median_step(msgspec.structs.replace(device, steps=tuple(device.steps[number] for number in numbers)))
+    step = median_step([device.steps[number] for number in numbers])
     return None if step is None else step.window

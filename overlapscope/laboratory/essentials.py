@@ -12,11 +12,10 @@ import msgspec
 import numpy as np
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.copies import group_copies
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.groups import find_stalls, group_copies
 from overlapscope.analysis.host import Blocking, find_blocking
 from overlapscope.analysis.results import Device, Window
-from overlapscope.analysis.stalls import find_stalls
 from overlapscope.analysis.strip import measure
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.intervals import Intervals, covered

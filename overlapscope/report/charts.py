@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.outliers import find_outliers
 from overlapscope.analysis.results import Device, efficiency_shown, partition
+from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import bare_shares, percent, unit_for
 from overlapscope.catalog.buckets import BUCKETS

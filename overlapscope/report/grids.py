@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from overlapscope.analysis.each_copy import EachCopy, Issuer
-from overlapscope.analysis.outliers import find_outliers
+from overlapscope.analysis.each_copy import EachCopy
+from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import (
     Device,
     Period,
@@ -16,6 +16,7 @@ from overlapscope.analysis.results import (
     efficiency_shown,
     missing_ns,
 )
+from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, bandwidth, bare_percent, clean, size
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
@@ -100,7 +101,7 @@ def most_exposed(copies: EachCopy, count: int) -> I64:
     return order[copies.exposed_ns[order] > 0]
 
 
-def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[Issuer]) -> Table:
+def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[CallSite]) -> Table:
     """The given copies, each with what issued it."""
     unit = section.unit_of(int(copies.duration_ns[numbers].max(initial=0)))
     lined = any(issuer.line for issuer in issued)

@@ -28,10 +28,10 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.copies import TINY_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
-from overlapscope.analysis.host import around, inside_named, lines_around, ops_around, pinning
+from overlapscope.analysis.groups import TINY_BYTES
+from overlapscope.analysis.host import CallSite, around, inside_named, pinning, sites
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.columns import Columns, pick
@@ -133,16 +133,10 @@ class Pieces(Columns):
         """Where in the program, costliest first."""
         rows = np.argsort(-self.length_ns, kind="stable")[:_LOOKED_UP]
         known = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
-        found: dict[tuple[str | None, str | None, str | None], list[int]] = {}
-        looked_up = zip(
-            known.tolist(),
-            ops_around(trace, self.thread[known], self.at_ns[known]),
-            lines_around(trace, self.thread[known], self.at_ns[known]),
-            strict=True,
-        )
-        for row, op, line in looked_up:
-            call = trace.runtime_calls.name(int(self.call[row])) if self.call[row] >= 0 else None
-            found.setdefault((op, call, line), []).append(row)
+        found: dict[CallSite, list[int]] = {}
+        where = sites(trace, self.call[known], self.thread[known], self.at_ns[known])
+        for number, row in enumerate(known.tolist()):
+            found.setdefault(where.told(trace, number), []).append(row)
         places = [
             Place(
                 Where(op=op, call=call, line=line),

@@ -29,7 +29,7 @@ from overlapscope.reading import load
 from overlapscope.timeline import CATEGORIES, Lane, Lanes, places
 from overlapscope.timeline.facts import duration
 from overlapscope.timeline.fill import Fill
-from overlapscope.timeline.stalls import caused_by
+from overlapscope.timeline.lane import idle_caused
 from overlapscope.timeline.view import MOST, NAMED, WIDE
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace, recordings
@@ -452,7 +452,7 @@ def test_stalls_cost_what_the_report_says(name: str) -> None:
         match = lanes.worst(drawn, "stall", number)["match"]
         told = lanes.op(drawn, match["lane"], match["row"])
         assert told["category"] == "blocking-call"
-        cost = caused_by(drawn, int(drawn.lanes[match["lane"]].source[match["row"]]))
+        cost = idle_caused(drawn)[drawn.lanes[match["lane"]].source[match["row"]]]
         assert ["idle caused", duration(cost)] in told["facts"]
         assert previous is None or cost <= previous
         costs[told["title"]] += cost

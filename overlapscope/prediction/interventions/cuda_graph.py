@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct
-from overlapscope.analysis.host import on_thread, pinning
-from overlapscope.analysis.late_launch import loading
+from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, contains, union

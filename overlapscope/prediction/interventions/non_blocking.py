@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.late_launch import loading
+from overlapscope.analysis.host import loading
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
