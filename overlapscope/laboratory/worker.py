@@ -147,10 +147,10 @@ class _Run:
         return prepared if isinstance(prepared, Program) else Program(prepared)
 
     def _record(self, experiment: Experiment, program: Program) -> None:
-        import overlapscope
+        from overlapscope.recorder.recording import Recording
 
         step = program.recorded_step or program.step
-        recording = overlapscope.record(
+        recording = Recording(
             self._asked.trace,
             wait=0,
             warmup=experiment.warmup_steps,

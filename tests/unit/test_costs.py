@@ -11,7 +11,7 @@ import pytest
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.prediction import program
-from overlapscope.prediction.predict import parse
+from overlapscope.prediction.choices import parse
 from overlapscope.prediction.savings import Savings
 from overlapscope.reading import load
 from overlapscope.report import findings as costing

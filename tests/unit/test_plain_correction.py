@@ -22,8 +22,9 @@ from overlapscope.analysis.plain_step import FEWEST, measured, told
 from overlapscope.analysis.results import Device, Period, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
-from overlapscope.prediction.base import as_plain, prepare
+from overlapscope.prediction.base import prepare
 from overlapscope.prediction.figures import fitted
+from overlapscope.prediction.plain import as_plain
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.prediction.program import find_program, summary
 from overlapscope.reading import load
