@@ -131,9 +131,8 @@ def _claim(claim: Claim, *, of: str = "") -> Words:
 
 def _verdict(name: str, analysis: Analysis) -> Words:
     """What is said of one device in one trace."""
-    rules = ", ".join(dict.fromkeys(finding.rule for finding in analysis.findings))
     level = analysis.verdict.level
-    said = clean(f"{analysis.verdict.text} Findings: {rules or 'none'}.", 1500)
+    said = clean(f"{analysis.verdict.text} Findings: {', '.join(analysis.rules) or 'none'}.", 1500)
     return Span(name, _LEVELS.get(level, ""), strong=True), f" ({level}): {said}"
 
 

@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,18 +31,11 @@ from overlapscope.laboratory.protocol import (
 )
 from overlapscope.laboratory.results import ExperimentResult, Machine, VariantResult
 
+if TYPE_CHECKING:
+    from overlapscope.laboratory.progress import Progress
+
 NOT_YET = "not run yet"
 LOG = "output.txt"
-
-
-class Progress(Protocol):
-    """Is told what happens."""
-
-    def phase(self, experiment: str, variant: str, phase: str) -> None:
-        """Something begins."""
-
-    def finished(self, experiment: str, result: VariantResult) -> None:
-        """A variant is done, in whichever way."""
 
 
 @dataclass(frozen=True, slots=True)
