@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from overlapscope.base import registry
+from overlapscope.base import registry, shown
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from overlapscope import hta
-    from overlapscope.api import analyze, check, diff, load, show, whatif
+    from overlapscope.api import analyze, check, diff, load, whatif
+    from overlapscope.dashboard.launch import show
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
     from overlapscope.recorder.recording import step
 
@@ -37,11 +38,13 @@ _PLACES = {
     "hta": "overlapscope.hta",
     "load": "overlapscope.api:load",
     "record": "overlapscope.recorder.recording:Recording",
-    "show": "overlapscope.api:show",
+    "show": "overlapscope.dashboard.launch:show",
     "step": "overlapscope.recorder.recording:step",
     "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""
+
+shown.bind(f"{__name__}.render.notebook")
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from overlapscope.prediction.calibration import Calibration
     from overlapscope.prediction.result import WhatIf
 
-__all__ = ["analyze", "check", "diff", "load", "show", "whatif"]
+__all__ = ["analyze", "check", "diff", "load", "whatif"]
 
 Job = Report | Source | Iterable[Source]
 """A report; or the traces of one job, or the files, directories or patterns that hold them, to make one of."""
@@ -118,7 +118,7 @@ def whatif(
     """
     from overlapscope.prediction import predict
     from overlapscope.prediction.calibration import read
-    from overlapscope.prediction.names import check_names
+    from overlapscope.prediction.choices import check_names
 
     if isinstance(interventions, str):
         raise UsageError(f"interventions are a list, even of one: [{interventions!r}].")
@@ -129,17 +129,7 @@ def whatif(
     return predict(trace, interventions, device=device, calibration=calibration, plain_step_ns=plain_step_ns).result
 
 
-def show(job: Job, *, height: int = 800) -> None:
-    """Show the dashboard of a report's traces: in a frame of that height in a notebook, else in a browser until Ctrl-C.
-
-    Raises UsageError where a trace's file is gone, MissingPackage where the dashboard is not installed.
-    """
-    from overlapscope.dashboard.launch import show as show_files
-
-    show_files(_files(job), height=height)
-
-
-def _files(job: Job) -> list[str]:
+def files_of(job: Job) -> list[str]:
     """The traces' files; those of a report are the ones that it is of."""
     if isinstance(job, Report):
         return [trace.source for trace in job.traces]

@@ -10,7 +10,6 @@ import numpy as np
 
 from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
-from overlapscope.analysis.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, IDLE_RANK
 from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import copy_evidence, idle_evidence
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
@@ -20,6 +19,7 @@ from overlapscope.analysis.pieces import ExposedCopies, IdleTime
 from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.intervals import I64, Intervals, covered, total, union
+from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, IDLE_RANK
 from overlapscope.trace.model import Trace
 
 

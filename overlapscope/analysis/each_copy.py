@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.host import CallSite, sites_of_calls
 from overlapscope.base.columns import F64, Columns
 from overlapscope.base.intervals import I64, covered
+from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.trace.model import I8, Kind, Memory, Trace
 
 NO_CAUSE = -1

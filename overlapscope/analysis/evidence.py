@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Literal
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import Sites, sites, sites_of_calls
@@ -17,36 +15,11 @@ from overlapscope.analysis.results import Evidence, Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Integers
 from overlapscope.base.intervals import Intervals
+from overlapscope.catalog.causes import COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES, Subject
 from overlapscope.trace.model import Memory, Trace
 
 MOST = 40
 """Rows of evidence kept per device and subject; the largest. The causes' totals are always complete."""
-
-_COPY_DETAIL = {
-    CopyCause.LEAD_IN: "ran while the device still worked off what was queued before the recording",
-    CopyCause.PAGEABLE_MEMORY: "the host side is pageable: the driver stages it and the call blocks",
-    CopyCause.NO_COMPUTE: "copies outlast compute in this step; this much cannot be hidden",
-    CopyCause.SAME_STREAM: "runs in order with the compute of its own stream",
-    CopyCause.EVENT_WAIT: "an event wait orders it against compute",
-    CopyCause.HOST_SYNC: "the next compute was launched only after a blocking call had returned",
-    CopyCause.ENGINE_BUSY: "queued behind copies of the same direction until compute had run out",
-    CopyCause.LATE_ISSUE: "started right when it was issued, after the compute that could hide it",
-    CopyCause.UNKNOWN: "no cause could be shown",
-}
-_IDLE_DETAIL = {
-    IdleCause.HOST_SYNC: "launching resumed only after this call returned",
-    IdleCause.LAUNCH_BOUND: "launches followed one another as fast as the host could issue them",
-    IdleCause.DATA_LOADING: "the launching thread was inside the DataLoader's next",
-    IdleCause.HOST_STAGING: "the host was pinning memory or staging a pageable copy",
-    IdleCause.ALLOCATION: "the host was inside a memory call of the driver",
-    IdleCause.HOST_COMPUTE: "the host ran CPU ops or Python without launching",
-    IdleCause.EVENT_WAIT: "the next op was queued behind an event wait",
-    IdleCause.PROFILER_OVERHEAD: "the profiler itself held the host",
-    IdleCause.LAUNCH_LATENCY: "the time between a launch and its start, or between two queued ops",
-    IdleCause.LEAD_IN: "in the lead-in, where ops may be missing",
-    IdleCause.MISSING_OPS: "the host waited for the GPU in this call, and the op that it waited for was not recorded",
-    IdleCause.UNKNOWN: "no cause could be shown",
-}
 
 
 def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, windows: Intervals) -> list[Evidence]:
@@ -57,7 +30,7 @@ def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, wind
     def detail(piece: int) -> str:
         row = copy[piece]
         source, target = (Memory(kinds[row]).name.lower() for kinds in (ops.source_kind, ops.target_kind))
-        cause = _COPY_DETAIL[COPY_CAUSES[pieces.cause[piece]]]
+        cause = EXPOSED_COPY[COPY_CAUSES[pieces.cause[piece]]].evidence
         return f"{source} to {target} on stream {ops.stream[row]}: {cause}"
 
     alike = (ops.source_kind[copy], ops.target_kind[copy], ops.stream[copy])
@@ -70,13 +43,13 @@ def idle_evidence(trace: Trace, idle: IdleTime, windows: Intervals) -> list[Evid
     pieces = idle.inside(windows)
     where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
     return _ranked(
-        trace, "idle", IDLE_CAUSES, pieces, (), where, lambda piece: _IDLE_DETAIL[IDLE_CAUSES[pieces.cause[piece]]]
+        trace, "idle", IDLE_CAUSES, pieces, (), where, lambda piece: IDLE[IDLE_CAUSES[pieces.cause[piece]]].evidence
     )
 
 
 def _ranked(
     trace: Trace,
-    subject: Literal["exposed-copy", "idle"],
+    subject: Subject,
     causes: Sequence[StrEnum],
     pieces: Pieces,
     alike: Sequence[Integers],

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_RANK as RANK
-from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover_ns
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import Blocking, inside_with, launching_threads
@@ -19,6 +17,8 @@ from overlapscope.analysis.pieces import ExposedCopies
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
+from overlapscope.catalog.causes import COPY_RANK as RANK
+from overlapscope.catalog.causes import CopyCause
 from overlapscope.trace.model import I8, Kind, Memory, Trace
 
 PROMPT_NS = 50_000

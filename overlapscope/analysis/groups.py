@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from overlapscope.analysis.causes import IDLE_RANK, IdleCause
 from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.host import Blocking, CallSite, name_text, of_other_devices, op_ids_around, sites_of_calls
 from overlapscope.analysis.periods import Periods
@@ -24,6 +23,7 @@ from overlapscope.analysis.steps import step_at, sums_by_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, total, union
+from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
 from overlapscope.trace.model import Kind, Memory, Trace
 
 TINY_BYTES = 64 << 10
@@ -31,8 +31,6 @@ TINY_BYTES = 64 << 10
 LARGE_BYTES = 1 << 20
 """From this on latency is next to nothing, and bandwidths can be compared."""
 
-BLOCKED = (IdleCause.HOST_SYNC, IdleCause.ALLOCATION, IdleCause.HOST_STAGING)
-"""Causes of idle time that blame a call."""
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -156,7 +154,7 @@ def caused_by_calls(trace: Trace, idle: IdleTime) -> I64:
 
 def _blamed(idle: IdleTime) -> IdleTime:
     """The idle time that a call is blamed for."""
-    return idle.take(np.isin(idle.cause, [IDLE_RANK[cause] for cause in BLOCKED]) & (idle.call >= 0))
+    return idle.take(np.isin(idle.cause, [IDLE_RANK[cause] for cause in STALL_CAUSES]) & (idle.call >= 0))
 
 
 def find_stalls(

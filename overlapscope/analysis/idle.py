@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from overlapscope.analysis.causes import IDLE_RANK as RANK
-from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT, Edges, handover_ns
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.late_launch import Late, attribute_host
@@ -22,6 +20,8 @@ from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns
 from overlapscope.base.intervals import I64, Bool, complement, cut
+from overlapscope.catalog.causes import IDLE_RANK as RANK
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import Trace
 
 LAUNCH_LATENCY_NS = 10_000
@@ -62,7 +62,8 @@ class _Gaps(Columns):
     @property
     def latency_ns(self) -> I64:
         """From the launch call's end to the op's start."""
-        return np.maximum(self.end_ns - self.returned_ns, 0)
+        latency: I64 = np.maximum(self.end_ns - self.returned_ns, 0)
+        return latency
 
 
 def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking) -> IdleTime:

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from overlapscope.analysis.calls import launching
-from overlapscope.analysis.causes import IDLE_RANK as RANK
-from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import Blocking, around, inside_with, launching_threads, loading, pinning, rows_of
@@ -36,6 +34,8 @@ from overlapscope.base.intervals import (
     subtract,
     union,
 )
+from overlapscope.catalog.causes import IDLE_RANK as RANK
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import HostEvents, Trace
 
 LAUNCH_PACE_NS = 200_000
@@ -257,7 +257,8 @@ def _granted(count: int, pieces: _Labelled, waits: _Waits) -> I64:
     waited = np.bincount(waits.late, weights=waits.waited_ns, minlength=count).astype(np.int64)
     balance = np.cumsum(waited - wanted)
     lead = balance - np.minimum(np.minimum.accumulate(balance), 0)
-    return waited + np.append(0, lead[:-1]) - lead
+    charged: I64 = waited + np.append(0, lead[:-1]) - lead
+    return charged
 
 
 def _shared(pieces: _Labelled, granted: I64) -> I64:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from overlapscope.base.registry import load
+
+_drawn_by = ""
+
+
+def bind(module: str) -> None:
+    """Name the module whose `sentence` and `screen` draw results; it is loaded when one is shown."""
+    global _drawn_by  # noqa: PLW0603 - said once, by the package itself
+    _drawn_by = module
+
 
 class Shown:
-    """A result that `views.notebook` knows."""
+    """A result that shows itself by its verdict, and in a notebook by the beginning of what the command line prints."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        from overlapscope.render import notebook
-
-        return notebook.sentence(self)
+        text: str = load(f"{_drawn_by}:sentence")(self)
+        return text
 
     def _repr_html_(self) -> str:
-        from overlapscope.render import notebook
-
-        return notebook.screen(self)
+        text: str = load(f"{_drawn_by}:screen")(self)
+        return text

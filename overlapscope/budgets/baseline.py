@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
 from overlapscope.base.words import plural
@@ -17,6 +16,7 @@ from overlapscope.budgets.doubt import doubt, refuse_predicted
 from overlapscope.budgets.metrics import METRICS, Direction, Metric, Sample
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Series, moved_in
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.resampling import FEWEST
 from overlapscope.compare.steps import without_warm_up

@@ -6,23 +6,24 @@ from collections.abc import Collection
 
 from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import clean
+from overlapscope.catalog.checks import check_by_id
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
 from overlapscope.trace.lost import Part, part_words
-
-_GRAVEST = {"gpu-activity": "the trace is unusable", "file-complete": "the file is cut"}
-"""Trust checks that have a word of their own."""
 
 
 def doubt(trace: TraceResult, rests_on: Collection[Part]) -> str | None:
     """Why nothing can be said of a trace's figures that are computed from these parts of the recording; None where they
     can be believed."""
-    for check in sorted(trace.trust.checks, key=lambda check: (check.id not in _GRAVEST, check.status != "fail")):
+    for check in sorted(
+        trace.trust.checks, key=lambda check: (not check_by_id(check.id).grave, check.status != "fail")
+    ):
         gone = check.lost_parts.intersection(rests_on)
         if gone:
-            what = _GRAVEST.get(check.id) or f"by the trust check {check.id} some {part_words(gone)} are lost or wrong"
-            if check.status == "fail" and check.id not in _GRAVEST:
+            what = f"by the trust check {check.id} some {part_words(gone)} are lost or wrong"
+            if check.status == "fail":
                 what = f"the trust check {check.id} failed"
+            what = check_by_id(check.id).grave or what
             return f"{what} ({clean(check.detail, 300).rstrip('.')})"
     return None
 

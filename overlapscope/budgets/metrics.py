@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from overlapscope.analysis.causes import IdleCause
-from overlapscope.analysis.groups import BLOCKED, TINY_BYTES
+from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import Period, missing_ns
 from overlapscope.base.words import size
 from overlapscope.budgets.verdicts import Unit
+from overlapscope.catalog.causes import STALL_CAUSES, IdleCause
 from overlapscope.trace.lost import CAUSES, FIGURES, HOST, Part
 
 Direction = Literal["h2d", "d2h"]
@@ -182,7 +182,7 @@ METRICS: Final[dict[str, Metric]] = {
             more_is_better=False,
             formula="idle time of the GPU caused by blocking calls of the host: the idle causes host-sync, allocation "
             "and host-staging added up",
-            read=lambda s, _: float(sum(s.figures.idle_by_cause.get(cause, 0) for cause in BLOCKED)),
+            read=lambda s, _: float(sum(s.figures.idle_by_cause.get(cause, 0) for cause in STALL_CAUSES)),
             blames=("idle",),
             rests_on=CAUSES,
         ),
@@ -251,6 +251,3 @@ METRICS: Final[dict[str, Metric]] = {
     )
 }
 """By id, in the order in which they are listed."""
-
-HOST_STALLS: Final = tuple(str(cause) for cause in BLOCKED)
-"""The idle causes that `host_stall_time` adds up."""

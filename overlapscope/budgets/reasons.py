@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, plural, size
-from overlapscope.budgets.metrics import HOST_STALLS, Direction
+from overlapscope.budgets.metrics import Direction
 from overlapscope.budgets.pieces import Piece
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.spent import Spent
 from overlapscope.budgets.verdicts import Reason
+from overlapscope.catalog.causes import CAUSES, STALL_CAUSES, Cause, Subject
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 
@@ -19,22 +19,6 @@ MOST = 4
 """Reasons that are given; the rest is in the report."""
 LEAST_SHARE = 0.02
 """Of the longest, which a further one must reach."""
-
-_RULES: dict[str, tuple[str, ...]] = {
-    CopyCause.PAGEABLE_MEMORY: ("pageable-copy", "tiny-copies"),
-    CopyCause.SAME_STREAM: ("copy-on-compute-stream", "tiny-copies"),
-    CopyCause.EVENT_WAIT: ("late-prefetch", "tiny-copies"),
-    CopyCause.ENGINE_BUSY: ("late-prefetch", "tiny-copies"),
-    CopyCause.LATE_ISSUE: ("late-prefetch", "tiny-copies"),
-    CopyCause.NO_COMPUTE: ("one-way-copies", "tiny-copies", "slow-link"),
-    IdleCause.HOST_SYNC: ("host-sync", "blocking-copy", "pageable-copy"),
-    IdleCause.LAUNCH_BOUND: ("launch-bound", "tiny-copies"),
-    IdleCause.DATA_LOADING: ("data-loading",),
-    IdleCause.HOST_STAGING: ("pin-in-loop", "pageable-copy"),
-    IdleCause.ALLOCATION: ("allocator-stall",),
-    IdleCause.HOST_COMPUTE: ("host-compute",),
-}
-"""The rules that answer for a cause, as `rules._claims` hands out the time; host-sync is a cause of both kinds."""
 
 
 def reasons_of(report: Report, piece: Piece, before: Spent | None = None) -> tuple[Reason, ...]:
@@ -86,7 +70,7 @@ class _Finder:
         if self._device is None:
             return
         metric, direction = self._piece.budget.what, self._piece.budget.direction
-        only = HOST_STALLS if metric.id == "host_stall_time" else None
+        only = STALL_CAUSES if metric.id == "host_stall_time" else None
         for blame in metric.blames:
             match blame:
                 case "kernels" if self._before is not None:
@@ -120,7 +104,7 @@ class _Finder:
         grown = round(each_ns - past_ns)
         return f"{took}, {show(grown, 'ns')} more than in the baseline", grown
 
-    def _causes(self, subject: str, only: Sequence[str] | None) -> Iterator[Reason]:
+    def _causes(self, subject: Subject, only: Sequence[str] | None) -> Iterator[Reason]:
         spent: dict[str, int] = {}
         for sample in self._piece.samples:
             figures = sample.figures
@@ -135,7 +119,7 @@ class _Finder:
             each_ns = self._per_sample(total)
             if each_ns:
                 evidence = self._evidence(subject, cause)
-                finding = self._finding(cause, evidence)
+                finding = self._finding(CAUSES[subject].get(cause), evidence)
                 past_ns = None if past is None else past.get(cause, 0.0)
                 title, rank_ns = self._took(f"{what}, {cause}", each_ns, past_ns)
                 yield Reason(
@@ -154,9 +138,9 @@ class _Finder:
         mine = [e for e in (self._device.evidence if self._device else ()) if (e.subject, e.cause) == (subject, cause)]
         return max(mine, key=lambda e: e.time_ns, default=None)
 
-    def _finding(self, cause: str, evidence: Evidence | None) -> Finding | None:
+    def _finding(self, cause: Cause | None, evidence: Evidence | None) -> Finding | None:
         """The finding that answers for a cause: of its rules the first that fired, at the same op if there is one."""
-        for rule in _RULES.get(cause, ()):
+        for rule in cause.explained_by if cause else ():
             mine = [one for one in self._findings if one.rule == rule and one.severity != "info"]
             if mine:
                 op = evidence.op if evidence else None

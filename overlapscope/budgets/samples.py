@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Buckets, Device, Engines, HostStep, HostUse, Overlap, Period
 from overlapscope.budgets.metrics import Direction, Metric, Moved, Sample
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.steps import compared, occurrences, without_warm_up
 
 _DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from overlapscope.budgets.baseline import Baseline, BaselineDevice
-from overlapscope.budgets.metrics import HOST_STALLS, METRICS, Blame, Direction, Metric, Sample, copy_ns
+from overlapscope.budgets.metrics import METRICS, Blame, Direction, Metric, Sample, copy_ns
+from overlapscope.catalog.causes import STALL_CAUSES
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 
 
@@ -41,7 +42,7 @@ class Spent:
         if blame != "idle":
             return {}
         stalls = metric.id == "host_stall_time"
-        return {cause: ns for cause, ns in self.idle.items() if not stalls or cause in HOST_STALLS}
+        return {cause: ns for cause, ns in self.idle.items() if not stalls or cause in STALL_CAUSES}
 
 
 def by_samples(samples: Sequence[Sample], direction: Direction | None) -> Spent:

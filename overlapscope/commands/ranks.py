@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from overlapscope.ranks.result import RanksReport
 
 FORMATS = ("text", "json", "markdown", "html")
-_FILE_WIDTH = 120
-"""Width of a text that is written to a file."""
 
 
 class Command:
@@ -48,7 +46,7 @@ class Command:
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=args.sources)
         if args.format == "html":
-            from overlapscope.views.html.document import require_plotly
+            from overlapscope.render.page import require_plotly
 
             require_plotly()
         report = _join(args)
@@ -130,16 +128,16 @@ def _drawn(report: RanksReport, args: argparse.Namespace) -> bytes:
         from overlapscope.ranks.result import to_json
 
         return to_json(report)
+    from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document
+
     if args.format == "markdown":
-        from overlapscope.views.ranks import markdown
+        from overlapscope.render import markdown
 
-        return markdown.render(report).encode("utf-8", "replace")
+        return markdown.render(document(report, MARKDOWN)).encode("utf-8", "replace")
     if args.format == "html":
-        from overlapscope.views.ranks import html
+        from overlapscope.render import html
 
-        return html.render(report).encode("utf-8", "replace")
-    from overlapscope.views import terminal
-    from overlapscope.views.ranks import text
+        return html.render(document(report, PAGE)).encode("utf-8", "replace")
+    from overlapscope.render import terminal
 
-    width, color, encoding = (_FILE_WIDTH, None, "utf-8") if args.output else terminal.describe(sys.stdout)
-    return text.render(report, width=width, color=color, encoding=encoding).encode(encoding, "replace")
+    return terminal.to_stream(document(report, TERMINAL), None if args.output else sys.stdout)

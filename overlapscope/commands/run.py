@@ -80,88 +80,9 @@ class Command:
         kinds = parser.add_mutually_exclusive_group()
         kinds.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
         kinds.add_argument("-c", dest="code", action="store_true", help="run a text, as `python -c` does")
-        parser.add_argument("--wait", metavar="N", type=int, help="steps to leave out first (default: 3)")
-        parser.add_argument(
-            "--warmup", metavar="N", type=int, default=2, help="steps to record, but not judge, then (default: 2)"
-        )
-        parser.add_argument("--active", metavar="N", type=int, help="steps to judge (default: 5)")
-        parser.add_argument(
-            "--plain-steps",
-            metavar="N",
-            type=int,
-            default=DEFAULT_PLAIN_STEPS,
-            help="steps to time right before and right behind the recording, while nothing is recorded "
-            f"(default: {DEFAULT_PLAIN_STEPS}; 0 for none)",
-        )
-        parser.add_argument(
-            "--delay",
-            dest="delay_s",
-            metavar="S",
-            type=float,
-            help="record by the time instead of by steps: begin after so many seconds",
-        )
-        parser.add_argument(
-            "--duration",
-            dest="duration_s",
-            metavar="S",
-            type=float,
-            help="and record for so many (default: to the end)",
-        )
-        parser.add_argument(
-            "--capture-range",
-            metavar="NAME",
-            help="record while the program is in this range (record_function or torch.cuda.nvtx), or with "
-            "cudaProfilerApi from cudaProfilerStart to cudaProfilerStop",
-        )
-        parser.add_argument(
-            "--slow-step",
-            metavar="X",
-            type=float,
-            help="record all the time, and keep the first step that takes over X times the median",
-        )
-        parser.add_argument(
-            "--repeat", metavar="N", type=int, default=1, help="record so many times, into NAME-1, NAME-2, ..."
-        )
-        parser.add_argument("--stacks", action="store_true", help="record Python lines (slows the host down)")
-        parser.add_argument("--shapes", action="store_true", help="record the shapes of inputs")
-        parser.add_argument("--memory", action="store_true", help="record allocations")
-        parser.add_argument("--light", action="store_true", help="leave out PyTorch's ops, to slow the host down less")
-        parser.add_argument(
-            "--check-hazards", action="store_true", help="look for data races between host and GPU, and between streams"
-        )
-        parser.add_argument(
-            "--ignore-own-profiler", action="store_true", help="keep profilers that the program starts from recording"
-        )
-        parser.add_argument(
-            "--max-size",
-            dest="max_size_bytes",
-            metavar="SIZE",
-            type=parse_size,
-            default=DEFAULT_MAX_SIZE_BYTES,
-            help="end the recording when its events take that much memory; writing them takes several times as much "
-            "for a moment (default: 1GiB; on Linux only)",
-        )
-        parser.add_argument(
-            "-o",
-            "--output",
-            metavar="FILE",
-            type=Path,
-            help="the trace (default: NAME.trace.json.gz, of the script); {rank}, {pid}, {time} and {host} in it are "
-            "filled in",
-        )
-        parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
-        parser.add_argument(
-            "--stop-after-recording",
-            action="store_true",
-            help="end the script, as by sys.exit(), when the steps are recorded and those behind them timed",
-        )
-        parser.add_argument(
-            "--subprocesses",
-            action="store_true",
-            help="record the Python processes that the script starts, too, into NAME.traces, where they mark steps or "
-            "use a GPU",
-        )
-        parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
+        _add_windows(parser)
+        _add_contents(parser)
+        _add_output(parser)
 
     def run(self, args: argparse.Namespace) -> NoReturn:
         """Ends as the program does: by SystemExit or ProgramInterrupted."""
@@ -192,6 +113,100 @@ class Command:
         if run.in_forked_child:
             script.leave_forked_child(ending.exit_code)
         raise SystemExit(ending.exit_code)
+
+
+def _add_windows(parser: argparse.ArgumentParser) -> None:
+    """When to record."""
+    parser.add_argument("--wait", metavar="N", type=int, help="steps to leave out first (default: 3)")
+    parser.add_argument(
+        "--warmup", metavar="N", type=int, default=2, help="steps to record, but not judge, then (default: 2)"
+    )
+    parser.add_argument("--active", metavar="N", type=int, help="steps to judge (default: 5)")
+    parser.add_argument(
+        "--plain-steps",
+        metavar="N",
+        type=int,
+        default=DEFAULT_PLAIN_STEPS,
+        help="steps to time right before and right behind the recording, while nothing is recorded "
+        f"(default: {DEFAULT_PLAIN_STEPS}; 0 for none)",
+    )
+    parser.add_argument(
+        "--delay",
+        dest="delay_s",
+        metavar="S",
+        type=float,
+        help="record by the time instead of by steps: begin after so many seconds",
+    )
+    parser.add_argument(
+        "--duration",
+        dest="duration_s",
+        metavar="S",
+        type=float,
+        help="and record for so many (default: to the end)",
+    )
+    parser.add_argument(
+        "--capture-range",
+        metavar="NAME",
+        help="record while the program is in this range (record_function or torch.cuda.nvtx), or with "
+        "cudaProfilerApi from cudaProfilerStart to cudaProfilerStop",
+    )
+    parser.add_argument(
+        "--slow-step",
+        metavar="X",
+        type=float,
+        help="record all the time, and keep the first step that takes over X times the median",
+    )
+    parser.add_argument(
+        "--repeat", metavar="N", type=int, default=1, help="record so many times, into NAME-1, NAME-2, ..."
+    )
+
+
+def _add_contents(parser: argparse.ArgumentParser) -> None:
+    """What to record."""
+    parser.add_argument("--stacks", action="store_true", help="record Python lines (slows the host down)")
+    parser.add_argument("--shapes", action="store_true", help="record the shapes of inputs")
+    parser.add_argument("--memory", action="store_true", help="record allocations")
+    parser.add_argument("--light", action="store_true", help="leave out PyTorch's ops, to slow the host down less")
+    parser.add_argument(
+        "--check-hazards", action="store_true", help="look for data races between host and GPU, and between streams"
+    )
+    parser.add_argument(
+        "--ignore-own-profiler", action="store_true", help="keep profilers that the program starts from recording"
+    )
+    parser.add_argument(
+        "--max-size",
+        dest="max_size_bytes",
+        metavar="SIZE",
+        type=parse_size,
+        default=DEFAULT_MAX_SIZE_BYTES,
+        help="end the recording when its events take that much memory; writing them takes several times as much "
+        "for a moment (default: 1GiB; on Linux only)",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    """Where to, and what else to do."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="the trace (default: NAME.trace.json.gz, of the script); {rank}, {pid}, {time} and {host} in it are "
+        "filled in",
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
+    parser.add_argument(
+        "--stop-after-recording",
+        action="store_true",
+        help="end the script, as by sys.exit(), when the steps are recorded and those behind them timed",
+    )
+    parser.add_argument(
+        "--subprocesses",
+        action="store_true",
+        help="record the Python processes that the script starts, too, into NAME.traces, where they mark steps or "
+        "use a GPU",
+    )
+    parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
 
 
 def _execute(args: argparse.Namespace) -> script.Ending:

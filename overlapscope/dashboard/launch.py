@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from overlapscope.api import Job, files_of
 from overlapscope.base.output import tell
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
@@ -104,10 +105,13 @@ def open_browser(url: str) -> None:
         webbrowser.open(leads.as_uri())
 
 
-def show(sources: Sequence[str], *, height: int) -> None:
-    """Show the dashboard from Python; see `overlapscope.show`."""
+def show(job: Job, *, height: int = 800) -> None:
+    """Show the dashboard of a report's traces: in a frame of that height in a notebook, else in a browser until Ctrl-C.
+
+    Raises UsageError where a trace's file is gone, MissingPackage where the dashboard is not installed.
+    """
     require_packages()
-    paths = [Path(source) for source in sources]
+    paths = [Path(source) for source in files_of(job)]
     for path in paths:
         if not path.is_file():
             raise UsageError(f"{path}: there is no such file here; the dashboard shows traces, not their reports.")

@@ -14,13 +14,13 @@ from dash.development.base_component import Component
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
+from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
 from overlapscope.report import charts, grids
-from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
-from overlapscope.report.charts import Subject, by_cause
+from overlapscope.report.charts import by_cause
 from overlapscope.report.verdict import judge
 
 MARGIN_NS = 10_000
@@ -183,14 +183,14 @@ def _csv_button(grid_id: str) -> Component:
 
 def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> list[Component]:
     """The bars of a bucket's causes, beside them what each means and what helps, and below where they come from."""
-    meanings = EXPOSED_COPY if subject == "exposed-copy" else IDLE
+    known = CAUSES[subject]
     told = [
         html.Div(
             [
                 html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **UNREAD),
                 html.Strong(cause),
-                f": {meanings[cause].meaning}",
-                *([html.Em(f" {meanings[cause].help}")] if meanings[cause].help else []),
+                f": {known[cause].meaning}",
+                *([html.Em(f" {known[cause].remedy}")] if known[cause].remedy else []),
             ],
             style={"fontSize": "14px"},
         )

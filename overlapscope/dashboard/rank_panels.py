@@ -10,17 +10,12 @@ from overlapscope.dashboard import moments, parts, render
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.rank_reports import Ranks
 from overlapscope.dashboard.url import UrlState
+from overlapscope.ranks import charts, tables
+from overlapscope.ranks.looks import Look, looks
+from overlapscope.ranks.metrics import first, headlines
+from overlapscope.ranks.metrics import shown as metrics_of
 from overlapscope.ranks.result import Meeting, RanksReport
-from overlapscope.views.charts.rank_buckets import rank_buckets
-from overlapscope.views.charts.rank_maps import drawn_steps, rank_map, step_map
-from overlapscope.views.old_tables import as_table
-from overlapscope.views.ranks import tables
-from overlapscope.views.ranks.grid import every_rank
-from overlapscope.views.ranks.headline import headlines
-from overlapscope.views.ranks.metrics import first
-from overlapscope.views.ranks.metrics import shown as metrics_of
-from overlapscope.views.ranks.words import TONES, clocks, doubts, judge, step_note
-from overlapscope.views.ranks.worst import Look, looks
+from overlapscope.ranks.verdict import TONES, clocks, doubts, judge, step_note
 
 MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
 """Ids of the charts whose places are ranks."""
@@ -70,22 +65,22 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
             parts.panel(
                 "Map of the ranks",
                 dmc.Text(metric.meaning, size="sm", id=MEANING),
-                render.graph(rank_map(report, metric, context.dark), MAP, name="ranks"),
+                render.graph(charts.rank_map(report, metric, context.dark), MAP, name="ranks"),
                 note=f"The stronger the colour, the worse; a cross where a trace is missing.{opened}",
                 beside=choice,
             )
         )
-    steps = step_map(report, context.dark)
-    if steps is not None:
-        chart = render.graph(steps, STEPS, name=STEPS)
-        note = step_note(report, drawn_steps(report))
+    steps = charts.drawn_steps(report)
+    if steps:
+        chart = render.graph(charts.step_map(report, context.dark), STEPS, name=STEPS)
+        note = step_note(report, len(steps))
         found.append(parts.panel("Each step of each rank", chart, note=f"{note}{opened}"))
     return found
 
 
 def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    late, met = (as_table(of(report, most=_LISTED), {}) for of in (tables.stragglers, tables.meetings))
+    late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
     links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
     return [
         *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
@@ -113,7 +108,7 @@ def _look(context: PageContext, ranks: Ranks, one: Look) -> Component:
     return html.Div(
         [
             dmc.Group([dmc.Text(one.title, fw=600), *(link if trace is not None else [])], gap="md"),
-            *(dmc.Text(line, size="sm") for line in (one.more, one.causes) if line),
+            *(dmc.Text(line, size="sm") for line in one.sentences),
             dmc.List([dmc.ListItem(finding) for finding in one.findings], size="sm"),
         ],
         style={"marginTop": "10px"},
@@ -121,20 +116,21 @@ def _look(context: PageContext, ranks: Ranks, one: Look) -> Component:
 
 
 def _differences(context: PageContext, report: RanksReport) -> list[Component]:
-    found = (tables.steps(report, most=_LISTED), tables.spreads(report))
-    return [parts.table_panel(context, as_table(one, {})) for one in found if one.rows]
+    found = (tables.steps(report, rows=_LISTED), tables.spreads(report))
+    return [parts.table_panel(context, table) for table in found if table.rows]
 
 
 def _each(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    buckets = rank_buckets(report, context.dark)
-    chart = [] if buckets is None else [render.graph(buckets, BUCKETS, name=BUCKETS)]
+    chart = []
+    if charts.has_rank_buckets(report):
+        chart = [render.graph(charts.rank_buckets(report, context.dark), BUCKETS, name=BUCKETS)]
     traces = [ranks.trace(row) for row in range(len(report.ranks))]
     opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
     if not report.ranks:
         return []
     return [
         *([parts.panel("Where the time of each rank goes", *chart)] if chart else []),
-        parts.grid_panel(context, "Each rank", every_rank(report), TABLE, opens=opens),
+        parts.grid_panel(context, "Each rank", tables.every_rank(report), TABLE, opens=opens),
         parts.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
     ]

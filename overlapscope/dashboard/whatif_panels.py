@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +13,14 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.steps import median_step
-from overlapscope.base.words import Unit, bare_percent, clean, clean_lines, percent
+from overlapscope.base.words import Unit, bare_percent, percent
+from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.predictions import Predicted
-from overlapscope.documents.colors import bucket_color
-from overlapscope.documents.model import with_code
+from overlapscope.documents.model import Items, with_code
 from overlapscope.prediction import document
-from overlapscope.prediction.result import Change, Estimate, Percentage, WhatIf
+from overlapscope.prediction.result import Estimate, Percentage, WhatIf
 
 RUNG = "whatif-rung"
 """The type of the buttons that switch on what a rung consists of."""
@@ -37,13 +37,9 @@ def answer(context: PageContext, found: WhatIf) -> Component:
     """What a step would take, in one sentence with its interval; or why nobody can say."""
     told = document.headline(found)
     word = _standing(found, told.level)
-    said: list[Component] = [dmc.Text(document.subject(found), c="dimmed", size="sm", mt=4)]
-    said += [dmc.Text(_coded(context, line), c="dimmed", size="sm", mt=4) for line in document.program(found)]
-    said += [
-        dmc.Text(_coded(context, line), size="sm", mt=4, c=context.colors["fair"]) for line in document.doubts(found)
-    ]
+    said = render.draw(document.remarks(found), context.dark)
     if found.predicted_step_ns is None:
-        said.append(_list([_coded(context, sentence) for sentence in document.refusal(found)]))
+        said += render.draw([Items(tuple(map(with_code, document.refusal(found))))], context.dark)
     else:
         said += [_bars(context, found, found.predicted_step_ns), _figures(context, found, found.predicted_step_ns)]
     ids = ("whatif-standing", "whatif-sentence")
@@ -86,7 +82,7 @@ def _segments(buckets: Mapping[str, int], unit: Unit, colors: Mapping[str, str])
     return [
         html.Div(
             title=f"{_bucket(name)}: {unit.text(ns)}",
-            style={"flexGrow": ns, "background": colors[bucket_color(_bucket(name))]},
+            style={"flexGrow": ns, "background": colors[BUCKETS[_bucket(name)].id]},
         )
         for name, ns in buckets.items()
         if ns
@@ -110,7 +106,7 @@ def _figures(context: PageContext, found: WhatIf, predicted: Estimate) -> Compon
     for field, one in found.buckets.items():
         if one.measured or one.predicted.high:
             name = _bucket(field)
-            figures.append(time(name, one.measured, one.predicted, colors[bucket_color(name)]))
+            figures.append(time(name, one.measured, one.predicted, colors[BUCKETS[name].id]))
     for name, part in (("hidden copies", found.hidden_copy_pct), ("overlap efficiency", found.efficiency_pct)):
         if part is not None and (part.measured, part.predicted) != (None, None):
             change = f"{bare_percent(part.measured)} → {percent(part.predicted)}"
@@ -163,41 +159,16 @@ def details(context: PageContext, found: WhatIf) -> Component | None:
         return None
     assumed, known = document.assumptions(found), document.constants(found)
     assumed = replace(assumed, note=f"{_ASSUMED} {assumed.note}".strip())
+    changes, replay = tuple(document.changes(found)), Items(tuple(document.replay(found)))
     return dmc.Stack(
         [
-            *([_changes(context, document.in_order(found))] if found.interventions else []),
+            *([parts.drawn(context, "What to change", *changes, id="whatif-changes")] if changes else []),
             *([parts.table_panel(context, assumed, "whatif-assumptions")] if assumed.rows else []),
             *([parts.table_panel(context, known, "whatif-constants")] if known.rows else []),
-            parts.panel(_REPLAY, _list(document.replay(found))),
+            parts.drawn(context, _REPLAY, replay),
         ],
         gap="md",
     )
-
-
-def _changes(context: PageContext, changes: Sequence[Change]) -> Component:
-    cards = dmc.Stack([_change(context, change) for change in changes], gap="md", mt="xs")
-    return parts.panel("What to change", cards, id="whatif-changes")
-
-
-def _change(context: PageContext, change: Change) -> Component:
-    head = dmc.Group(
-        [dmc.Text(clean(change.title, 200), fw=600), html.Span(document.option(change), className="whatif-id")], gap=0
-    )
-    what = dmc.Text(clean_lines(change.what), size="sm", className="prose")
-    if not change.touched:
-        return html.Div([head, what])
-    advice = dmc.Text(_coded(context, change.advice), size="sm", className="prose")
-    places = [html.Div(f"at {clean(place, 200)}", className="place") for place in change.where]
-    return html.Div([head, what, advice, *places])
-
-
-def _coded(context: PageContext, text: str) -> list[Component | str]:
-    """Sentences of ours with their code; a line break stays one."""
-    return render.words(with_code(clean_lines(text)), context.dark)
-
-
-def _list(told: Iterable[str | list[Component | str]]) -> Component:
-    return dmc.List([dmc.ListItem(one) for one in told], size="sm", mt="xs", id="whatif-replay")
 
 
 # -- the ladder -----------------------------------------------------------------------------------

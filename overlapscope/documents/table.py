@@ -24,8 +24,8 @@ class Column:
     """Sentences, which are wrapped; any other text is cut in its middle."""
     id: str = ""
     """By which code finds it; its title is for people."""
-    spare: bool = False
-    """Left out where there is not enough room, the first such column first."""
+    spare: int = 0
+    """Where there is not enough room, columns with a number are left out: the lowest first, of equal ones the first."""
     heads: bool = False
     """It names what the table is, so that a terminal needs no title above it."""
     width: int | None = None
@@ -76,10 +76,11 @@ class Table:
 
     def without_spare(self) -> Table | None:
         """The table without the first column that can be left out; None where there is none."""
-        spare = next((number for number, column in enumerate(self.columns) if column.spare), None)
-        if spare is None:
+        spare = [(column.spare, number) for number, column in enumerate(self.columns) if column.spare]
+        if not spare:
             return None
-        return self._with([number for number in range(len(self.columns)) if number != spare])
+        _, first = min(spare)
+        return self._with([number for number in range(len(self.columns)) if number != first])
 
     def _with(self, kept: Sequence[int]) -> Table:
         rows = tuple(replace(row, cells=tuple(row.cells[number] for number in kept)) for row in self.rows)

@@ -17,26 +17,20 @@ DISTRIBUTIONS = ("traceinsight", "HolisticTraceAnalysis")
 """HTA's present name and the one it had before 0.6. Both install the package `hta`."""
 
 
-def installed() -> tuple[str, str] | None:
-    """Name and version of the HTA that is installed; None where there is none."""
-    found = [(name, version) for name in DISTRIBUTIONS if (version := _version(name)) is not None]
-    return found[0] if found and find_spec("hta") is not None else None
-
-
 def require() -> tuple[str, str]:
     """Name and version of HTA.
 
     Raises MissingPackage where there is none, or where two overwrite one another.
     """
-    if all(_version(name) is not None for name in DISTRIBUTIONS):
+    versions = {name: version for name in DISTRIBUTIONS if (version := _version(name)) is not None}
+    if len(versions) > 1:
         raise MissingPackage(
             "traceinsight and HolisticTraceAnalysis are both installed, and each overwrites files of the other: "
             "pip uninstall traceinsight HolisticTraceAnalysis, then pip install 'overlapscope[hta]'."
         )
-    found = installed()
-    if found is None:
+    if not versions or find_spec("hta") is None:
         raise MissingPackage("this needs HolisticTraceAnalysis: pip install 'overlapscope[hta]'.")
-    return found
+    return next(iter(versions.items()))
 
 
 @contextlib.contextmanager

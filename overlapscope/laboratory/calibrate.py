@@ -19,8 +19,7 @@ import torch
 from overlapscope.base.words import bandwidth, clean, duration, listed, percent
 from overlapscope.errors import UsageError
 from overlapscope.laboratory import machine
-from overlapscope.prediction.calibration import Calibration
-from overlapscope.prediction.constants import Constants, SizedTime
+from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
 from overlapscope.prediction.observed_hardware import observe
 from overlapscope.reading import load
 from overlapscope.recorder.recording import SilentRecording

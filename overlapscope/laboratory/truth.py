@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.results import Overlap
+from overlapscope.catalog.causes import CopyCause
 from overlapscope.laboratory.experiment import Truth
 
 Subject = Literal["exposed copy", "idle", "hidden copy", "finding", "no finding"]

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,13 @@ from overlapscope.laboratory.protocol import (
     Started,
     Stop,
 )
+from overlapscope.laboratory.results import Spread
 
 _ERROR_LIMIT = 400
+_BUDGET_S = 3.0
+"""Time for a variant's iterations; more only where fewer than `_LEAST` fit into it."""
+_LEAST, _MOST = 5, 1000
+_WARM_UP = 2
 
 
 def main(directory: Path) -> None:
@@ -114,15 +119,13 @@ class _Run:
         self._known = Measured(rank=rank)
 
     def run(self) -> None:
-        from overlapscope.laboratory import timing
-
         self._begin("preparing")
         experiment = _experiment(self._asked.path)
         (variant,) = (one for one in experiment.variants if one.name == self._asked.variant)
         program = self._prepared(experiment, variant)
         try:
             self._begin("timing")
-            wall, host = timing.measure(program.step, repeat=self._asked.repeat)
+            wall, host = measure(program.step, repeat=self._asked.repeat)
             self._tell(wall_ms=wall, host_ms=host)
             if program.figures is not None:
                 self._tell(figures=_finite(program.figures()))
@@ -144,10 +147,10 @@ class _Run:
         return prepared if isinstance(prepared, Program) else Program(prepared)
 
     def _record(self, experiment: Experiment, program: Program) -> None:
-        import overlapscope
+        from overlapscope.recorder.recording import Recording
 
         step = program.recorded_step or program.step
-        recording = overlapscope.record(
+        recording = Recording(
             self._asked.trace,
             wait=0,
             warmup=experiment.warmup_steps,
@@ -167,6 +170,46 @@ class _Run:
     def _tell(self, **more: Any) -> None:
         self._known = msgspec.structs.replace(self._known, **more)
         self._events.send(self._known)
+
+
+def measure(step: Callable[[], object], *, repeat: int) -> tuple[Spread, Spread]:
+    """Time at least `repeat` iterations, outside the profiler: until the device has finished each, and until the call
+    returns. Every iteration begins on an idle device and is timed by itself, with the clock and the statistics of
+    `torch.utils.benchmark`.
+    """
+    for _ in range(_WARM_UP):
+        estimate, _returned = _once(step)
+    count = _agreed(max(_LEAST, repeat, min(_MOST, int(_BUDGET_S / max(estimate, 1e-9)))))
+    times = [_once(step) for _ in range(count)]
+    wall, host = zip(*times, strict=True)
+    return _spread(wall), _spread(host)
+
+
+def _once(step: Callable[[], object]) -> tuple[float, float]:
+    from torch.utils import benchmark
+
+    begin = benchmark.timer()  # Waits for the device, where there is one.
+    step()
+    returned = time.perf_counter()
+    return benchmark.timer() - begin, returned - begin
+
+
+def _spread(seconds: Sequence[float]) -> Spread:
+    from torch.utils import benchmark
+
+    measurement = benchmark.Measurement(1, list(seconds), benchmark.TaskSpec("step()", setup=""))
+    return Spread(median=1e3 * measurement.median, iqr=1e3 * measurement.iqr, n=len(seconds))
+
+
+def _agreed(count: int) -> int:
+    """The first rank's count on every rank: iterations of one job wait for one another."""
+    import torch
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return count
+    shared: list[int] = [count]
+    torch.distributed.broadcast_object_list(shared, src=0)
+    return shared[0]
 
 
 def _choose_gpu() -> None:

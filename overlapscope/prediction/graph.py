@@ -26,7 +26,7 @@ from enum import IntEnum
 import numpy as np
 
 from overlapscope.base.columns import Columns
-from overlapscope.prediction.constants import Constants
+from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.shapes import Shapes
 from overlapscope.trace.model import F64, I8, I64, Bool, Kind, Memory, Trace
 

@@ -8,21 +8,22 @@ the graph is wrong.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
 from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import build as build_timeline
-from overlapscope.base.columns import pick
-from overlapscope.base.intervals import covered, union
-from overlapscope.prediction.constants import Constants
+from overlapscope.base.columns import Columns, pick
+from overlapscope.base.intervals import Bool, covered, union
+from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Why
 from overlapscope.prediction.host_calls import find_calls, find_waits
 from overlapscope.prediction.shapes import look_up
-from overlapscope.trace.model import I64, Kind, Memory, Trace, of_stream_key, stream_keys
+from overlapscope.trace.model import F64, I8, I64, Kind, Memory, Trace, of_stream_key, stream_keys
 
 AFTER_CALL_NS = 50_000
 """An item begins at most this long after its launch call has returned, if nothing else holds it. Seen on an H200: up to
@@ -109,66 +110,94 @@ def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
     return items, item_of_op
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _EventWaits(Columns):
+    """Waits for events of one device's streams."""
+
+    first: I64
+    """The last item before the event was recorded..."""
+    then: I64
+    """...and the one that waited for it."""
+    confidence: I8
+    asked_ns: I64
+    """When the host asked for the wait."""
+    recorded_ns: I64
+    """When the host recorded the event; `_UNKNOWN` where the recording does not say."""
+
+
+class _Hold(NamedTuple):
+    """What keeps an item from beginning."""
+
+    item: int
+    confidence: int
+    asked_ns: int
+
+
 def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> Orders:
     """The event waits, without lags. Of those in doubt, the ones that explain when the held item began."""
-    made_ns = pick(calls.start_ns, items.call, _UNKNOWN)
-    found: list[tuple[int, int, int]] = []
+    called_ns = trace.runtime_calls.start_ns
+    found: set[tuple[int, int, int]] = set()
     for device in trace.devices:
         edges = find_edges(trace, build_timeline(trace, device))
-        here = np.flatnonzero(trace.gpu_ops.device == device)
-        then = item_of_op[here[edges.held]]
-        at = trace.runtime_calls.start_ns
-        found += _with_inherited(
-            np.stack(
-                [
-                    item_of_op[edges.source_op],
-                    then,
-                    edges.confidence,
-                    at[edges.wait],
-                    np.where(edges.record >= 0, at[edges.record], _UNKNOWN),
-                ],
-                axis=1,
-            ),
-            {int(lane): np.flatnonzero(items.lane == lane) for lane in distinct(items.lane)},
-            items.lane,
-            made_ns,
+        waits = _EventWaits(
+            first=item_of_op[edges.source_op],
+            then=item_of_op[np.flatnonzero(trace.gpu_ops.device == device)[edges.held]],
+            confidence=edges.confidence,
+            asked_ns=called_ns[edges.wait],
+            recorded_ns=pick(called_ns, edges.record, _UNKNOWN),
         )
-    first, then, confidence = np.array(sorted(set(found)), np.int64).reshape(-1, 3).T
+        found |= _with_inherited(waits, items, pick(calls.start_ns, items.call, _UNKNOWN))
+    first, then, confidence = np.array(sorted(found), np.int64).reshape(-1, 3).T
     orders = replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
     waited = items.start_ns[orders.then] - items.end_ns[orders.first]
     possible = (waited >= 0) & (items.lane[orders.first] != items.lane[orders.then])
     return orders.take(possible & ((orders.confidence >= HIGH) | (waited <= HANDOVER_NS)))
 
 
-def _with_inherited(edges: I64, by_lane: dict[int, I64], lane: I64, made_ns: I64) -> list[tuple[int, int, int]]:
-    """The edges `(first, then, confidence, waited at, recorded at)`, and those that they pass on.
+def _with_inherited(waits: _EventWaits, items: Items, called_ns: I64) -> set[tuple[int, int, int]]:
+    """The waits as `(first, then, confidence)`, and those that they pass on. `called_ns`: of each item, its call.
 
     An event that was recorded after a stream had been told to wait, but before its next op, is not reached before that
     wait is over: whoever waits for the event waits for what it waited for.
     """
-    result: list[tuple[int, int, int]] = []
-    holding: dict[int, dict[tuple[int, bool], tuple[int, int, int]]] = {}
-    """By held item: the last item of each lane that holds it, surely or not, with what confidence, and when the wait
-    was asked for. An item implies those before it on its lane."""
-    for first, then, confidence, waited, recorded in edges[np.argsort(edges[:, 3], kind="stable")].tolist():
-        holds = [(first, confidence, waited)]
+    on_lane = {lane: np.flatnonzero(items.lane == lane) for lane in distinct(items.lane).tolist()}
+    result: set[tuple[int, int, int]] = set()
+    holding: dict[int, dict[tuple[int, bool], _Hold]] = {}
+    """By held item: the last item of each lane that holds it, surely or not. It implies those before it on its lane."""
+    waits = waits.take(np.argsort(waits.asked_ns, kind="stable"))
+    columns = (waits.first, waits.then, waits.confidence, waits.asked_ns, waits.recorded_ns)
+    for first, then, confidence, asked, recorded in zip(*(column.tolist() for column in columns), strict=True):
+        holds = [_Hold(first, confidence, asked)]
         if recorded != _UNKNOWN:
-            rows = by_lane[int(lane[first])]
-            following = int(np.searchsorted(made_ns[rows], recorded))
+            rows = on_lane[int(items.lane[first])]
+            following = int(np.searchsorted(called_ns[rows], recorded))
             if following < len(rows):
-                passed_on = holding.get(int(rows[following]), {}).values()
                 holds += [
-                    (other, min(confidence, certain), waited)
-                    for other, certain, asked in passed_on
-                    if asked < recorded and other != then
+                    _Hold(earlier.item, min(confidence, earlier.confidence), asked)
+                    for earlier in holding.get(int(rows[following]), {}).values()
+                    if earlier.asked_ns < recorded and earlier.item != then
                 ]
         held = holding.setdefault(then, {})
-        for one in holds:
-            key = int(lane[one[0]]), one[1] >= HIGH
-            if key not in held or held[key][0] <= one[0]:
-                held[key] = one
-        result += [(one, then, certain) for one, certain, _ in holds]
+        for hold in holds:
+            key = int(items.lane[hold.item]), hold.confidence >= HIGH
+            if key not in held or held[key].item <= hold.item:
+                held[key] = hold
+        result.update((hold.item, then, hold.confidence) for hold in holds)
     return result
+
+
+class _Precedent(NamedTuple):
+    """One of the things that each item waits for; arrays of shape (items,)."""
+
+    over_ns: I64
+    """When it was over; `_UNKNOWN` where there is none."""
+    usual_ns: I64
+    """How long after that an item usually begins."""
+
+    def lag_ns(self, begins_ns: I64, last: Bool) -> I64:
+        """As measured where it was the `last` that an item waited for, else at most the usual."""
+        measured = begins_ns - self.over_ns
+        return np.where(last, measured, np.minimum(measured, self.usual_ns))
 
 
 def _with_lags(
@@ -177,54 +206,47 @@ def _with_lags(
     """The items and orders with their lags, and what of each item's wait nothing explains.
 
     Orders are added where an item began right when one on another lane ended, and nothing else explains its start.
+    Also the devices on which such waits are kept.
     """
     start, launched = items.start_ns, items.call >= 0
-    call_start = pick(calls.start_ns, items.call, 0)
     call_end = pick(calls.end_ns, items.call, 0)
     after_call = launched & (start >= call_end)
-    called = np.where(launched, np.where(after_call, call_end, call_start), items.release_ns)
+    called = np.where(launched, np.where(after_call, call_end, pick(calls.start_ns, items.call, 0)), items.release_ns)
     queued = _ends_before(items, items.lane, running=False)
-    engine = np.where(
-        items.on_engine,
-        _ends_before(items, np.where(items.on_engine, items.device << 8 | items.kind, -1), running=True),
-        _UNKNOWN,
-    )
-    held = _held_until(orders, items)
+    engine_of = np.where(items.on_engine, items.device << 8 | items.kind, -1)
+    engine = np.where(items.on_engine, _ends_before(items, engine_of, running=True), _UNKNOWN)
 
     # How long each could at most have taken to begin, from each of what it waits for.
     at_most = np.where(launched, call_end + AFTER_CALL_NS, start)
-    explained = np.maximum.reduce([at_most, queued + QUEUE_NS, engine + QUEUE_NS, held + HANDOVER_NS])
-    orders = Orders.joined([orders, _seen_orders(items, np.flatnonzero(start > explained))])
+    explained = np.maximum.reduce([at_most, queued + QUEUE_NS, engine + QUEUE_NS])
+    late = start > np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
+    orders = Orders.joined([orders, _seen_orders(items, np.flatnonzero(late))])
     held = _held_until(orders, items)
-    explained = np.maximum(explained, held + HANDOVER_NS)
-    unexplained = np.maximum(start - explained, 0)
+    unexplained = np.maximum(start - np.maximum(explained, held + HANDOVER_NS), 0)
+    devices = distinct(items.device).tolist()
+    keeping = frozenset(device for device in devices if _few(items, unexplained, device))
+    begins = np.where(np.isin(items.device, list(keeping)), start, start - unexplained)
 
     latency = np.where(items.is_copy, known.copy_latency_ns or 0, known.launch_latency_ns or 0)
     latency = np.where(items.is_copy & (items.host_memory == Memory.PAGEABLE), _staging(items, called, queued), latency)
-    usual = (
-        np.where(after_call, 0, latency),
-        np.full(len(items), known.kernel_gap_ns or 0),
-        np.full(len(items), known.kernel_gap_ns or 0),
-        np.full(len(items), known.handover_ns or 0),
+    gap, handover = (np.full(len(items), usual or 0) for usual in (known.kernel_gap_ns, known.handover_ns))
+    by_call = _Precedent(called, np.where(after_call, 0, latency))
+    by_queue, by_engine, by_order = _Precedent(queued, gap), _Precedent(engine, gap), _Precedent(held, handover)
+    precedents = (by_call, by_queue, by_engine, by_order)
+    last = np.argmax(np.stack([precedent.over_ns + precedent.usual_ns for precedent in precedents]), axis=0)
+    launch_lag, queue_lag, engine_lag, _ = (
+        precedent.lag_ns(begins, last == number) for number, precedent in enumerate(precedents)
     )
-    since = (called, queued, engine, held)
-    last = np.argmax(np.stack([at + lag for at, lag in zip(since, usual, strict=True)]), axis=0)
-    keeping = frozenset(device for device in distinct(items.device).tolist() if _few(items, unexplained, device))
-    begins = np.where(np.isin(items.device, list(keeping)), start, start - unexplained)
-    lags = [
-        np.where(last == number, begins - at, np.minimum(begins - at, lag))
-        for number, (at, lag) in enumerate(zip(since, usual, strict=True))
-    ]
     gaps = begins[orders.then] - items.end_ns[orders.first]
-    binding = (last[orders.then] == 3) & (items.end_ns[orders.first] == held[orders.then])
+    binding = (last[orders.then] == len(precedents) - 1) & (items.end_ns[orders.first] == held[orders.then])
     orders = replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, known.handover_ns or 0)))
     items = replace(
         items,
         duration_ns=_alone(items, known),
         after_call=after_call,
-        launch_lag_ns=np.where(launched, lags[0], 0),
-        queue_lag_ns=np.where(queued > _UNKNOWN, lags[1], 0),
-        engine_lag_ns=np.where(engine > _UNKNOWN, lags[2], 0),
+        launch_lag_ns=np.where(launched, launch_lag, 0),
+        queue_lag_ns=np.where(queued > _UNKNOWN, queue_lag, 0),
+        engine_lag_ns=np.where(engine > _UNKNOWN, engine_lag, 0),
     )
     return items, orders, unexplained, keeping
 
@@ -285,7 +307,7 @@ def _seen_orders(items: Items, late: I64) -> Orders:
     return replace(orders, confidence=np.full(len(orders), LOW, np.int8))
 
 
-def _alone(items: Items, known: Constants) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _alone(items: Items, known: Constants) -> F64:
     """How long each copy would have taken with the other direction at rest."""
     duration = items.duration_ns.copy()
     for device in distinct(items.device).tolist():

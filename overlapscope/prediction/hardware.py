@@ -11,8 +11,7 @@ import numpy as np
 
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import size as size_text
-from overlapscope.prediction.calibration import Calibration, shipped
-from overlapscope.prediction.constants import Constants, SizedTime
+from overlapscope.prediction.calibration import Calibration, Constants, SizedTime, shipped
 from overlapscope.prediction.observed_hardware import observe
 from overlapscope.prediction.result import Constant, Origin
 from overlapscope.trace.model import F64, Kind, Trace

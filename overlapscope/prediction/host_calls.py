@@ -12,7 +12,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
-from overlapscope.prediction.constants import Constants
+from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, Items, Waits
 from overlapscope.prediction.thread_turns import Relation, relations
 from overlapscope.trace.model import I64, Bool, Memory, Sync, Trace, stream_keys
@@ -72,31 +72,30 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
 
 
 def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
-    """The calls with what each comes after."""
+    """The calls with what each comes after: the one before it on its thread, or one of a thread that handed over."""
     if not len(calls):
         return calls
+    calls_of = [np.flatnonzero(calls.thread == number) for number in range(len(threads))]
     previous = np.full(len(calls), -1, np.int64)
-    members = [np.flatnonzero(calls.thread == number) for number in range(len(threads))]
-    for mine in members:
-        previous[mine[1:]] = mine[:-1]
-    first = previous < 0
-    ended = pick(calls.end_ns, previous, _EARLIEST)
-    before = np.where(first, 0, calls.start_ns - ended)
-    release = np.where(first, calls.start_ns, _EARLIEST)
+    for own in calls_of:
+        previous[own[1:]] = own[:-1]
+    # When its thread was free to do the work before it.
+    free_ns = pick(calls.end_ns, previous, _EARLIEST)
+    before = np.where(previous < 0, 0, calls.start_ns - free_ns)
+    release = np.where(previous < 0, calls.start_ns, _EARLIEST)
     handed, maybe = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
     tied, engine, main = _ties(trace, calls, threads)
-    ops = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
-    made = [calls.start_ns[mine] for mine in members]
-    for taker, mine in enumerate(members):
-        other = _last_ended(calls, mine, ended, [members[giver] for giver in tied[taker]])
-        for call, giving in zip(mine[other >= 0].tolist(), other[other >= 0].tolist(), strict=True):
-            giver = int(calls.thread[giving])
-            if engine[taker] or _silent(ops[taker], made[giver], int(ended[call]), int(calls.end_ns[giving])):
-                handed[call] = giving
-                before[call] = calls.start_ns[call] - calls.end_ns[giving]
+    ops_ns = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
+    for taker, own in enumerate(calls_of):
+        giving = _last_ended(calls, own, free_ns, [calls_of[giver] for giver in tied[taker]])
+        for call, other in zip(own[giving >= 0].tolist(), giving[giving >= 0].tolist(), strict=True):
+            made_ns, ended_ns = calls.start_ns[calls_of[int(calls.thread[other])]], int(calls.end_ns[other])
+            if engine[taker] or _silent(ops_ns[taker], made_ns, int(free_ns[call]), ended_ns):
+                handed[call] = other
+                before[call] = calls.start_ns[call] - ended_ns
                 release[call] = _EARLIEST
-        if taker != main and (handed[mine] < 0).all():
-            maybe[mine] = _last_ended(calls, mine, ended, [members[main]])
+        if taker != main and (handed[own] < 0).all():
+            maybe[own] = _last_ended(calls, own, free_ns, [calls_of[main]])
     return replace(
         calls, before_ns=before, handed_by=handed, maybe_by=maybe, release_ns=release, since_ns=calls.start_ns - before
     )
@@ -185,47 +184,70 @@ def _own_copies(calls: Calls, items: Items) -> tuple[I64, I64]:
 
 
 def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
-    runtime = trace.runtime_calls
-    rows = calls.row
-    sync = call_kinds.synchronises(runtime)[rows]
-    frees = call_kinds.named(runtime, _FREES)[rows]
-    whole = call_kinds.named(runtime, _DEVICE_SYNC)[rows] | frees
-    launched = np.flatnonzero(items.call >= 0)
-    launched = launched[np.argsort(items.call[launched], kind="stable")]
-    at = calls.start_ns[items.call[launched]]
-    order = np.argsort(at, kind="stable")
-    launched, at = launched[order], at[order]
-    target, paired = _stated_streams(trace, calls), _paired_events(trace, calls)
-    by_lane = {int(lane): np.flatnonzero(items.lane[launched] == lane) for lane in distinct(items.lane[launched])}
-    found_call, found_item = [], []
-    ends = items.end_ns[launched]
-    for call in np.flatnonzero(sync | frees).tolist():
+    """Synchronizes and calls that free memory, and the items that each waited for: arrays of equal length."""
+    runtime, ends = trace.runtime_calls, items.end_ns
+    frees = call_kinds.named(runtime, _FREES)[calls.row]
+    whole = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
+    launches = _Launches(calls, items)
+    stated, recorded_ns = _stated_streams(trace, calls), _paired_events(trace, calls)
+    found: list[tuple[int, int]] = []
+    for call in np.flatnonzero(call_kinds.synchronises(runtime)[calls.row] | frees).tolist():
         begun, over = int(calls.start_ns[call]), int(calls.end_ns[call])
-        before = int(np.searchsorted(at, begun))
-        if not before:
+        if not launches.before(begun):
             continue
-        lane = int(target[call])
-        recorded = int(np.searchsorted(at, paired.get(call, -1))) - 1
+        lane = int(stated[call])
+        recorded = launches.last(recorded_ns[call]) if call in recorded_ns else -1
         if recorded >= 0 and ends[recorded] <= over + _SKEW_NS:
-            waited = [int(launched[recorded])]
-        elif whole[call] or lane in by_lane:
-            waited = []
-            for one in by_lane if whole[call] else (lane,):
-                last = int(np.searchsorted(by_lane[one], before)) - 1
-                if last >= 0:
-                    waited.append(int(launched[by_lane[one][last]]))
+            waited = [recorded]
+        elif whole[call] or lane in launches.lanes:
             # The device that is synchronized is not stated: one whose work outlasts the call is another.
-            waited = [item for item in waited if items.end_ns[item] <= over + _SKEW_NS]
-            if frees[call] and not any(items.end_ns[item] > begun for item in waited):
+            last = [launches.last_on(one, begun) for one in (launches.lanes if whole[call] else (lane,))]
+            waited = [item for item in last if item >= 0 and ends[item] <= over + _SKEW_NS]
+            if frees[call] and not any(ends[item] > begun for item in waited):
                 waited = []
         else:
             # An event's: what ended last before the call returned.
-            window = slice(max(0, before - _QUEUE_DEPTH * 4), before)
-            possible = np.flatnonzero(ends[window] <= over - _RETURN_NS)
-            waited = [int(launched[window][possible[np.argmax(ends[window][possible])]])] if len(possible) else []
-        found_call += [call] * len(waited)
-        found_item += waited
-    return np.array(found_call, np.int64), np.array(found_item, np.int64)
+            last_ended = launches.last_ended(begun, over - _RETURN_NS)
+            waited = [last_ended] if last_ended >= 0 else []
+        found += [(call, item) for item in waited]
+    call_of_wait, item_of_wait = np.array(found, np.int64).reshape(-1, 2).T
+    return call_of_wait, item_of_wait
+
+
+class _Launches:
+    """The items that calls launched, by when those were made. What is asked for and not there is -1."""
+
+    def __init__(self, calls: Calls, items: Items) -> None:
+        launched = np.flatnonzero(items.call >= 0)
+        launched = launched[np.argsort(items.call[launched], kind="stable")]
+        called_ns = calls.start_ns[items.call[launched]]
+        order = np.argsort(called_ns, kind="stable")
+        self._item, self._called_ns = launched[order], called_ns[order]
+        self._end_ns, lane = items.end_ns[self._item], items.lane[self._item]
+        self.lanes = {number: np.flatnonzero(lane == number) for number in distinct(lane).tolist()}
+        """Of each lane: the places of its items in that order."""
+
+    def before(self, at_ns: int) -> int:
+        """How many were launched before an instant."""
+        return int(np.searchsorted(self._called_ns, at_ns))
+
+    def last(self, at_ns: int) -> int:
+        """The last item launched before an instant."""
+        before = self.before(at_ns)
+        return int(self._item[before - 1]) if before else -1
+
+    def last_on(self, lane: int, at_ns: int) -> int:
+        """Likewise, of one lane."""
+        before = int(np.searchsorted(self.lanes[lane], self.before(at_ns)))
+        return int(self._item[self.lanes[lane][before - 1]]) if before else -1
+
+    def last_ended(self, at_ns: int, until_ns: int) -> int:
+        """Of those launched before `at_ns`, not too long ago, the last to have ended by `until_ns`."""
+        before = self.before(at_ns)
+        recent = slice(max(0, before - _QUEUE_DEPTH * 4), before)
+        ends = self._end_ns[recent]
+        ended = np.flatnonzero(ends <= until_ns)
+        return int(self._item[recent][ended[np.argmax(ends[ended])]]) if len(ended) else -1
 
 
 def _stated_streams(trace: Trace, calls: Calls) -> I64:

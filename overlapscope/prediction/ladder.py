@@ -11,9 +11,10 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.calibration import Calibration
+from overlapscope.prediction.choices import Choice, in_order
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS
-from overlapscope.prediction.predict import Choice, Prediction, apply, conclude, in_order, outcome, plain_of
+from overlapscope.prediction.predict import Prediction, apply, conclude, outcome, plain_of
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
 from overlapscope.trace.model import Bool, Kind, Trace

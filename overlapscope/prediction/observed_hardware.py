@@ -19,7 +19,7 @@ from overlapscope.analysis.host import find_blocking, pinning
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
-from overlapscope.prediction.constants import Constants, SizedTime
+from overlapscope.prediction.calibration import Constants, SizedTime
 from overlapscope.trace.model import F64, Kind, Memory, Sync, Trace, stream_keys
 
 LONG_BEFORE_NS = 20_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import msgspec
@@ -11,17 +11,17 @@ import numpy as np
 
 from overlapscope.analysis.host import sites_of_calls
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import did_you_mean, plural
-from overlapscope.errors import UsageError
-from overlapscope.prediction.base import Base, as_plain, known_step, prepare
+from overlapscope.base.words import plural
+from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.calibration import Calibration
+from overlapscope.prediction.choices import Choice, parse
 from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.figures import Figures, compared_buckets, compared_percentage, figures
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import INTERVENTIONS
-from overlapscope.prediction.interventions.intervention import Applied, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Request
 from overlapscope.prediction.noise import spread
+from overlapscope.prediction.plain import as_plain, known_step
 from overlapscope.prediction.predicted_trace import predicted_ops, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
@@ -50,19 +50,6 @@ class Prediction:
     """The recording as it would have been; None where nothing can be predicted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """An intervention that was asked for."""
-
-    intervention: Intervention
-    argument: str | None = None
-
-    @property
-    def text(self) -> str:
-        """As it was asked for: `no-sync cudaStreamSynchronize`."""
-        return f"{self.intervention.id} {self.argument}" if self.argument else self.intervention.id
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """What interventions made of a recording, taken one way."""
@@ -75,35 +62,6 @@ class Outcome:
     """What a step takes when many follow each other."""
     step_ns: int
     """What that stands for (`Base.real_ns`)."""
-
-
-def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
-    """The interventions that texts ask for, in the order in which they are applied.
-
-    Raises UsageError for one that does not exist, or lacks what it has to be told.
-    """
-    choices = []
-    for text in interventions:
-        name, _, argument = text.strip().partition(" ")
-        if name not in INTERVENTIONS:
-            raise UsageError(
-                f"there is no intervention {name!r}{did_you_mean(name, INTERVENTIONS)}; "
-                f"there are {', '.join(INTERVENTIONS)}."
-            )
-        found = INTERVENTIONS[name]
-        argument = argument.strip()
-        if found.argument_required and not argument:
-            raise UsageError(f"{name} has to be told its {found.argument}, as in '{name} cudaStreamSynchronize'.")
-        if argument and found.argument is None:
-            raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
-        choices.append(Choice(found, argument or None))
-    return in_order(choices)
-
-
-def in_order(choices: Iterable[Choice]) -> tuple[Choice, ...]:
-    """The choices as they are applied, each once, in whatever order they were asked for."""
-    order = list(INTERVENTIONS)
-    return tuple(sorted({*choices}, key=lambda choice: (order.index(choice.intervention.id), choice.argument or "")))
 
 
 def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance]) -> tuple[Applied, ...]:
@@ -161,39 +119,30 @@ def plain_of(base: Base, told_ns: int | None) -> Base:
 def conclude(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
     """Predict from a recording that has been made ready, and from its plain program (`plain_of`)."""
     if not base.fidelity.valid:
-        return Prediction(_result(base), base.trace, None)
+        return Prediction(_unpredicted(base), base.trace, None)
     try:
         return _concluded(recorded, base, choices)
     except Deadlock:
         reason = "With these changes, launches, ops and waits wait for each other in a circle."
         contradicted = msgspec.structs.replace(base.fidelity, valid=False, reasons=(reason,))
-        return Prediction(_result(replace(base, fidelity=contradicted)), base.trace, None)
+        return Prediction(_unpredicted(replace(base, fidelity=contradicted)), base.trace, None)
 
 
 def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
     taken = {stance: outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
     expected = taken[Stance.EXPECTED]
-    times = [taken[stance].step_ns for stance in Stance]
-    if any(done.touched for done in expected.applied):
-        # The steps of one recording differ, too.
-        least, most = (part / max(base.recorded.median_ns, 1) for part in base.recorded.spread)
-        if base.plain is not None:
-            # What nobody recorded may all have been in what goes.
-            times.append(taken[Stance.BEST].replayed_step_ns)
-            # Lucky or not, all of them are as sure as the plain step is.
-            least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
-        times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
-    step = Estimate(value=expected.step_ns, low=min(times), high=max(times))
+    step = _interval(base, taken)
     was = base.step_ns
     after = [_figures_of(base, taken[stance]) for stance in Stance]
     constants = _constants(base, choices, expected)
-    result = _result(
-        base,
+    before = _figures_before(base)
+    result = msgspec.structs.replace(
+        _unpredicted(base),
         predicted_step_ns=step,
         gain_ns=Estimate(value=was - step.value, low=was - step.high, high=was - step.low),
         gain_pct=100 * (was - step.value) / was if was else None,
         recorded_predicted_step_ns=_of_recording(recorded, base, choices, expected),
-        buckets=compared_buckets(before := _figures_before(base), after),
+        buckets=compared_buckets(before, after),
         hidden_copy_pct=compared_percentage("hidden_copy_pct", before, after),
         efficiency_pct=compared_percentage("efficiency_pct", before, after),
         interventions=tuple(
@@ -206,6 +155,22 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predict
     timeline = predicted_trace(expected.graph, expected.replayed)
     by = (*(base.trace.predicted_by or ()), *(choice.text for choice in choices))
     return Prediction(result, base.trace, replace(timeline, predicted_by=by))
+
+
+def _interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
+    """What a step would take, and between what it may lie."""
+    expected = taken[Stance.EXPECTED]
+    times = [taken[stance].step_ns for stance in Stance]
+    if any(done.touched for done in expected.applied):
+        # The steps of one recording differ, too.
+        least, most = (part / max(base.recorded.median_ns, 1) for part in base.recorded.spread)
+        if base.plain is not None:
+            # What nobody recorded may all have been in what goes.
+            times.append(taken[Stance.BEST].replayed_step_ns)
+            # Lucky or not, all of them are as sure as the plain step is.
+            least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
+        times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
+    return Estimate(value=expected.step_ns, low=min(times), high=max(times))
 
 
 def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:
@@ -237,32 +202,30 @@ def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
     return msgspec.structs.replace(base.fidelity, reasons=(*base.fidelity.reasons, doubt))
 
 
-def _result(base: Base, **predicted: object) -> WhatIf:
-    nothing: dict[str, object] = {
-        "predicted_step_ns": None,
-        "recorded_predicted_step_ns": None,
-        "gain_ns": None,
-        "gain_pct": None,
-        "buckets": {},
-        "hidden_copy_pct": None,
-        "efficiency_pct": None,
-        "interventions": (),
-        "assumptions": (),
-        "constants": (),
-    }
-    facts: dict[str, object] = {
-        "source": base.trace.source,
-        "rank": base.trace.rank,
-        "device": base.device,
-        "device_name": base.trace.device_names.get(base.device),
-        "steps": 0 if base.recorded.whole else len(base.recorded.known),
-        "baseline_step_ns": base.recorded.median_ns if base.plain is None else base.plain.step_ns,
-        "plain": None if base.plain is None else KnownStep(**asdict(base.plain)),
-        "recorded_step_ns": base.recorded.median_ns,
-        "replayed_step_ns": base.replayed_step_ns,
-        "replay": base.fidelity,
-    }
-    return WhatIf(**(facts | nothing | predicted))  # type: ignore[arg-type]
+def _unpredicted(base: Base) -> WhatIf:
+    """What is to be said of a recording of which nothing is predicted."""
+    return WhatIf(
+        source=base.trace.source,
+        rank=base.trace.rank,
+        device=base.device,
+        device_name=base.trace.device_names.get(base.device),
+        steps=0 if base.recorded.whole else len(base.recorded.known),
+        baseline_step_ns=base.recorded.median_ns if base.plain is None else base.plain.step_ns,
+        plain=None if base.plain is None else KnownStep(**asdict(base.plain)),
+        recorded_step_ns=base.recorded.median_ns,
+        replayed_step_ns=base.replayed_step_ns,
+        predicted_step_ns=None,
+        recorded_predicted_step_ns=None,
+        gain_ns=None,
+        gain_pct=None,
+        buckets={},
+        hidden_copy_pct=None,
+        efficiency_pct=None,
+        interventions=(),
+        assumptions=(),
+        constants=(),
+        replay=base.fidelity,
+    )
 
 
 def _change(trace: Trace, choice: Choice, done: Applied) -> Change:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.prediction.constants import Constants
+from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.observed_hardware import KERNEL_LAUNCH
 from overlapscope.trace.model import F64, I64, HostEvents, Trace

@@ -1,9 +1,9 @@
 """Many traces reduced at once by a Dask cluster: one of our own on this machine, or one that is there already.
 
 Without Dask this process reads them one after another, to the same result. Else one task is one file. Few more tasks
-than the workers can start on are handed out at a time, so that ten thousand files are read as well as eight, and
-results come back as they are made. What a trace is reduced to is small; neither this process nor the scheduler ever
-holds a trace.
+than the workers can start on are handed out at a time, so that ten thousand files are as well as eight, and results
+come back as they are made. What a trace is reduced to is small; neither this process nor the scheduler ever holds a
+trace.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Intervals
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.result import Unreadable
 from overlapscope.report.findings import find_all

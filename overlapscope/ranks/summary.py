@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.base.intervals import I64
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import CauseTime, Excess, RankRow, Spread, StepSkew, Straggler, WorstRank
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,7 @@ class ProgramRecording(Recording):
                 self._copy_own_recording()
         except OverlapscopeError as failure:
             self.failure = str(failure)
-        recorded = bool(self.paths) and not self._gave_way
+        recorded = bool(self.paths) and not self._driver.gave_way
         return self.failure is None and (recorded or self._profilers.taken or self._copied)
 
     # -- the program's doing --------------------------------------------------------------------------
@@ -130,7 +129,7 @@ class ProgramRecording(Recording):
         self._mark(_Marks.PROFILER)
 
     def _mark(self, marks: _Marks) -> None:
-        if threading.get_ident() != self._thread:
+        if not self._driver.on_this_thread:
             super().step()
             return
         before = self._marked_by
@@ -146,7 +145,7 @@ class ProgramRecording(Recording):
         self._stop_program()
 
     def _stop_program(self) -> None:
-        if self._stops and self._recorder is not None and not self._recorder.wants_steps and not self._gave_way:
+        if self._stops and self._recorder is not None and not self._recorder.wants_steps and not self._driver.gave_way:
             self._stops = False
             raise SystemExit
 
@@ -163,7 +162,7 @@ class ProgramRecording(Recording):
         return self._late or super()._begins_late()
 
     def _make_way(self, other: Recording) -> None:
-        if self._give_way(_OWN_RECORDING):
+        if self._driver.give_way(_OWN_RECORDING):
             self._own_recording = other, other.path
 
     def _copy_own_recording(self) -> None:
@@ -173,9 +172,7 @@ class ProgramRecording(Recording):
             self._tell_file(trace_file.write(partial(unpack, self._own_recording[1]), self._file_to_write()).path)
         self._copied = True
 
-    @contextmanager
-    def _working(self) -> Iterator[None]:
-        with super()._working():
-            yield
+    def _worked(self) -> None:
+        super()._worked()
         if self._recorder is not None and not self._recorder.wants_steps and not self._stops:
             self._optimizer_steps.rest()

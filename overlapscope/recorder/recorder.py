@@ -20,7 +20,7 @@ from overlapscope.recorder.schedule import Schedule, Window
 from overlapscope.recorder.session import Options, Session, profiler_running
 from overlapscope.recorder.step_times import SlowSteps, StepTimes
 from overlapscope.recorder.takes import Take
-from overlapscope.recorder.trace_files import TraceFiles
+from overlapscope.recorder.trace_file import TraceFiles
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps

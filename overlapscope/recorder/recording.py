@@ -9,9 +9,8 @@ import inspect
 import os
 import shlex
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +27,7 @@ from overlapscope.recorder.destination import (
     remove_former_ranks,
     window_path,
 )
-from overlapscope.recorder.main_thread import Interruption, Termination, held
+from overlapscope.recorder.driver import Driver
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
 from overlapscope.recorder.recorder import Recorder
@@ -36,7 +35,6 @@ from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
 from overlapscope.recorder.step_times import StepTimes
 from overlapscope.recorder.torch_import import require_torch
-from overlapscope.recorder.triggers import trigger_of
 
 if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
@@ -128,44 +126,30 @@ class Recording:
         """Whether ends of steps were marked by the thread that began, and by others."""
         if max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
+        # Steps around a slow one say nothing of it.
+        plain_steps = 0 if check_hazards or slow_step is not None else plain_steps
         self._schedule = Schedule(
-            wait=wait,
-            warmup=warmup,
-            active=active,
-            # Steps around a slow one say nothing of it.
-            plain_steps=0 if check_hazards or slow_step is not None else plain_steps,
-            delay_s=delay_s,
-            duration_s=duration_s,
-            capture_range=capture_range,
-            slow_step=slow_step,
-            repeat=repeat,
+            wait, warmup, active, plain_steps, delay_s, duration_s, capture_range, slow_step, repeat
         )
-        self._trigger = trigger_of(self._schedule, self._between_instructions)
+        self._driver = Driver(self._schedule, worked=self._worked, last_words=self._last_words)
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
         self._ignore_own_profiler = ignore_own_profiler
-        self._profilers: OwnProfiler | IgnoredProfilers = OwnProfiler(self._give_way, self._working)
+        self._profilers: OwnProfiler | IgnoredProfilers = OwnProfiler(self._driver.give_way, self._driver.working)
         """What becomes of the program's own."""
         if ignore_own_profiler:
             self._profilers = IgnoredProfilers(self._profiler_stepped)
-        self._recorder: Recorder | None = None
-        self._process = self._thread = -1
-        """Who began. The profiler belongs to that thread of that process."""
         self._ended = False
-        self._busy = False
-        """In the middle of something; what comes unasked waits for the next step."""
-        self._interruption = Interruption(self._between_instructions)
-        self._cuda_is_up = False
-        """CUDA was initialised after a start that was put off."""
         self._checker: HazardChecker | None = None
         self._remarks: tuple[str, ...] = ()
         """What this system cannot do."""
         self._told = 0
         """Of so many files was said that they are there."""
-        self._termination = Termination(self._last_words)
-        self._gave_way: str | None = None
-        """To what, where that is so: nothing of this recording is written then."""
+
+    @property
+    def _recorder(self) -> Recorder | None:
+        return self._driver.recorder
 
     @property
     def path(self) -> Path:
@@ -217,7 +201,7 @@ class Recording:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
         elsewhere = _ELSEWHERE if self._stepped_elsewhere and not self._stepped else None
-        notes = (*self._trigger.notes, elsewhere, *self._remarks, self._gave_way, self._profilers.note, *checked)
+        notes = (*self._driver.late, elsewhere, *self._remarks, self._driver.gave_way, self._profilers.note, *checked)
         return () if self._recorder is None else (*self._recorder.notes, *filter(None, notes))
 
     @property
@@ -251,45 +235,38 @@ class Recording:
             self._options,
             since_ns=time.time_ns() if self._overwrites else 0,
             max_size_bytes=self._max_size_bytes,
-            on_too_much=self._interrupt,
+            on_too_much=self._driver.interrupt,
         )
-        with self._working(), contextlib.ExitStack() as undo:
+        with self._driver.working(), contextlib.ExitStack() as undo:
             if self._check_hazards:
                 from overlapscope.recorder.hazards import HazardChecker
 
                 self._checker = HazardChecker()
                 self._checker.start()
                 undo.callback(self._checker.stop)
-            recorder.start(put_off=self._begins_late())
-            self._trigger.start()
+            self._driver.begin(recorder, put_off=self._begins_late())
             undo.pop_all()
             self._profilers.start(self._destination.path(self._rank))
-            self._process, self._thread = os.getpid(), threading.get_ident()
-            self._recorder = recorder
             _under_way.append(self)
-            if recorder.put_off:
-                devices.when_cuda_comes_up(self._on_cuda)
             # A program that dies without `end` still leaves its trace.
             atexit.register(self._at_exit)
-            self._termination.watch()
 
     def step(self) -> None:
         """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
         captured, and once nothing is recorded or timed any more.
         """
-        if threading.get_ident() != self._thread:
+        if not self._driver.on_this_thread:
             self._stepped_elsewhere = True
             return
-        recorder = self._live()
-        if recorder is not None and not devices.capturing():
-            with self._working():
+        recorder = self._driver.ready
+        if recorder is not None:
+            with self._driver.working():
                 if not self._stepped:
                     # By now the processes of a program that starts them itself have been told their ranks.
                     self._rank, self._stepped = self._rank or rank_of(os.environ), True
-                recorder.step()
-                self._trigger.advance(recorder)
+                self._driver.step(recorder)
                 done = self._schedule.by_steps and recorder.complete and recorder.failure is None
-                if self._checker is not None and done and not self._gave_way:
+                if self._checker is not None and done and not self._driver.gave_way:
                     # It slows every operator. Elsewhere than here, it may be in the middle of one.
                     self._checker.stop()
                     self._remarks += (_CHECKED,)
@@ -303,16 +280,17 @@ class Recording:
         written.
         """
         recorder = self._recorder
-        if recorder is None or self._ended or os.getpid() != self._process:
+        if recorder is None or self._ended or not self._driver.in_this_process:
             return
-        self._check_thread()
-        with self._working():
+        if not self._driver.on_this_thread:
+            raise UsageError("a recording must be ended on the thread that began it; call end() there.")
+        with self._driver.working():
             self._profilers.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
         self._tell_ending()
         if self._profilers.failure is not None:
-            self._gave_way = None
+            self._driver.gave_way = None
             raise RecordingFailed(self._profilers.failure)
         if recorder.failure is not None:
             raise recorder.failure
@@ -322,7 +300,7 @@ class Recording:
             for note in self.notes:
                 self._tell(note)
 
-    def _tell_written(self) -> None:
+    def _worked(self) -> None:
         """Say at once that there is a trace: the program may never come to its end."""
         recorder = self._recorder
         if recorder is None:
@@ -383,35 +361,8 @@ class Recording:
 
         return recorded
 
-    # -- what comes unasked ---------------------------------------------------------------------------
-
-    def _on_cuda(self) -> None:
-        """CUDA is being initialised: on any thread, perhaps in a forked child, perhaps long after the end."""
-        if os.getpid() != self._process:
-            return
-        self._cuda_is_up = True
-        if threading.get_ident() == self._thread:
-            self._between_instructions()
-        else:
-            self._interrupt()
-
     def _profiler_stepped(self) -> None:
         """The program told its own profiler, which is ignored, that a step ended."""
-
-    def _interrupt(self) -> None:
-        """On any thread. Where the recording is not the main thread's, its next step will see to what is to do."""
-        if self._thread == threading.main_thread().ident:
-            self._interruption.request()
-
-    def _between_instructions(self) -> None:
-        """On the recording's thread, anywhere in the program."""
-        recorder = self._live()
-        if recorder is not None and not devices.capturing():
-            with self._working():
-                if self._cuda_is_up:
-                    recorder.start_now()
-                recorder.make_room()
-                self._trigger.advance(recorder)
 
     def _begins_late(self) -> bool:
         """Whether to wait for the first use of the GPU or the end of the first step."""
@@ -435,32 +386,8 @@ class Recording:
         """A signal is about to end the program."""
         self._at_exit()
 
-    # -- who may do what ------------------------------------------------------------------------------
-
-    def _live(self) -> Recorder | None:
-        """The recorder, where steps matter to it, it has nothing else to do, and is the calling thread's."""
-        recorder = self._recorder
-        if recorder is None or not recorder.wants_steps or self._busy:
-            return None
-        return recorder if threading.get_ident() == self._thread and os.getpid() == self._process else None
-
-    @contextlib.contextmanager
-    def _working(self) -> Iterator[None]:
-        with held():
-            self._busy = True
-            try:
-                yield
-            finally:
-                self._busy = False
-            self._tell_written()
-            if self._recorder is not None and self._recorder.complete and not self._gave_way:
-                # From now on nothing is lost when the program is killed.
-                self._termination.unwatch()
-        if self._recorder is not None and not self._recorder.running:
-            self._trigger.stop()
-
     def _check_free(self) -> None:
-        if self._process != -1:
+        if self._driver.has_begun:
             raise UsageError("this recording was made already; make another one with overlapscope.record(...).")
         if (other := current()) is not None:
             other._make_way(self)
@@ -473,29 +400,12 @@ class Recording:
             f"{self.shown(self.path)} is being recorded; end that recording first, there can be one at a time."
         )
 
-    def _give_way(self, because: str) -> bool:
-        """Stop and write nothing, but go on looking for hazards. False where this recording is complete and stands."""
-        recorder = self._recorder
-        if recorder is None or not recorder.running:
-            return False
-        if threading.get_ident() == self._thread:
-            with self._working():
-                recorder.discard()
-        else:
-            recorder.abandon()
-        self._gave_way = because
-        return True
-
-    def _check_thread(self) -> None:
-        if threading.get_ident() != self._thread:
-            raise UsageError("a recording must be ended on the thread that began it; call end() there.")
-
     def _leave(self) -> None:
         self._ended = True
         if self._checker is not None:
             self._checker.stop()
         self._profilers.stop()
-        self._termination.unwatch()
+        self._driver.leave()
         _under_way.remove(self)
         atexit.unregister(self._at_exit)
 

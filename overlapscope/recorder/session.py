@@ -10,16 +10,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
-from overlapscope.recorder import all_threads, devices, trace_file
+from overlapscope.recorder import all_threads, devices
 from overlapscope.recorder.cupti import detached
 from overlapscope.recorder.main_thread import undisturbed
-from overlapscope.recorder.trace_file import Written
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
@@ -69,6 +67,7 @@ class Session:
     """The profiler, running from the constructor to `stop`, on the same thread unless it records all threads."""
 
     metadata: Metadata
+    unfinished: str | None
     """What it was stopped with."""
 
     def __init__(self, options: Options) -> None:
@@ -99,7 +98,6 @@ class Session:
             ),
         )
         self._event_notes = EventNotes(as_annotations=options.light)
-        self._unfinished: str | None = None
         with warnings.catch_warnings(), _quiet_kineto():
             # It says what every one of its recordings does (torch 2.11).
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
@@ -123,7 +121,7 @@ class Session:
         """
         undisturbed()
         self._event_notes.stop()
-        self.metadata, self._unfinished = metadata, unfinished
+        self.metadata, self.unfinished = metadata, unfinished
         # Kineto takes metadata only while it runs.
         self._profiler.add_metadata_json(METADATA, metadata.json())
         # It would wait for the device: that initialises CUDA in a program that does not use it, and fails for good
@@ -156,10 +154,9 @@ class Session:
         results = getattr(self._profiler.profiler, "kineto_results", None)
         return results is None or not any("::" in event.name() for event in results.events())
 
-    def write(self, path: Path, *, since_ns: int) -> Written:
-        """Write the trace, once stopped; see `trace_file.write`. Raises RecordingFailed."""
-        export = self._profiler.export_chrome_trace
-        return trace_file.write(export, path, unfinished=self._unfinished, since_ns=since_ns)
+    def export(self, name: str) -> None:
+        """Write what was recorded to a .json file, once stopped."""
+        self._profiler.export_chrome_trace(name)
 
 
 _running: set[Session] = set()

@@ -11,6 +11,8 @@ from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.difference import Diff
 from overlapscope.prediction import document as whatif
 from overlapscope.prediction.result import WhatIf
+from overlapscope.ranks import document as ranks_document
+from overlapscope.ranks import verdict as ranks_verdict
 from overlapscope.ranks.result import RanksReport
 from overlapscope.render import terminal
 from overlapscope.report.document import document
@@ -19,8 +21,6 @@ from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.views.check import text as check_text
 from overlapscope.views.diff import text as diff_text
-from overlapscope.views.ranks import text as ranks_text
-from overlapscope.views.ranks import words as ranks_words
 
 WIDTH, LINES = 100, 30
 """Of the text in a notebook."""
@@ -76,4 +76,5 @@ def _(result: WhatIf) -> tuple[str, str]:
 
 @_said.register
 def _(result: RanksReport) -> tuple[str, str]:
-    return ranks_words.judge(result).text, ranks_text.render(result, width=WIDTH)
+    text = terminal.render(ranks_document.document(result, ranks_document.TERMINAL), width=WIDTH)
+    return ranks_verdict.judge(result).text, text

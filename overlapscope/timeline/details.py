@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.edges import EXACT, HIGH
 from overlapscope.analysis.host import sites
 from overlapscope.analysis.pieces import ExposedCopies
@@ -14,6 +13,7 @@ from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown, p
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import bandwidth, clean, percent, plural, share, size, unit_for
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline import links
 from overlapscope.timeline.categories import CALLS, CATEGORIES, FIRST_EXPOSED_COPY, FIRST_IDLE, ID
 from overlapscope.timeline.lane import Lane, Lanes, idle_caused

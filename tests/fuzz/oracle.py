@@ -35,6 +35,8 @@ from overlapscope.inputs import read_baseline, read_report
 from overlapscope.prediction import predict
 from overlapscope.prediction.document import document as whatif_document
 from overlapscope.prediction.program import replayed_unasked
+from overlapscope.ranks.document import TERMINAL
+from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
@@ -47,7 +49,6 @@ from overlapscope.trace.model import Trace
 from overlapscope.views.check import json as check_json
 from overlapscope.views.check import text as check_text
 from overlapscope.views.diff import text as diff_text
-from overlapscope.views.ranks import text as ranks_text
 from tests.fuzz import sweep
 from tests.fuzz.corpus import Origin, origins, report_of, trace_of
 from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, PREDICTED, SAVED, Case
@@ -484,4 +485,4 @@ def _ranks(origin: Origin, trace: Trace) -> None:
     report = joined.report()
     _possible(msgspec.to_builtins(report))
     json.loads(ranks_json(report), parse_constant=_no_constant)
-    _shown(ranks_text.render(report, width=WIDTH))
+    _shown(terminal.render(ranks_document(report, TERMINAL), width=WIDTH))

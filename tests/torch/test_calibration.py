@@ -12,8 +12,7 @@ from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.calibrate import summary
 from overlapscope.prediction import calibration
-from overlapscope.prediction.calibration import Calibration
-from overlapscope.prediction.constants import Constants, SizedTime
+from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
 from overlapscope.prediction.observed_hardware import observe
 from overlapscope.reading import load
 

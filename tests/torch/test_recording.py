@@ -21,7 +21,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.errors import RecordingFailed, UsageError
-from overlapscope.recorder import all_threads
+from overlapscope.recorder import all_threads, trace_file
 from overlapscope.recorder.destination import Destination, Rank, rank_of
 from overlapscope.recorder.memory_guard import bound, taken_bytes
 from overlapscope.recorder.recorder import Recorder
@@ -556,7 +556,7 @@ with ov.record(path, active=2) as rec:
         session.stop(Metadata(0, PlainSteps()), unfinished=None)
         ended = True
         thread.join()
-        session.write(path, since_ns=0)
+        trace_file.write(session.export, path)
         assert 10 <= len(names(path)) <= settled + 1
 
     @pytest.mark.skipif(taken_bytes() is None, reason="this system does not say how much memory a process has")

@@ -27,6 +27,7 @@ from overlapscope.compare.steps import compared
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
 from overlapscope.views.check import openmetrics
+from tests.support.recordings import report_of
 from tests.support.stepped_traces import write_steps
 
 OFFLOAD = "traces/laboratory/offload_pipeline/two_streams.trace.json.gz"
@@ -104,7 +105,7 @@ def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
 @given(st.lists(st.integers(1, 10**9), max_size=12), st.integers(0, 3), st.integers(0, 14))
 def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, skip: int) -> None:
     """Warm-up and skipped steps are left out alike, whether they come from a trace or from a file."""
-    [device] = read_report([OFFLOAD]).devices
+    [device] = report_of(Path(OFFLOAD)).devices
     import msgspec
 
     steps = [msgspec.structs.replace(device.steps[0], span_ns=span, partial=False) for span in spans]
@@ -112,7 +113,7 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
     whole = msgspec.structs.replace(device, steps=(*cut_off, *steps))
     mine = BaselineDevice(device=0, first=cut, steps=tuple(str(span) for span in spans))
     line = BaselineSeries(device=0, metric="step_time", scope="steps", typical="", values=tuple(map(float, spans)))
-    made = Baseline(environment=read_report([OFFLOAD]).traces[0].environment, devices=(mine,), series=(line,))
+    made = Baseline(environment=report_of(Path(OFFLOAD)).traces[0].environment, devices=(mine,), series=(line,))
     kept = made.values(mine, METRICS["step_time"], None, "steps", skip=skip)
     assert kept is not None
     assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in compared(whole, skip=skip)]
@@ -395,7 +396,7 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
 ) -> None:
     import msgspec
 
-    report = read_report([OFFLOAD])
+    report = report_of(Path(OFFLOAD))
     [device] = report.devices
     [trace] = report.traces
 

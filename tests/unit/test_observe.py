@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from overlapscope.prediction.constants import Constants, SizedTime
+from overlapscope.prediction.calibration import Constants, SizedTime
 from overlapscope.prediction.observed_hardware import FEWEST, observe
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Memory, Trace

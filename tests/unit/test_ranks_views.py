@@ -11,17 +11,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from overlapscope.ranks import metrics, tables
+from overlapscope.ranks import verdict as words
+from overlapscope.ranks.charts import (
+    MOST_BARS,
+    MOST_STEPS,
+    drawn_steps,
+    has_rank_buckets,
+    rank_buckets,
+    rank_map,
+    step_map,
+)
+from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document
 from overlapscope.ranks.join import Joined
+from overlapscope.ranks.looks import looks
+from overlapscope.ranks.metrics import headlines
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Clocks, Duplicate, Matching, RanksReport, Unreadable, from_json, to_json
+from overlapscope.ranks.slots import columns_for, slot_at, slots
 from overlapscope.reading import expand, load
-from overlapscope.views.charts.rank_buckets import MOST_BARS, rank_buckets
-from overlapscope.views.charts.rank_maps import MOST_STEPS, drawn_steps, rank_map, step_map
-from overlapscope.views.ranks import html, markdown, metrics, tables, text, words
-from overlapscope.views.ranks.grid import every_rank
-from overlapscope.views.ranks.headline import headlines
-from overlapscope.views.ranks.slots import columns_for, slot_at, slots
-from overlapscope.views.ranks.worst import looks
+from overlapscope.render import html, markdown, terminal
 from tests.support.ranks_samples import HOSTILE, job, multiplied, recorded
 
 STATES = ("missing", "unreadable")
@@ -50,7 +59,15 @@ def of_no_job() -> RanksReport:
 
 
 def shown(report: RanksReport, width: int = 120) -> str:
-    return text.render(report, width=width)
+    return terminal.render(document(report, TERMINAL), width=width)
+
+
+def in_markdown(report: RanksReport) -> str:
+    return markdown.render(document(report, MARKDOWN))
+
+
+def page(report: RanksReport) -> str:
+    return html.render(document(report, PAGE))
 
 
 # -- the answer -----------------------------------------------------------------------------------
@@ -132,7 +149,9 @@ def test_clocks_are_told_with_their_error() -> None:
 
 def test_traces_without_a_rank_are_not_called_one_rank() -> None:
     assert words.clocks(of_no_job())[1] == "No trace says its rank, so that nothing can be compared."
-    assert "<h1>2 traces, " in html.render(of_no_job()) and "<h1>2 ranks, " in html.render(real())
+    assert "<h1>overlapscope ranks: 2 traces, " in page(of_no_job()) and "<h1>overlapscope ranks: 2 ranks, " in page(
+        real()
+    )
 
 
 def test_headlines_have_a_value_each() -> None:
@@ -147,15 +166,15 @@ def test_headlines_have_a_value_each() -> None:
 
 @pytest.mark.parametrize("make", [real, large, of_no_job])
 def test_every_row_has_a_cell_for_every_column(make: Any) -> None:
-    for table in [*tables.all_tables(make()), tables.each(make())]:
+    for table in [*tables.all_tables(make()), tables.each_rank(make())]:
         assert table.rows
-        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert all(len(row.cells) == len(table.columns) for row in table.rows)
 
 
 def test_a_thousand_ranks_are_a_screenful_or_two() -> None:
     lines = shown(large()).splitlines()
     assert len(lines) < 90
-    assert len(markdown.render(large())) < 20_000
+    assert len(in_markdown(large())) < 20_000
     assert sum("rank 1000" in line for line in lines) == 0
 
 
@@ -188,21 +207,22 @@ def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
 def test_a_second_trace_of_a_rank_is_named_with_its_file() -> None:
     report = real()
     again = replace(report.ranks[1], source="again/copy.json", joined=False)
-    table = tables.each(replace(report, ranks=(*report.ranks, again)))
-    assert [row[0] for row in table.rows] == ["rank 0", "rank 1", "rank 1 (copy.json)"]
+    table = tables.each_rank(replace(report, ranks=(*report.ranks, again)))
+    assert [row.cells[0].text for row in table.rows] == ["rank 0", "rank 1", "rank 1 (copy.json)"]
 
 
 def test_few_ranks_have_a_row_each() -> None:
-    assert len(tables.each(job(8), most=tables.EVERY_RANK).rows) == 8
-    assert not tables.each(large(), most=tables.EVERY_RANK).rows
+    by_rank = {table.id: table for table in tables.all_tables(job(8))}
+    assert len(by_rank[tables.EACH].rows) == 8
+    assert tables.EACH not in {table.id for table in tables.all_tables(large())}
 
 
 def test_of_many_steps_those_that_spread_most_are_shown() -> None:
     report = real()
     step = report.steps[0]
     many = tuple(replace(step, name=f"ProfilerStep#{n}", max_ns=step.median_ns + n) for n in range(200))
-    table = tables.steps(replace(report, steps=many), most=5)
-    assert [row[0] for row in table.rows] == [f"ProfilerStep#{n}" for n in range(195, 200)]
+    table = tables.steps(replace(report, steps=many), rows=5)
+    assert [row.cells[0].text for row in table.rows] == [f"ProfilerStep#{n}" for n in range(195, 200)]
     assert table.note == "The 195 other steps spread less."
 
 
@@ -219,11 +239,11 @@ def test_a_rank_worth_a_look_comes_with_what_it_has_more_of() -> None:
     assert "in the same steps: idle +" in look.more and " against " in look.more
     assert look.causes.startswith("Over its whole window: idle by launch-bound ")
     assert look.findings[0].startswith("launch-bound: ")
-    assert look.lines == (look.more, look.causes, *look.findings)
+    assert look.sentences == (look.more, look.causes)
 
 
 def test_every_rank_can_be_sorted_by_number() -> None:
-    grid = every_rank(large())
+    grid = tables.every_rank(large())
     assert len(grid.rows) == 1014
     ranks = [row.cells[0].value for row in grid.rows]
     assert ranks == sorted(ranks, key=lambda rank: int(rank or 0))
@@ -259,7 +279,8 @@ def test_two_traces_of_one_rank_and_two_devices_of_one_are_told_apart() -> None:
 def test_a_map_is_plain_json_and_tells_which_rank_is_where(make: Any, dark: bool) -> None:
     report = make()
     drawn = [rank_map(report, metric, dark) for metric in metrics.shown(report)]
-    drawn += [figure for figure in (step_map(report, dark), rank_buckets(report, dark)) if figure is not None]
+    drawn += [step_map(report, dark)] if drawn_steps(report) else []
+    drawn += [rank_buckets(report, dark)]
     assert len(drawn) >= 2
     for figure in drawn:
         assert "NaN" not in json.dumps(figure)
@@ -304,23 +325,22 @@ def test_less_efficiency_is_the_stronger_colour() -> None:
 def test_the_map_of_steps_shows_how_much_longer_each_took() -> None:
     report = real()
     figure = step_map(report, False)
-    assert figure is not None
     for line, step, number in zip(figure["data"][0]["z"], report.steps, range(len(report.steps)), strict=True):
         spans = [row.step_spans_ns[number] or 0 for row in report.ranks]
         assert line == pytest.approx([100 * (span / step.median_ns - 1) for span in spans])
     many = (report.steps[0],) * 100
     rows = tuple(replace(row, step_spans_ns=row.step_spans_ns[:1] * 100) for row in report.ranks)
     figure = step_map(replace(report, steps=many, ranks=rows), False)
-    assert figure is not None and len(figure["data"][0]["z"]) == MOST_STEPS
+    assert len(figure["data"][0]["z"]) == MOST_STEPS
     crowd = replace(report, steps=many, ranks=tuple(replace(rows[0], rank=rank) for rank in range(8192)))
-    assert drawn_steps(crowd) == 4
-    assert step_map(of_no_job(), False) is None
+    assert len(drawn_steps(crowd)) == 4
+    assert not drawn_steps(of_no_job())
 
 
 def test_so_many_ranks_that_bars_would_not_be_seen_have_none() -> None:
     report = real()
     rows = tuple(replace(report.ranks[0], rank=rank) for rank in range(MOST_BARS + 1))
-    assert rank_buckets(replace(report, ranks=rows), False) is None
+    assert has_rank_buckets(report) and not has_rank_buckets(replace(report, ranks=rows))
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -339,15 +359,15 @@ def test_nothing_foreign_gets_through_as_it_is() -> None:
     report = hostile()
     lines = shown(report)
     assert "\x1b" not in lines and "onerror" in lines
-    assert "<img" not in html.render(report)
-    shown_in = markdown.render(report)
+    assert "<img" not in page(report)
+    shown_in = in_markdown(report)
     assert "<img" not in shown_in.replace("\\<img", "") and "\x1b" not in shown_in
     figures = [rank_map(report, metric, False) for metric in metrics.shown(report)]
     assert "<img" not in json.dumps([*figures, step_map(report, False), rank_buckets(report, False)])
 
 
 def test_markdown_has_the_answer_and_whole_tables() -> None:
-    lines = markdown.render(large()).splitlines()
+    lines = in_markdown(large()).splitlines()
     assert lines[2].startswith("**Fair.** Rank 5 makes the others wait")
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")]
     expected = [[len(table.columns) + 1] * (len(table.rows) + 2) for table in tables.all_tables(large())]
@@ -355,11 +375,11 @@ def test_markdown_has_the_answer_and_whole_tables() -> None:
 
 
 def test_html_is_one_file_with_the_maps_in_it() -> None:
-    page = html.render(large())
-    assert "Rank 5 makes the others wait" in unescape(page)
-    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
-    for number in range(len(metrics.shown(large())) + 2):
-        assert f'id="ranks-{number}"' in page
-    assert "All 1,014" in page
-    assert page.count("<tr>") > 1014
-    assert len(page) < 4_000_000
+    text = page(large())
+    assert "Rank 5 makes the others wait" in unescape(text)
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
+    for id in (*range(len(metrics.shown(large()))), "steps", "buckets"):
+        assert f'id="ranks-{id}"' in text
+    assert "All 1,014" in text
+    assert text.count("<tr>") > 1014
+    assert len(text) < 4_000_000

@@ -8,7 +8,7 @@ import inspect
 
 import pytest
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.laboratory import catalog
 from overlapscope.laboratory.experiment import SCALES, Variant
 from overlapscope.rules import RULES

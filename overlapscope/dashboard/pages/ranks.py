@@ -16,10 +16,10 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.rank_panels import BUCKETS, MAP, MEANING, METRIC, STEPS, TABLE, content
 from overlapscope.dashboard.rank_reports import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
+from overlapscope.ranks.charts import rank_map
+from overlapscope.ranks.metrics import METRICS
 from overlapscope.ranks.result import RanksReport
-from overlapscope.views.charts.rank_maps import rank_map
-from overlapscope.views.ranks.metrics import METRICS
-from overlapscope.views.ranks.slots import Slot, slot_at
+from overlapscope.ranks.slots import Slot, slot_at
 
 _POLL_MS = 300
 _LEAD = "The ranks of one job beside one another: who makes whom wait, and where the time of each goes."

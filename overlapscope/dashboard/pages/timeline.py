@@ -15,10 +15,10 @@ from dash.development.base_component import Component
 from overlapscope import timeline as lanes
 from overlapscope.analysis.results import Period, efficiency_shown, hidden_copy_shown, partition
 from overlapscope.base.words import Unit, clean, percent, share, unit_for
+from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Number, Whole
 from overlapscope.dashboard.context import PageContext
-from overlapscope.documents.colors import bucket_color
 from overlapscope.errors import OverlapscopeError
 from overlapscope.timeline import Lanes
 
@@ -146,7 +146,7 @@ def _span(drawn: Lanes, device: int, start_ns: int, end_ns: int, colors: dict[st
 
 def _buckets(period: Period) -> list[tuple[str, str, int]]:
     """Colour, name and length of each bucket."""
-    return [(bucket_color(name), name, ns) for name, ns in partition(period).items()]
+    return [(BUCKETS[name].id, name, ns) for name, ns in partition(period).items()]
 
 
 def _bar(period: Period, unit: Unit, colors: dict[str, str]) -> Component:

@@ -19,7 +19,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.predictions import Asked, Predicted
 from overlapscope.dashboard.url import UrlState
 from overlapscope.dashboard.whatif_panels import RUNG
-from overlapscope.errors import OverlapscopeError, UnreadableTrace
+from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.prediction.result import WhatIf
@@ -294,13 +294,8 @@ def _question(data: Any) -> _Question | None:
 
 def _prediction(library: Library, question: _Question) -> Predicted | None:
     """The prediction, or None while it or its trace is on its way. Raises OverlapscopeError where it cannot be had."""
-    opened = library.opened(question.trace)
+    opened = library.get(question.trace)
     if opened is None:
-        if library.entry(question.trace) is None:
-            raise UnreadableTrace(f"{clean(question.trace, 100)}: there is no such trace here.")
-        if (failure := library.failure(question.trace)) is not None:
-            raise failure.with_traceback(None)
-        library.request(question.trace)
         return None
     return library.predictions.get(opened, Asked(question.device, question.changes), wait_s=_WAIT_S)
 

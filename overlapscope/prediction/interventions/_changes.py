@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around
+from overlapscope.analysis.host import around, on_thread
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Intervals, covered
+from overlapscope.base.words import plural, size
 from overlapscope.prediction.data_dependencies import Told, find_needs
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.trace.model import Kind
+from overlapscope.prediction.interventions.intervention import Applied, Request
+from overlapscope.trace.model import HostEvents, Kind
 
 NOTHING = np.empty(0, np.int64)
 LONG_WORK_NS = 1_000_000
@@ -78,19 +80,40 @@ def _free_stream(streams: list[tuple[int, int]]) -> int:
     return max(*(stream for _, stream in streams), 0) + 1
 
 
-def without_waits(graph: Graph, which: Bool) -> Graph:
-    """The graph without some rows of `Graph.waits`."""
-    return replace(graph, waits=graph.waits.take(~which))
+def on_own_lanes(graph: Graph, request: Request, rows: I64, what: str) -> Applied:
+    """The given copies moved, and told of: `96 copies of 4.9 GB in all ...`."""
+    changed, told = move(graph, rows, request.stance)
+    called = graph.items.call[rows]
+    return Applied(changed, called[called >= 0], len(rows), f"{copies(graph, rows)} {what}", told=told)
 
 
-def shortened(graph: Graph, calls: I64, at_most_ns: int) -> Graph:
-    """The graph with the given calls no longer than that."""
-    length = graph.calls.length_ns.copy()
-    length[calls] = np.minimum(length[calls], at_most_ns)
-    return replace(graph, calls=replace(graph.calls, length_ns=length))
+def copies(graph: Graph, rows: I64) -> str:
+    """How many copies, and how much they move: `96 copies of 4.9 GB in all`."""
+    return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in all"
 
 
-def without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph, I64, int]:
+def time_in(graph: Graph, events: HostEvents) -> I64:
+    """How much of the work before each call lies inside host events of its thread, in ns."""
+    calls = graph.calls
+    inside = np.zeros(len(calls), np.int64)
+    for number, thread in enumerate(graph.threads):
+        own = np.flatnonzero(calls.thread == number)
+        inside[own] = covered(on_thread(events, thread), calls.since_ns[own], calls.start_ns[own])
+    return inside
+
+
+def without_time_in(graph: Graph, events: HostEvents) -> tuple[Graph, I64, int]:
+    """The graph without what threads did inside host events of theirs, the calls that changes, and how much time went
+    in all."""
+    changed, spared, calls = graph, 0, [NOTHING]
+    for number, thread in enumerate(graph.threads):
+        changed, rows, went = _without_host_time(changed, number, on_thread(events, thread))
+        calls.append(rows)
+        spared += went
+    return changed, np.concatenate(calls), spared
+
+
+def _without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph, I64, int]:
     """The graph without what a thread (its number) did in the given time: work between calls, and calls' own.
 
     Also the calls that it changed, and how much time went in all.

@@ -10,8 +10,7 @@ from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import NOTHING, waits_of_copies
-from overlapscope.prediction.interventions._words import copies as copies_text
+from overlapscope.prediction.interventions._changes import NOTHING, copies, waits_of_copies
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import I64, Bool, Kind, Memory
@@ -64,7 +63,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         waits=graph.waits.take(stays_waiting),
     )
     rows = np.concatenate([*runs, NOTHING])
-    what = f"{copies_text(graph, rows)} become {plural(len(runs), 'copy')}."
+    what = f"{copies(graph, rows)} become {plural(len(runs), 'copy')}."
     firsts = np.array([run[0] for run in runs], np.int64)
     return Applied(changed, np.concatenate([*joined, NOTHING]), len(rows), what, firsts)
 

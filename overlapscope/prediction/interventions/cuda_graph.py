@@ -10,11 +10,11 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
-from overlapscope.base.intervals import I64, Bool, contains, covered, union
+from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import LONG_WORK_NS
+from overlapscope.prediction.interventions._changes import LONG_WORK_NS, time_in
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace.model import F64
 
@@ -68,7 +68,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         f"{plural(len(rows), 'launch')} become {plural(graphs, 'graph launch')}, which takes the host "
         f"{duration(spared)} less."
     )
-    return Applied(changed, rows, len(rows), what, rows[:0])
+    return Applied(changed, rows, len(rows), what)
 
 
 def _dispatch_ns(graph: Graph, stance: Stance) -> F64:
@@ -124,15 +124,10 @@ def _together(graph: Graph) -> I64:
 
 def _divides(graph: Graph, stance: Stance) -> Bool:
     """Calls before which the host does what no graph can: loading data, pinning memory; at worst, anything long."""
-    calls = graph.calls
-    since = calls.since_ns
-    found = (calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
-    notes, ops = loading(graph.trace), pinning(graph.trace)
-    for number, thread in enumerate(graph.threads):
-        mine = np.flatnonzero(calls.thread == number)
-        for table in (notes, ops):
-            found[mine] |= covered(on_thread(table, thread), since[mine], calls.start_ns[mine]) > 0
-    return found
+    divides = (graph.calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
+    for events in (loading(graph.trace), pinning(graph.trace)):
+        divides |= time_in(graph, events) > 0
+    return divides
 
 
 def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:

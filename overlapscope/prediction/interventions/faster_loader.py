@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from overlapscope.analysis.host import loading, on_thread
+from overlapscope.analysis.host import loading
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import NOTHING, without_host_time
+from overlapscope.prediction.interventions._changes import without_time_in
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
     notes = loading(graph.trace)
-    changed, where, spared = graph, [NOTHING], 0
-    for number, thread in enumerate(graph.threads):
-        changed, rows, went = without_host_time(changed, number, on_thread(notes, thread))
-        where.append(rows)
-        spared += went
-    calls = np.concatenate(where)
+    changed, calls, spared = without_time_in(graph, notes)
     what = f"{plural(len(notes), 'batch')} are there when asked for: {duration(spared)} of waiting go."
     if request.stance == Stance.WORST:
         # Workers that bring no more than there was are waited for as long.
         changed = graph
-    return Applied(changed, calls, len(notes) if spared else 0, what, NOTHING)
+    return Applied(changed, calls, len(notes) if spared else 0, what)
 
 
 INTERVENTION = Intervention(

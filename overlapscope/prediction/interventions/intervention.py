@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.data_dependencies import Told
 from overlapscope.prediction.graph import Graph
@@ -30,7 +32,7 @@ class Applied:
     touched: int
     what: str
     """A sentence."""
-    copies: I64
+    copies: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """Rows of `Graph.items`: copies whose duration it took from the hardware's constants."""
     told: Told = field(default_factory=Told)
     """What the recording itself tells of what it takes for granted."""

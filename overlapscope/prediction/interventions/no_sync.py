@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import shortened, without_waits
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 
 
@@ -21,12 +22,14 @@ def _apply(graph: Graph, request: Request) -> Applied:
     mine = blocks[called | inside_named(graph.trace, asked, runtime.thread[rows], runtime.start_ns[rows])]
     if request.stance == Stance.WORST:
         # The host needs what it waits for.
-        return Applied(graph, mine, len(mine), "The calls still wait.", mine[:0])
-    changed = without_waits(graph, np.isin(graph.waits.call, mine))
-    changed = shortened(changed, mine, graph.constants.sync_call_ns or 0)
+        return Applied(graph, mine, len(mine), "The calls still wait.")
+    length = calls.length_ns.copy()
+    length[mine] = np.minimum(length[mine], graph.constants.sync_call_ns or 0)
+    waits = graph.waits.take(~np.isin(graph.waits.call, mine))
+    changed = replace(graph, calls=replace(calls, length_ns=length), waits=waits)
     waited = (calls.end_ns - calls.start_ns)[mine].sum()
     what = f"{plural(len(mine), 'call')} of {asked} that took {duration(waited)} in all return at once."
-    return Applied(changed, mine, len(mine), what, mine[:0])
+    return Applied(changed, mine, len(mine), what)
 
 
 INTERVENTION = Intervention(

@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import loading, on_thread
-from overlapscope.base.intervals import covered
+from overlapscope.analysis.host import loading
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import LONG_WORK_NS, waits_of_copies
+from overlapscope.prediction.interventions._changes import LONG_WORK_NS, time_in, waits_of_copies
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace.model import Kind, Memory
 
@@ -47,7 +46,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))
     touched = np.union1d(own, blocking)
     what = f"{plural(len(touched), 'wait')} behind copies, {duration(waited)} in all, no longer happen."
-    return Applied(changed, touched, len(touched), what, copied[:0])
+    return Applied(changed, touched, len(touched), what)
 
 
 def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
@@ -58,11 +57,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     """
     items, calls = graph.items, graph.calls
     since = calls.since_ns
-    works = calls.start_ns - since
-    notes = loading(graph.trace)
-    for number, thread in enumerate(graph.threads):
-        mine = np.flatnonzero(calls.thread == number)
-        works[mine] -= covered(on_thread(notes, thread), since[mine], calls.start_ns[mine])
+    works = calls.start_ns - since - time_in(graph, loading(graph.trace))
     long = np.flatnonzero(works >= LONG_WORK_NS)
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)

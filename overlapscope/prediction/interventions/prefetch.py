@@ -11,8 +11,7 @@ from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import move
-from overlapscope.prediction.interventions._words import copies
+from overlapscope.prediction.interventions._changes import copies, move
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
@@ -24,7 +23,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     mine, step = _inputs(graph)
     if not len(mine):
-        return Applied(graph, mine, 0, "There are no input copies at the start of steps.", mine)
+        return Applied(graph, mine, 0, "There are no input copies at the start of steps.")
     changed, _ = move(graph, mine, Stance.BEST)
     # What is copied in a step is the next one's: that one's first kernel waits for it.
     device = items.device[mine].tolist()
@@ -42,7 +41,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     changed = replace(kept, orders=Orders.joined([kept.orders, data]))
     called = items.call[mine]
     what = f"{copies(graph, mine)}, for which steps wait, run a step earlier on a stream of their own."
-    return Applied(changed, called[called >= 0], len(mine), what, mine[:0])
+    return Applied(changed, called[called >= 0], len(mine), what)
 
 
 def _inputs(graph: Graph) -> tuple[I64, I64]:

@@ -6,19 +6,16 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.interventions._changes import move
-from overlapscope.prediction.interventions._words import copies
+from overlapscope.prediction.interventions._changes import on_own_lanes
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     computes = distinct(items.lane[~items.is_copy & ~items.gone])
-    mine = np.flatnonzero(items.is_copy & ~items.gone & np.isin(items.lane, computes))
-    called = items.call[mine]
-    changed, told = move(graph, mine, request.stance)
-    what = f"{copies(graph, mine)} leave the streams of kernels for streams of their own, one for each direction."
-    return Applied(changed, called[called >= 0], len(mine), what, mine[:0], told)
+    rows = np.flatnonzero(items.is_copy & ~items.gone & np.isin(items.lane, computes))
+    what = "leave the streams of kernels for streams of their own, one for each direction."
+    return on_own_lanes(graph, request, rows, what)
 
 
 INTERVENTION = Intervention(

@@ -6,8 +6,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.interventions._changes import move
-from overlapscope.prediction.interventions._words import copies
+from overlapscope.prediction.interventions._changes import on_own_lanes
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace.model import Kind
 
@@ -16,11 +15,8 @@ def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     there = items.is_copy & ~items.gone
     uploads = distinct(items.lane[there & (items.kind == Kind.H2D)])
-    mine = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, uploads))
-    called = items.call[mine]
-    changed, told = move(graph, mine, request.stance)
-    what = f"{copies(graph, mine)} to the host leave the streams that also carry copies to the GPU."
-    return Applied(changed, called[called >= 0], len(mine), what, mine[:0], told)
+    rows = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, uploads))
+    return on_own_lanes(graph, request, rows, "to the host leave the streams that also carry copies to the GPU.")
 
 
 INTERVENTION = Intervention(

@@ -8,11 +8,10 @@ Trainer(callbacks=[Recorder("x.trace.json.gz", wait=10, active=5)])
 from __future__ import annotations
 
 import importlib.util
-import os
 from typing import Any
 
 from overlapscope.errors import MissingPackage
-from overlapscope.recorder.recording import Recording
+from overlapscope.recorder.callbacks import TrainingRecorder
 
 if importlib.util.find_spec("lightning") is not None:
     from lightning.pytorch.callbacks import Callback  # type: ignore[import-not-found, unused-ignore]
@@ -22,19 +21,12 @@ else:
     raise MissingPackage("this recorder needs PyTorch Lightning: pip install lightning.")
 
 
-class Recorder(Callback):  # type: ignore[misc,unused-ignore]
-    """Records each `fit`, with a step for every training batch. `options` are those of `overlapscope.record`."""
-
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Raises UsageError for options that make no sense."""
-        self._path, self._options = path, options
-        self.recording = Recording(path, **options)
-        """The recording of this `fit`, or of the last."""
+class Recorder(TrainingRecorder, Callback):  # type: ignore[misc,unused-ignore]
+    """Records each `fit`, with a step for every training batch."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin."""
-        self.recording = Recording(self._path, **self._options)
-        self.recording.begin()
+        self._begin()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Mark a step."""

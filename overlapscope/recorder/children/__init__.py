@@ -15,7 +15,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from overlapscope.errors import UsageError
 from overlapscope.recorder.destination import Destination, rank_of
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.torch_import import when_torch_is_imported
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import before
 
 _SITE = Path(__file__).parent / "site"
 _ROOT = Path(__file__).parents[3]
@@ -107,8 +106,8 @@ class Started:
 
     def watch(self) -> None:
         """For good."""
-        _before(multiprocessing.process.BaseProcess, "start", self._on_process)
-        _before(subprocess.Popen, "__init__", self._on_command)
+        before(multiprocessing.process.BaseProcess, "start", self._on_process)
+        before(subprocess.Popen, "__init__", self._on_command)
 
     def _on_process(self, process: Any, *args: Any, **options: Any) -> None:
         target = getattr(process, "_target", None)
@@ -119,16 +118,8 @@ class Started:
             self.count += not forked
 
     def _on_command(self, popen: object, args: Any = (), *more: Any, **options: Any) -> None:
-        command = args.split() if isinstance(args, str) else [os.fsdecode(one) for one in args]
-        python = bool(command) and Path(command[0]).name.startswith("python")
-        self.count += python and not any(one.startswith(_HELPERS) or "compile_worker" in one for one in command)
-
-
-def _before(owner: type, name: str, call: Callable[..., None]) -> None:
-    def called(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        # Arguments may be wrong, which is for the method to say.
+        # It may be wrong, which is for Popen to say.
         with suppress(Exception):
-            call(*args, **options)
-        return method(*args, **options)
-
-    around(owner, name, called)
+            command = args.split() if isinstance(args, str) else [os.fsdecode(part) for part in args]
+            python = bool(command) and Path(command[0]).name.startswith("python")
+            self.count += python and not any(part.startswith(_HELPERS) or "compile_worker" in part for part in command)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from overlapscope.base.words import bare_shares, unit_for
+from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.compare.difference import Figures
-from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, figure
 
 
@@ -27,7 +28,7 @@ def before_after(figures: Figures, dark: bool) -> Figure:
             "name": bucket.name,
             "x": [parts[number] / unit.ns for parts in sides],
             "y": ["before", "after"],
-            "marker": {"color": colors[bucket_color(bucket.name)], "line": {"color": colors["panel"], "width": 1}},
+            "marker": {"color": colors[BUCKETS[bucket.name].id], "line": {"color": colors["panel"], "width": 1}},
             "customdata": [[unit.text(parts[number]), of[number]] for parts, of in zip(sides, shares, strict=True)],
             "hovertemplate": f"%{{y}}<br>{bucket.name}: %{{customdata[0]}} (%{{customdata[1]}}%)<extra></extra>",
         }

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import CheckResult, Reason, Status, Subject, Verdict
-from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
+from overlapscope.catalog.causes import CAUSES
 
 T = TypeVar("T")
 
@@ -132,9 +132,8 @@ def advice(reason: Reason) -> str:
     """What to change; of a cause without a finding, what helps against it in general."""
     if reason.advice:
         return reason.advice
-    table = EXPOSED_COPY if reason.title.startswith("exposed") else IDLE
-    words = table.get(reason.cause or "")
-    return f"{words.meaning} {words.help}".strip() if words else ""
+    cause = CAUSES["exposed-copy" if reason.title.startswith("exposed") else "idle"].get(reason.cause or "")
+    return f"{cause.meaning} {cause.remedy}".strip() if cause else ""
 
 
 def reasons(verdict: Verdict) -> tuple[Reason, ...]:

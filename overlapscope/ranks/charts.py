@@ -1,4 +1,4 @@
-"""The ranks of a job as maps: a place for each rank, a colour for its figure; two ranks can be read, and thousands."""
+"""The ranks of a job as charts: a place for each rank, with a colour or a bar; two ranks can be read, and thousands."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 
 from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.documents.colors import HEAT, palette
-from overlapscope.documents.figure import Figure, axis, escape, figure
+from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
+from overlapscope.ranks.metrics import Metric, unit_of
 from overlapscope.ranks.result import RankRow, RanksReport, StepSkew
-from overlapscope.views.ranks.metrics import Metric, unit_of
-from overlapscope.views.ranks.slots import Slot, columns_for, slots, ticks_for
+from overlapscope.ranks.slots import Slot, columns_for, slots, ticks_for
 
+MOST_BARS = 2048
+"""Of more ranks only the maps show each one."""
+_APART, _BARS_PX = 64, 300
+"""Up to so many bars have gaps between them; how tall they are."""
 MOST_STEPS, MOST_CELLS = 48, 32_768
 """Steps in the map of steps, and places in all of them; of more steps, those in which the ranks differ most."""
 _NUMBERED = 64
@@ -27,9 +31,8 @@ _LEAST_SKEW_PCT = 2.0
 _Matrix = list[list[Any]]
 
 
-def rank_map(report: RanksReport, metric: Metric, dark: bool, *, height: int | None = None) -> Figure:
-    """A place for each rank, in lines of a power of two. `slots.slot_at` tells which place is where.
-    `height` is that of the whole figure where it is given."""
+def rank_map(report: RanksReport, metric: Metric, dark: bool) -> Figure:
+    """A place for each rank, in lines of a power of two. `slots.slot_at` tells which place is where."""
     places = slots(report)
     columns = columns_for(len(places))
     values = [_value(report, metric, place) for place in places]
@@ -56,7 +59,7 @@ def rank_map(report: RanksReport, metric: Metric, dark: bool, *, height: int | N
     return figure(
         data,
         dark,
-        height=lines * cell + _MARGINS_PX if height is None else height,
+        height=lines * cell + _MARGINS_PX,
         showlegend=False,
         margin={"l": 8, "r": 8, "t": 8, "b": 8},
         xaxis=_across(places, columns, across, dark),
@@ -210,54 +213,34 @@ def _down(places: Sequence[Slot], columns: int, lines: int, dark: bool) -> dict[
 # -- steps ----------------------------------------------------------------------------------------
 
 
-def step_map(report: RanksReport, dark: bool) -> Figure | None:
-    """A line for each step, a place for each rank: how much longer than the step's median over ranks it took.
-
-    None where fewer than two ranks have a step in common.
-    """
-    places = slots(report)
-    drawn = _drawn(report, len(places))
-    if not drawn:
-        return None
-    unit = unit_for(max(report.steps[number].median_ns for number in drawn))
-    z, data = [], []
-    for number in drawn:
-        step = report.steps[number]
-        line = [_skew(report, place, number, step, unit) for place in places]
-        z.append([value for value, _ in line])
-        data.append([told for _, told in line])
-    known = [value for line in z for value in line if value is not None]
+def step_map(report: RanksReport, dark: bool) -> Figure:
+    """A line for each of the `drawn_steps`, a place for each rank: how much longer than the step's median over ranks it
+    took."""
+    places, drawn = slots(report), drawn_steps(report)
+    unit = unit_for(max((report.steps[number].median_ns for number in drawn), default=0))
+    cells = [[_skew(report, place, number, unit) for place in places] for number in drawn]
+    known = [value for line in cells for value, _ in line if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    gap = 1 if len(places) <= _SPACED else 0
     heat = {
         "type": "heatmap",
-        "z": z,
+        "z": [[value for value, _ in line] for line in cells],
         "zmin": low,
         "zmax": max(high, low + _LEAST_SKEW_PCT),
         "colorscale": _scale(HEAT[dark]),
-        "hovertext": data,
+        "hovertext": [[told for _, told in line] for line in cells],
         "hoverongaps": False,
         "hovertemplate": "%{hovertext}<extra></extra>",
-        "xgap": gap,
+        "xgap": 1 if len(places) <= _SPACED else 0,
         "ygap": 1,
         "colorbar": _colorbar("%", dark),
     }
-    ticks = ticks_for(len(places))
-    cell = max(8, min(30, _TALLEST_PX // len(drawn)))
+    cell = max(8, min(30, _TALLEST_PX // max(len(drawn), 1)))
     return figure(
         [heat],
         dark,
         height=max(150, len(drawn) * cell + _MARGINS_PX + 20),
         showlegend=False,
-        xaxis=axis(
-            dark,
-            "rank",
-            showgrid=False,
-            tickmode="array",
-            tickvals=ticks,
-            ticktext=[escape(places[number].label, 24) for number in ticks],
-            range=[-0.5, len(places) - 0.5],
-        ),
+        xaxis=_rank_axis(places, dark, range=[-0.5, len(places) - 0.5]),
         yaxis=axis(
             dark,
             showgrid=False,
@@ -270,14 +253,9 @@ def step_map(report: RanksReport, dark: bool) -> Figure | None:
     )
 
 
-def drawn_steps(report: RanksReport) -> int:
-    """How many steps are in the map of steps."""
-    return len(_drawn(report, len(slots(report))))
-
-
-def _drawn(report: RanksReport, places: int) -> list[int]:
-    """Numbers of the steps in the map, in order."""
-    most = max(1, min(MOST_STEPS, MOST_CELLS // max(places, 1)))
+def drawn_steps(report: RanksReport) -> list[int]:
+    """Numbers of the steps in the map of steps, in order; none where no two ranks have a step in common."""
+    most = max(1, min(MOST_STEPS, MOST_CELLS // max(len(slots(report)), 1)))
     compared = [number for number, step in enumerate(report.steps) if step.ranks > 1]
     widest = sorted(compared, key=lambda number: (-_relative(report.steps[number]), number))
     return sorted(widest[:most])
@@ -287,8 +265,9 @@ def _relative(step: StepSkew) -> float:
     return step.spread_ns / step.median_ns if step.median_ns else 0.0
 
 
-def _skew(report: RanksReport, place: Slot, number: int, step: StepSkew, unit: Unit) -> tuple[float | None, str]:
+def _skew(report: RanksReport, place: Slot, number: int, unit: Unit) -> tuple[float | None, str]:
     """A place's value, and what stands beside the mouse."""
+    step = report.steps[number]
     row = report.ranks[place.row] if place.row is not None else None
     span = row.step_spans_ns[number] if row is not None else None
     name = f"<b>{escape(place.name)}</b>, {escape(step.name)}"
@@ -298,3 +277,40 @@ def _skew(report: RanksReport, place: Slot, number: int, step: StepSkew, unit: U
     than = "longer" if over > 0 else "shorter"
     said = f"{percent(abs(over))} {than} than the median rank" if over else "as long as the median rank"
     return over, f"{name}<br>{unit.text(span)}: {said}"
+
+
+# -- buckets --------------------------------------------------------------------------------------
+
+
+def has_rank_buckets(report: RanksReport) -> bool:
+    """Whether there are ranks, and no more than bars can be told apart."""
+    return bool(report.ranks) and len(slots(report)) <= MOST_BARS
+
+
+def rank_buckets(report: RanksReport, dark: bool) -> Figure:
+    """Where the time of each rank goes: a stacked bar for each, a gap where there should be one."""
+    places = slots(report)
+    unit = unit_for(max((row.span_ns for row in report.ranks), default=0))
+    bars = stacked_bars(
+        [{} if place.row is None else report.ranks[place.row].buckets.named() for place in places],
+        [escape(place.name) for place in places],
+        unit,
+        dark,
+        positions=range(len(places)),
+    )
+    return figure(
+        bars,
+        dark,
+        height=_BARS_PX,
+        barmode="stack",
+        bargap=0.2 if len(places) <= _APART else 0,
+        xaxis=_rank_axis(places, dark),
+        yaxis=axis(dark, f"time on the device, {unit.name}"),
+    )
+
+
+def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any]:
+    """An axis on which places stand in one line."""
+    ticks = ticks_for(len(places))
+    labels = [escape(places[number].label, 24) for number in ticks]
+    return axis(dark, "rank", showgrid=False, tickmode="array", tickvals=ticks, ticktext=labels, **more)

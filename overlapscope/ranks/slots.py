@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from overlapscope.ranks.result import RankRow, RanksReport
-from overlapscope.views.ranks.words import row_name
+from overlapscope.ranks.verdict import row_name
 
 State = Literal["known", "missing", "unreadable"]
 _LEAST_COLUMNS = 8

@@ -33,9 +33,9 @@ class Look:
     """Each with its rule and what it costs."""
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """All that stands below the title."""
-        return tuple(filter(None, (self.more, self.causes, *self.findings)))
+    def sentences(self) -> tuple[str, ...]:
+        """What stands between the title and the findings."""
+        return tuple(filter(None, (self.more, self.causes)))
 
 
 def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:

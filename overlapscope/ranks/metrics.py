@@ -1,0 +1,166 @@
+"""The figures by which ranks are coloured and compared, and those at the head of a report, each with what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from overlapscope.base.words import NOTHING, Unit, percent, plural, share, unit_for
+from overlapscope.documents.model import Card
+from overlapscope.ranks.result import RankRow, RanksReport
+from overlapscope.ranks.verdict import lost, spread
+from overlapscope.ranks.verdict import unit_of as unit_of_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure of a rank."""
+
+    key: str
+    title: str
+    measure: Literal["ns", "pct"]
+    worse: Literal["more", "less"]
+    from_zero: bool
+    """Whether its colours begin at zero; where ranks hardly differ that would make them all alike."""
+    meaning: str
+    of: Callable[[RankRow], float | None]
+
+    def text(self, value: float | None, unit: Unit) -> str:
+        """A value with its unit."""
+        if self.measure == "pct":
+            return percent(value)
+        return unit.text(None if value is None else round(value))
+
+
+METRICS: Final[dict[str, Metric]] = {
+    metric.key: metric
+    for metric in (
+        Metric(
+            "made-wait",
+            "made others wait",
+            "ns",
+            "more",
+            True,
+            "What all others together waited for this rank, in the collectives in which it came last.",
+            lambda row: row.made_wait_ns,
+        ),
+        Metric(
+            "waited",
+            "waited",
+            "ns",
+            "more",
+            True,
+            "How long its collectives ran before the last rank had come.",
+            lambda row: row.waited_ns,
+        ),
+        Metric(
+            "exposed-comm",
+            "exposed communication",
+            "pct",
+            "more",
+            True,
+            "Share of its time in which it communicated and computed nothing, waiting included.",
+            lambda row: row.exposed_comm_pct,
+        ),
+        Metric(
+            "efficiency",
+            "overlap efficiency",
+            "pct",
+            "less",
+            False,
+            "How much of the overlap of copies and kernels that was possible happened.",
+            lambda row: row.efficiency_pct,
+        ),
+        Metric(
+            "step",
+            "step time",
+            "ns",
+            "more",
+            False,
+            "Its median step.",
+            lambda row: row.median_step_ns,
+        ),
+    )
+}
+
+
+def known(report: RanksReport, metric: Metric) -> list[float]:
+    """The values of the ranks that have one."""
+    return [value for row in report.ranks if (value := metric.of(row)) is not None]
+
+
+def shown(report: RanksReport) -> tuple[Metric, ...]:
+    """Those of which at least one rank has a value, the most telling first."""
+    return tuple(metric for metric in METRICS.values() if known(report, metric))
+
+
+def first(report: RanksReport) -> Metric | None:
+    """The one to look at first: who makes others wait where anybody does, else the first that says anything."""
+    found = shown(report)
+    return next((one for one in found if any(known(report, one))), next(iter(found), None))
+
+
+def unit_of(metric: Metric, values: Iterable[float]) -> Unit:
+    """One unit for all values; for percentages any."""
+    longest = max((abs(value) for value in values), default=0) if metric.measure == "ns" else 0
+    return unit_for(round(longest))
+
+
+# -- at the head of a report ---------------------------------------------------------------------
+
+
+def headlines(report: RanksReport) -> tuple[Card, ...]:
+    """The most telling first."""
+    return (_ranks(report), _waiting(report), *_shares(report), _skew(report), _clocks(report))
+
+
+def _ranks(report: RanksReport) -> Card:
+    here = len({row.rank for row in report.ranks if row.rank is not None}) or len(report.ranks)
+    absent = len(report.missing) + len(report.unreadable)
+    expected = f"of {report.expected:,}" if report.expected is not None else ""
+    beside = ", ".join(filter(None, [expected, f"{absent:,} absent" if absent else ""]))
+    return Card("ranks", f"{here:,}", beside, "How many ranks have a trace here that could be read.")
+
+
+def _waiting(report: RanksReport) -> Card:
+    meaning = (
+        "What each of the other ranks loses on average because the worst one comes late: it waited in a collective and "
+        "computed nothing meanwhile. An upper bound: the next to last may not have come much earlier."
+    )
+    most = next(iter(report.stragglers), None)
+    if most is None or not report.matching.judged:
+        return Card("lost to a straggler", NOTHING if not report.matching.judged else "0", "", meaning)
+    beside = f"{lost(report, most)}, by rank {most.rank}"
+    return Card("lost to a straggler", percent(most.lost_pct), beside, meaning)
+
+
+def _shares(report: RanksReport) -> Iterator[Card]:
+    figures = (
+        ("exposed comm share", "exposed comm", "Share of its time in which a rank communicated and computed nothing."),
+        ("efficiency", "overlap efficiency", "How much of the possible overlap of copies and kernels happened."),
+        ("idle share", "idle", "Share of its time in which nothing ran on a rank's GPU."),
+    )
+    for key, name, meaning in figures:
+        found = spread(report, key)
+        if found is not None:
+            between = f"{percent(found.min)} to {percent(found.max)}" if found.ranks > 1 else ""
+            yield Card(name, percent(found.median), between, f"{meaning} The median rank.")
+
+
+def _skew(report: RanksReport) -> Card:
+    meaning = "How much longer the slowest rank takes for a step than the fastest; the median over steps."
+    spreads = sorted((one.spread_ns, one.median_ns) for one in report.steps if one.ranks > 1)
+    if not spreads:
+        return Card("spread of a step", NOTHING, "no step that two ranks have", meaning)
+    ns, median = spreads[(len(spreads) - 1) // 2]
+    return Card("spread of a step", share(ns, median), f"of {unit_of_steps(report).text(median)}", meaning)
+
+
+def _clocks(report: RanksReport) -> Card:
+    meaning = "How far the ranks' clocks may be apart after they were set right by the collectives they meet in."
+    error = report.clocks.largest_error_ns
+    if error is None:
+        return Card("clock error", NOTHING, f"clocks {report.clocks.status}", meaning)
+    met = plural(report.matching.judged, "collective")
+    return Card("clock error", unit_for(error).text(error), f"clocks {report.clocks.status}, {met}", meaning)

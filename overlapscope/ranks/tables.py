@@ -1,0 +1,295 @@
+"""The tables of a report of ranks.
+
+However many ranks there are, a table has a few rows: the worst, and how the others spread. The JSON has all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from overlapscope.base.words import NOTHING, Unit, bare_percent, clean, plural, unit_for
+from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
+from overlapscope.ranks.result import Meeting, RankRow, RanksReport, Spread, StepSkew, Straggler, Waiting
+from overlapscope.ranks.verdict import NAME_LIMIT, collective, late_name, meeting_name, row_name, unit_of
+
+FEW, NAMED = 5, 3
+"""Rows of a list, and ranks that are named in a cell, where nothing else is said."""
+EVERY_RANK = 16
+"""Up to so many ranks each has a row of its own, also where only a few rows are wanted."""
+EACH: Final = "each"
+"""The id of their table."""
+_QUARTILES_FROM = 8
+"""With fewer ranks quantiles say no more than the extremes do."""
+_TRUST: Final[dict[str, Tone]] = {"degraded": "fair", "unusable": "poor"}
+
+
+def all_tables(report: RanksReport, *, rows: int = FEW, named: int = NAMED, each: int = EVERY_RANK) -> list[Table]:
+    """Those that have rows, in the order in which they answer; lists have up to `rows`, cells up to `named` ranks, and
+    up to `each` ranks have a row each."""
+    found = [
+        stragglers(report, rows=rows, named=named),
+        meetings(report, rows=rows, named=named),
+        steps(report, rows=rows),
+        spreads(report),
+        *([each_rank(report)] if len(report.ranks) <= each else []),
+    ]
+    return [table for table in found if table.rows]
+
+
+def _number(title: str, *, spare: int = 0) -> Column:
+    return Column(title, spare=spare)
+
+
+def _name(title: str, *, flexible: bool = False, spare: int = 0) -> Column:
+    return Column(title, number=False, flexible=flexible, spare=spare)
+
+
+# -- who waits for whom ---------------------------------------------------------------------------
+
+
+def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
+    """Who makes the others wait, and whom in what."""
+    found = [late for late in report.stragglers if late.made_wait_ns]
+    by_step = all(late.lost_per_step_ns is not None for late in found)
+    passed = any(late.passed_on_ns for late in found)
+
+    def lost_ns(late: Straggler) -> int:
+        return late.lost_per_step_ns if by_step and late.lost_per_step_ns is not None else late.lost_ns
+
+    unit = unit_for(max(map(lost_ns, found), default=0))
+    total = unit_for(max((late.made_wait_ns for late in found), default=0))
+    table = table_of(
+        found[:rows],
+        (words("rank"), lambda late: Cell(_straggler_name(report, late))),
+        (_number(f"lost {'a step ' if by_step else ''}{unit.name}"), lambda late: Cell(unit.number(lost_ns(late)))),
+        (_number("%"), lambda late: Cell(bare_percent(late.lost_pct))),
+        (_number(f"all waited {total.name}"), lambda late: Cell(total.number(late.made_wait_ns))),
+        (_number("passed on"), lambda late: Cell(total.number(late.passed_on_ns))) if passed else None,
+        (_number("last in", spare=2), lambda late: Cell(f"{late.last_in:,} of {late.meetings:,}")),
+        (_name("mostly in", flexible=True, spare=3), lambda late: Cell(_mostly(late))),
+        (_waits_longest(), lambda late: Cell(_waiting(late.waiting, late.waiting_ranks, named))),
+        title="Who makes the others wait",
+    )
+    note = (
+        "Lost is what each of the others, on average, waited while it computed nothing: at most that would be gained. "
+        "Waited is all that all of them waited. Who is late by less than the clocks' error made nobody wait."
+    )
+    if passed:
+        note += " Passed on is what a rank had itself waited before, for others; it is no part of what is lost."
+    if len(found) > rows:
+        note += f" {plural(len(found) - rows, 'more rank')} did so as well."
+    return replace(table, note=note)
+
+
+def _waits_longest() -> Column:
+    return _name("who waits longest", flexible=True, spare=1)
+
+
+def _straggler_name(report: RanksReport, late: Straggler) -> str:
+    devices = {row.device for row in report.ranks if row.rank == late.rank}
+    return f"{late.rank}, device {late.device}" if len(devices) > 1 else str(late.rank)
+
+
+def _mostly(late: Straggler) -> str:
+    if not late.collectives:
+        return NOTHING
+    most = late.collectives[0]
+    return f"{collective(most)} ({plural(most.count, 'time')})"
+
+
+def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
+    """The ranks that waited longest, each with how long."""
+    unit = unit_for(max((rank.waited_ns for rank in waiting), default=0))
+    named = [f"{rank.rank} ({unit.text(rank.waited_ns)})" for rank in waiting[:most]]
+    left = ranks - len(named)
+    return ", ".join([*named, *([f"{left:,} more"] if left > 0 else [])]) or NOTHING
+
+
+def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
+    """The single collectives in which most was waited."""
+    found = report.meetings
+    unit = unit_for(max((meeting.late_ns for meeting in found), default=0))
+    total = unit_for(max((meeting.waited_ns for meeting in found), default=0))
+    stepped = any(meeting.step for meeting in found)
+
+    def step(meeting: Meeting) -> Cell:
+        return Cell(clean(meeting.step or NOTHING, NAME_LIMIT))
+
+    return table_of(
+        found[:rows],
+        (words("collective", flexible=True), lambda meeting: Cell(meeting_name(meeting))),
+        (_name("step", flexible=True, spare=2), step) if stepped else None,
+        (words("came last"), lambda meeting: Cell(late_name(meeting))),
+        (_number(f"late by {unit.name}"), lambda meeting: Cell(unit.number(meeting.late_ns))),
+        (_number(f"all waited {total.name}"), lambda meeting: Cell(total.number(meeting.waited_ns))),
+        (_number("exposed"), lambda meeting: Cell(total.number(meeting.waited_exposed_ns))),
+        (_waits_longest(), lambda meeting: Cell(_waiting(meeting.waiting, meeting.waiting_ranks, named))),
+        title="The collectives in which waiting cost most",
+    )
+
+
+# -- how they differ ------------------------------------------------------------------------------
+
+
+def steps(report: RanksReport, *, rows: int) -> Table:
+    """Each step over all ranks; of many those that spread most."""
+    found = [step for step in report.steps if step.ranks > 1]
+    shown = found
+    if len(found) > 2 * rows:
+        widest = sorted(range(len(found)), key=lambda number: (-found[number].spread_ns, number))[:rows]
+        shown = [found[number] for number in sorted(widest)]
+    unit = unit_of(report)
+
+    def spread(step: StepSkew) -> Cell:
+        return Cell(bare_percent(100 * step.spread_ns / step.median_ns if step.median_ns else None))
+
+    table = table_of(
+        shown,
+        (words("step of all ranks", flexible=True), lambda step: Cell(clean(step.name, NAME_LIMIT))),
+        (_number(f"median {unit.name}"), lambda step: Cell(unit.number(step.median_ns))),
+        (_number("fastest"), lambda step: Cell(unit.number(step.min_ns))),
+        (words("rank"), lambda step: Cell(str(step.fastest_rank))),
+        (_number("slowest"), lambda step: Cell(unit.number(step.max_ns))),
+        (words("rank"), lambda step: Cell(str(step.slowest_rank))),
+        (_number("spread", spare=2), lambda step: Cell(unit.number(step.spread_ns))),
+        (_number("%"), spread),
+        (_number("ranks", spare=1), lambda step: Cell(f"{step.ranks:,}")),
+        title="Steps over all ranks",
+    )
+    left = len(found) - len(shown)
+    return replace(table, note=f"The {left:,} other steps spread less." if left else "")
+
+
+def spreads(report: RanksReport) -> Table:
+    """Each figure over all ranks."""
+    found = [spread for spread in report.spreads if spread.ranks > 1 and spread.max]
+    quantiles = any(spread.ranks >= _QUARTILES_FROM for spread in found)
+
+    def value(of: Callable[[Spread], float]) -> Callable[[Spread], Cell]:
+        def cell(spread: Spread) -> Cell:
+            number = of(spread)
+            return Cell(bare_percent(number) if spread.unit == "pct" else _unit(spread).number(round(number)))
+
+        return cell
+
+    return table_of(
+        found,
+        (words("over all ranks"), lambda spread: Cell(f"{spread.name} {_unit_name(spread)}")),
+        (_number("least"), value(lambda spread: spread.min)),
+        (words("rank"), lambda spread: Cell(str(spread.min_rank))),
+        (_number("25%", spare=2), value(lambda spread: spread.p25)) if quantiles else None,
+        (_number("median"), value(lambda spread: spread.median)),
+        (_number("75%", spare=1), value(lambda spread: spread.p75)) if quantiles else None,
+        (_number("95%"), value(lambda spread: spread.p95)) if quantiles else None,
+        (_number("most"), value(lambda spread: spread.max)),
+        (words("rank"), lambda spread: Cell(str(spread.max_rank))),
+        title="How the ranks differ",
+    )
+
+
+def _unit(spread: Spread) -> Unit:
+    return unit_for(round(spread.max))
+
+
+def _unit_name(spread: Spread) -> str:
+    return "%" if spread.unit == "pct" else _unit(spread).name
+
+
+# -- each rank ------------------------------------------------------------------------------------
+
+
+def each_rank(report: RanksReport) -> Table:
+    """A row for each rank."""
+    rows = report.ranks
+    unit = unit_for(max((row.span_ns for row in rows), default=0))
+    by_device = len({(row.rank, row.source) for row in rows}) < len(rows)
+    stepped = any(row.median_step_ns is not None for row in rows)
+    met = any(row.meetings for row in rows)
+
+    def time(of: Callable[[RankRow], int | None]) -> Callable[[RankRow], Cell]:
+        return lambda row: Cell(unit.number(of(row)))
+
+    table = table_of(
+        rows,
+        (words("rank", flexible=True), lambda row: Cell(row_name(row, device=by_device))),
+        (_number(f"span {unit.name}"), time(lambda row: row.span_ns)),
+        (_number("median step", spare=4), time(lambda row: row.median_step_ns)) if stepped else None,
+        (_number("eff. %", spare=5), lambda row: Cell(bare_percent(row.efficiency_pct))),
+        (_number("compute", spare=2), time(lambda row: row.buckets.compute_ns)),
+        (_number("exp. comm"), time(lambda row: row.buckets.exposed_comm_ns)),
+        (_number("exp. copy", spare=1), time(lambda row: row.buckets.exposed_copy_ns)),
+        (_number("idle", spare=6), time(lambda row: row.buckets.idle_ns)),
+        (_number("waited"), time(lambda row: row.waited_ns)) if met else None,
+        (_number("made wait"), time(lambda row: row.made_wait_ns)) if met else None,
+        (_number("last in", spare=3), lambda row: Cell(_last_in(row))) if met else None,
+        (words("trust"), lambda row: Cell(row.trust, tone=_TRUST.get(row.trust, ""))),
+        title="Each rank",
+    )
+    return replace(table, id=EACH)
+
+
+def _last_in(row: RankRow) -> str:
+    return NOTHING if row.last_in is None else f"{row.last_in:,} of {row.meetings:,}"
+
+
+_Says = tuple[Column, Callable[[RankRow], Cell]]
+"""A column, and what it says of a rank."""
+
+
+def _time(unit: Unit, id: str, title: str, width: int, of: Callable[[RankRow], int | None]) -> _Says:
+    def cell(row: RankRow) -> Cell:
+        ns = of(row)
+        return Cell(unit.number(ns), None if ns is None else ns / unit.ns)
+
+    return Column(f"{title}, {unit.name}", id=id, width=width), cell
+
+
+def _pct(id: str, title: str, width: int, of: Callable[[RankRow], float | None]) -> _Says:
+    return Column(f"{title}, %", id=id, width=width), lambda row: Cell(bare_percent(of(row)), of(row))
+
+
+def _text(
+    id: str, title: str, width: int, of: Callable[[RankRow], str], value: Callable[[RankRow], str | int]
+) -> _Says:
+    return Column(title, number=False, id=id, width=width), lambda row: Cell(of(row), value(row))
+
+
+def every_rank(report: RanksReport) -> Table:
+    """The same with more figures, to be sorted."""
+    unit = unit_for(max((row.span_ns for row in report.ranks), default=0))
+    traced = Counter((row.rank, row.source) for row in report.ranks)
+    names = {id(row): row_name(row, device=traced[row.rank, row.source] > 1) for row in report.ranks}
+    longest = max(map(len, names.values()), default=0)
+    met = any(row.meetings for row in report.ranks)
+    twice = any(not row.joined for row in report.ranks)
+
+    def joined(row: RankRow) -> str:
+        return "yes" if row.joined else "no"
+
+    def rank(row: RankRow) -> str | int:
+        return names[id(row)] if row.rank is None else row.rank
+
+    last_in = Column("last in, collectives", id="last", width=110)
+    time = partial(_time, unit)
+    return table_of(
+        report.ranks,
+        _text("rank", "rank", min(260, 60 + 8 * longest), lambda row: names[id(row)], rank),
+        time("made", "made others wait", 120, lambda row: row.made_wait_ns) if met else None,
+        time("waited", "waited", 100, lambda row: row.waited_ns) if met else None,
+        (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
+        time("step", "median step", 105, lambda row: row.median_step_ns),
+        _pct("efficiency", "efficiency", 100, lambda row: row.efficiency_pct),
+        time("compute", "compute", 100, lambda row: row.buckets.compute_ns),
+        time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns),
+        _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct),
+        time("copy", "exposed copy", 105, lambda row: row.buckets.exposed_copy_ns),
+        time("idle", "idle", 90, lambda row: row.buckets.idle_ns),
+        time("span", "span", 95, lambda row: row.span_ns),
+        _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns),
+        _text("trust", "trust", 95, lambda row: row.trust, lambda row: row.trust),
+        _text("joined", "compared", 95, joined, joined) if twice else None,
+    )

@@ -1,0 +1,141 @@
+"""Calls a recorder: on the thread that began it, one thing at a time, for steps and for whatever comes unasked."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from overlapscope.recorder import devices
+from overlapscope.recorder.main_thread import Interruption, Termination, held
+from overlapscope.recorder.recorder import Recorder
+from overlapscope.recorder.schedule import Schedule
+from overlapscope.recorder.triggers import trigger_of
+
+
+class Driver:
+    """The profiler belongs to the thread of the process that began.
+
+    Unasked come the first use of CUDA, a clock, a range of the program, too little memory, and signals. What comes in
+    the middle of something else waits for the next step.
+    """
+
+    def __init__(self, schedule: Schedule, *, worked: Callable[[], None], last_words: Callable[[], None]) -> None:
+        """`worked()` is called behind each piece of work, `last_words()` before a signal ends the program."""
+        self.recorder: Recorder | None = None
+        """None before it has begun."""
+        self.gave_way: str | None = None
+        """To what, where that is so: nothing of this recording is written then."""
+        self._worked = worked
+        self._trigger = trigger_of(schedule, self._look)
+        self._interruption = Interruption(self._look)
+        self._termination = Termination(last_words)
+        self._process = self._thread = -1
+        self._busy = False
+        self._cuda_is_up = False
+        """CUDA was initialised after a start that was put off."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any thread has begun it."""
+        return self._process != -1
+
+    @property
+    def in_this_process(self) -> bool:
+        """False in a forked child."""
+        return os.getpid() == self._process
+
+    @property
+    def on_this_thread(self) -> bool:
+        """Whether the calling thread began it."""
+        return threading.get_ident() == self._thread
+
+    @property
+    def late(self) -> list[str]:
+        """Sentences on what did not happen in time."""
+        return self._trigger.notes
+
+    @property
+    def ready(self) -> Recorder | None:
+        """The recorder, where steps matter to it still, and this thread may call it now."""
+        recorder = self.recorder
+        if recorder is None or not recorder.wants_steps or self._busy or not self.on_this_thread:
+            return None
+        return recorder if self.in_this_process and not devices.capturing() else None
+
+    def begin(self, recorder: Recorder, *, put_off: bool) -> None:
+        """Start the recorder, `put_off` until CUDA is initialised or a step ends. It is this thread's then.
+
+        Raises RecordingFailed.
+        """
+        recorder.start(put_off=put_off)
+        self._trigger.start()
+        self._process, self._thread = os.getpid(), threading.get_ident()
+        self.recorder = recorder
+        if put_off:
+            devices.when_cuda_comes_up(self._on_cuda)
+        self._termination.watch()
+
+    def step(self, recorder: Recorder) -> None:
+        """Mark the end of a step."""
+        recorder.step()
+        self._trigger.advance(recorder)
+
+    def leave(self) -> None:
+        """Signals are the program's again."""
+        self._termination.unwatch()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Surrounds what must not be interrupted."""
+        with held():
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+            self._worked()
+            if self.recorder is not None and self.recorder.complete and not self.gave_way:
+                # From now on nothing is lost when the program is killed.
+                self._termination.unwatch()
+        if self.recorder is not None and not self.recorder.running:
+            self._trigger.stop()
+
+    def give_way(self, because: str) -> bool:
+        """Stop and write nothing. False where this recording is complete and stands."""
+        recorder = self.recorder
+        if recorder is None or not recorder.running:
+            return False
+        if self.on_this_thread:
+            with self.working():
+                recorder.discard()
+        else:
+            recorder.abandon()
+        self.gave_way = because
+        return True
+
+    def interrupt(self) -> None:
+        """On any thread. Where the recording is not the main thread's, its next step will see to what is to do."""
+        if self._thread == threading.main_thread().ident:
+            self._interruption.request()
+
+    def _look(self) -> None:
+        """On the recording's thread, anywhere in the program."""
+        recorder = self.ready
+        if recorder is not None:
+            with self.working():
+                if self._cuda_is_up:
+                    recorder.start_now()
+                recorder.make_room()
+                self._trigger.advance(recorder)
+
+    def _on_cuda(self) -> None:
+        """CUDA is being initialised: on any thread, perhaps in a forked child, perhaps long after the end."""
+        if not self.in_this_process:
+            return
+        self._cuda_is_up = True
+        if self.on_this_thread:
+            self._look()
+        else:
+            self.interrupt()
