@@ -212,7 +212,7 @@ def _metric(metric: Metric) -> Entry:
     return Entry(
         metric.id,
         "metric of check",
-        f"{metric.formula[:1].upper()}{metric.formula[1:]}.",
+        f"{metric.meaning[:1].upper()}{metric.meaning[1:]}.",
         (
             Text(f"It is {_UNITS[metric.unit]}; {'more' if metric.more_is_better else 'less'} is better."),
             *_said("What it rests on", rests(metric.rests_on)),

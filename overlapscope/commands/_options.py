@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from overlapscope.base import words
 
@@ -92,11 +92,13 @@ def size_limit(args: argparse.Namespace) -> int:
     return LIMIT_BYTES if args.max_size is None else int(args.max_size)
 
 
-Action = Callable[[str, str, str], argparse.ArgumentParser]
-"""Adds an action by its name, its help as a phrase, and what its description says besides that."""
+class AddAction(Protocol):
+    """Adds an action by its name, its help as a phrase, and what its description says besides that."""
+
+    def __call__(self, name: str, phrase: str, more: str = "") -> argparse.ArgumentParser: ...
 
 
-def add_actions(parser: argparse.ArgumentParser) -> Action:
+def add_actions(parser: argparse.ArgumentParser) -> AddAction:
     """What a command is to do, as `args.action`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 
 
 def check_result(args: argparse.Namespace, *inputs: str | Path | None) -> None:
-    """The same as `check_output` of `args.output`, and that HTML can be drawn if it is asked for."""
+    """`check_output` of what the options say."""
     check_output(args.output, force=args.force, inputs=inputs)
-    if args.format == "html":
-        from overlapscope.render.page import require_plotly
-
-        require_plotly()
 
 
 def check_output(output: Path | None, *, force: bool, inputs: Iterable[str | Path | None] = ()) -> None:

@@ -63,14 +63,12 @@ def _write(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from overlapscope.budgets.baseline_file import from_json
-    from overlapscope.views import terminal
-    from overlapscope.views.check import baseline
+    from overlapscope.budgets.document import baseline_document
+    from overlapscope.render import terminal
 
     try:
         data = Path(args.file).read_bytes()
     except OSError as error:
         raise UsageError(f"{args.file}: cannot be read ({error.strerror or error}).") from None
-    width, color, encoding = terminal.describe(sys.stdout)
-    text = baseline.render(from_json(data, args.file), width=width, color=color, encoding=encoding)
-    write(text.encode(encoding, "replace"), None)
+    write(terminal.to_stream(baseline_document(from_json(data, args.file)), sys.stdout), None)
     return DONE

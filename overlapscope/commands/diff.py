@@ -13,9 +13,6 @@ from overlapscope.commands._output import check_result, write
 if TYPE_CHECKING:
     from overlapscope.compare.difference import Diff
 
-_FILE_WIDTH = 120
-"""Width of a text that is written to a file."""
-
 
 class Command:
     """Say what changed between two recordings of one program, by how much,
@@ -53,17 +50,19 @@ class Command:
 
 
 def _drawn(found: Diff, args: argparse.Namespace) -> bytes:
+    from overlapscope.compare.document import COMMENT_CHARACTERS, document
+
     if args.format == "markdown":
-        from overlapscope.views.diff import markdown
+        from overlapscope.documents.fit import Room
+        from overlapscope.render import markdown
 
-        return markdown.render(found, verbose=args.verbose).encode("utf-8", "replace")
+        room = Room(markdown.lines, COMMENT_CHARACTERS)
+        return markdown.render(document(found, verbose=args.verbose, room=room)).encode("utf-8", "replace")
+    shown = document(found, verbose=args.verbose)
     if args.format == "html":
-        from overlapscope.views.diff import html
+        from overlapscope.render import html
 
-        return html.render(found, verbose=args.verbose).encode("utf-8", "replace")
-    from overlapscope.views import terminal
-    from overlapscope.views.diff import text
+        return html.render(shown).encode("utf-8", "replace")
+    from overlapscope.render import terminal
 
-    width, color, encoding = (_FILE_WIDTH, None, "utf-8") if args.output else terminal.describe(sys.stdout)
-    shown = text.render(found, width=width, color=color, encoding=encoding, verbose=args.verbose)
-    return shown.encode(encoding, "replace")
+    return terminal.to_stream(shown, None if args.output else sys.stdout)

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,10 +196,7 @@ def _report(args: argparse.Namespace) -> int:
             check_output(output / name, force=True, inputs=[directory / FILE])
         report = document(comparisons)
         write(markdown.render(report).encode(), output / _MARKDOWN, force=True)
-        if find_spec("plotly") is None:
-            tell("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.")
-        else:
-            write(html.render(report).encode(), output / _HTML, force=True)
+        write(html.render(report).encode(), output / _HTML, force=True)
     return DONE
 
 
