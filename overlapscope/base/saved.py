@@ -27,9 +27,9 @@ def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:
     }
 
 
-def encode(contract: msgspec.Struct) -> bytes:
-    """Such a thing as indented JSON, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(contract), indent=2) + b"\n"
+def encode(thing: Any, *, indent: int = 2) -> bytes:
+    """What is written for programs to read, as indented JSON ending in a newline."""
+    return msgspec.json.format(msgspec.json.encode(thing), indent=indent) + b"\n"
 
 
 def decode(data: bytes, kind: type[_Kind]) -> _Kind:

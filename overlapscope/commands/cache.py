@@ -31,15 +31,14 @@ class Command:
 
 
 def _info(format: str) -> int:
+    from overlapscope.base.saved import encode
     from overlapscope.base.words import clean, plural, size
     from overlapscope.reading.cache import LEAST_BYTES
     from overlapscope.reading.cache_folder import describe
 
     state = describe()
     if format == "json":
-        import msgspec
-
-        write(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n", None)
+        write(encode(state), None)
         return DONE
     rows = [("folder", clean(state.folder or "none"))]
     if state.entries is not None and state.bytes is not None:
