@@ -89,8 +89,8 @@ def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trac
             left_out.append(error)
     if not analyses:
         raise left_out[0]
-    for error in left_out:
-        tell(f"Left out: {error}")
+    for reason in left_out:
+        tell(f"Left out: {reason}")
     return analyses, step or args.range or "window"
 
 
