@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from overlapscope.budgets import words
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.verdicts import CheckResult, Verdict
-from overlapscope.views.check import shown
+from overlapscope.budgets.verdicts import CheckResult, Part, Subject, Verdict
 
 
 def render(result: CheckResult) -> str:
@@ -26,14 +26,14 @@ def render(result: CheckResult) -> str:
         SubElement(properties, "property", name=key, value=value)
     seen: Counter[tuple[str, str]] = Counter()
     for verdict in result.verdicts:
-        for one in shown.cases(verdict):
-            _case(suite, verdict, one, seen)
-    if shown.unexplained(result):
+        for subject, part in words.cases(verdict):
+            _case(suite, verdict, subject, part, seen)
+    if words.unexplained(result):
         case = SubElement(suite, "testcase", classname="overlapscope.check", name="outcome")
-        _tell(case, "error", result.outcome, shown.prose(result.summary), "")
-    SubElement(suite, "system-out").text = shown.prose(result.summary)
+        _tell(case, "error", result.outcome, words.prose(result.summary), "")
+    SubElement(suite, "system-out").text = words.prose(result.summary)
     if result.warnings:
-        SubElement(suite, "system-err").text = "\n".join(shown.prose(warning) for warning in result.warnings)
+        SubElement(suite, "system-err").text = "\n".join(words.prose(warning) for warning in result.warnings)
     counts = {
         "tests": len(suite.findall("testcase")),
         "failures": len(suite.findall("testcase/failure")),
@@ -46,22 +46,23 @@ def render(result: CheckResult) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(suites, encoding="unicode")}\n'
 
 
-def _case(suite: Element, verdict: Verdict, one: shown.Case, seen: Counter[tuple[str, str]]) -> None:
-    group, named = f"overlapscope.{shown.name(verdict.metric)}", shown.title(verdict, one.subject)
+def _case(suite: Element, verdict: Verdict, subject: Subject, part: Part, seen: Counter[tuple[str, str]]) -> None:
+    group, named = f"overlapscope.{words.name(verdict.metric)}", words.title(verdict, subject)
     seen[group, named] += 1
     # GitLab and Jenkins know a case by these two.
     if seen[group, named] > 1:
         named = f"{named} #{seen[group, named]}"
     case = SubElement(suite, "testcase", classname=group, name=named)
-    message, why = shown.prose(verdict.message), _why(verdict)
-    if not one.decides:
-        message, why = f"{show(one.value, verdict.unit)}; over all ranks and devices: {message}", ""
-    if shown.counted(verdict) and one.status in ("fail", "unknown"):
-        _tell(case, "failure" if one.status == "fail" else "error", one.status, message, why)
-    elif one.status != "pass":
-        kind = f"{verdict.level}-{one.status}" if one.status == "fail" else one.status
+    message, why = words.prose(verdict.message), _why(verdict)
+    decides = subject == verdict.subject
+    if not decides:
+        message, why = f"{show(part.value, verdict.unit)}; over all ranks and devices: {message}", ""
+    if words.counted(verdict) and part.status in ("fail", "unknown"):
+        _tell(case, "failure" if part.status == "fail" else "error", part.status, message, why)
+    elif part.status != "pass":
+        kind = f"{verdict.level}-{part.status}" if part.status == "fail" else part.status
         _tell(case, "skipped", kind, message, why)
-    SubElement(case, "system-out").text = "\n".join(_properties(verdict, one))
+    SubElement(case, "system-out").text = "\n".join(_properties(verdict, part, decides=decides))
 
 
 def _tell(case: Element, element: str, kind: str, message: str, why: str) -> None:
@@ -72,26 +73,26 @@ def _tell(case: Element, element: str, kind: str, message: str, why: str) -> Non
 
 def _why(verdict: Verdict) -> str:
     lines = []
-    for number, reason in enumerate(shown.reasons(verdict), 1):
-        lines.append(f"{number}. {shown.prose(reason.title)}")
-        told = (shown.prose(reason.detail), shown.within(reason), shown.prose(shown.advice(reason)))
+    for number, reason in enumerate(words.reasons(verdict), 1):
+        lines.append(f"{number}. {words.prose(reason.title)}")
+        told = (words.prose(reason.detail), words.within(reason), words.prose(words.advice(reason)))
         lines += [f"   {text}" for text in told if text]
         if reason.rule is not None:
-            lines.append(f"   overlapscope explain {shown.name(reason.rule)}")
+            lines.append(f"   overlapscope explain {words.name(reason.rule)}")
     if verdict.exception is not None:
-        lines.append(shown.prose(verdict.exception))
+        lines.append(words.prose(verdict.exception))
     return "\n".join(lines)
 
 
-def _properties(verdict: Verdict, one: shown.Case) -> list[str]:
+def _properties(verdict: Verdict, part: Part, *, decides: bool) -> list[str]:
     known = {
-        "status": one.status,
+        "status": part.status,
         "level": verdict.level,
         "unit": verdict.unit,
-        "value": one.value,
+        "value": part.value,
         # Of a relative budget, each rank has a limit of its own.
-        "limit": verdict.limit if one.decides or verdict.baseline is None else None,
-        "baseline": verdict.baseline if one.decides else None,
-        "samples": one.samples,
+        "limit": verdict.limit if decides or verdict.baseline is None else None,
+        "baseline": verdict.baseline if decides else None,
+        "samples": part.samples,
     }
     return [f"[[PROPERTY|{key}={value}]]" for key, value in known.items() if value is not None]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from overlapscope.budgets.verdicts import CheckResult, Unit, Verdict
-from overlapscope.views.check import shown
+from overlapscope.budgets import words
+from overlapscope.budgets.verdicts import CheckResult, Status, Unit, Verdict
 
 Labels = dict[str, str]
 
@@ -25,52 +26,55 @@ _BASE: Final[dict[Unit, tuple[str, float]]] = {
 """Name of the base unit, and what to divide by."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is exposed of a budget on one rank and device."""
+
+    labels: Labels
+    unit: Unit
+    status: Status
+    value: float | None
+    limit: float | None
+
+
 def render(result: CheckResult) -> str:
     """The check as a text exposition."""
-    labelled = list(_labelled(result))
+    cases = list(_cases(result))
     lines = [
         *_family(
             "overlapscope_check_outcome",
             "What the check came to: 1 for the outcome that it has.",
-            [({"outcome": outcome}, int(outcome == result.outcome)) for outcome in shown.OUTCOME],
+            [({"outcome": outcome}, int(outcome == result.outcome)) for outcome in words.OUTCOME],
         ),
         *_family(
             "overlapscope_budget_status",
             "What a budget came to: 1 for the status that it has.",
-            [
-                (labels | {"status": status}, int(status == case.status))
-                for labels, _, case in labelled
-                for status in shown.STATUS
-            ],
+            [(case.labels | {"status": one}, int(one == case.status)) for case in cases for one in words.STATUS],
         ),
     ]
     for unit, (suffix, divisor) in _BASE.items():
-        for part, help_text in (("value", "What was measured."), ("limit", "What the value must not pass.")):
-            samples = [
-                (labels, figure / divisor)
-                for labels, verdict, case in labelled
-                if verdict.unit == unit
-                and (figure := case.value if part == "value" else _limit(verdict, case)) is not None
-            ]
-            lines += _family(f"overlapscope_budget_{part}_{suffix}", help_text, samples, unit=suffix)
+        mine = [case for case in cases if case.unit == unit]
+        values = [(case.labels, case.value / divisor) for case in mine if case.value is not None]
+        lines += _family(f"overlapscope_budget_value_{suffix}", "What was measured.", values, unit=suffix)
+        limits = [(case.labels, case.limit / divisor) for case in mine if case.limit is not None]
+        lines += _family(f"overlapscope_budget_limit_{suffix}", "What the value must not pass.", limits, unit=suffix)
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-def _labelled(result: CheckResult) -> Iterator[tuple[Labels, Verdict, shown.Case]]:
+def _cases(result: CheckResult) -> Iterator[_Case]:
     """Every rank by itself: of the one that decides alone, the labels would change from run to run."""
     seen: Counter[str] = Counter()
     for verdict in result.verdicts:
-        for case in shown.cases(verdict):
-            subject = case.subject
+        for subject, part in words.cases(verdict):
             known = {
-                "budget": shown.name(verdict.budget),
-                "metric": shown.name(verdict.metric),
+                "budget": words.name(verdict.budget),
+                "metric": words.name(verdict.metric),
                 "level": verdict.level,
-                "trace": shown.name(subject.source) if subject.source is not None else None,
+                "trace": words.name(subject.source) if subject.source is not None else None,
                 "rank": subject.rank,
                 "device": subject.device,
-                "scope": shown.name(subject.scope),
-                "step": shown.name(subject.step) if subject.step is not None else None,
+                "scope": words.name(subject.scope),
+                "step": words.name(subject.step) if subject.step is not None else None,
                 "direction": subject.direction,
             }
             labels = {key: str(value) for key, value in known.items() if value is not None}
@@ -78,19 +82,18 @@ def _labelled(result: CheckResult) -> Iterator[tuple[Labels, Verdict, shown.Case
             seen[repr(labels)] += 1
             if seen[repr(labels)] > 1:
                 labels["number"] = str(seen[repr(labels)])
-            yield labels, verdict, case
+            limit = _limit(verdict, part.status, decides=subject == verdict.subject)
+            yield _Case(labels, verdict.unit, part.status, part.value, limit)
 
 
-def _limit(verdict: Verdict, case: shown.Case) -> float | None:
+def _limit(verdict: Verdict, status: Status, *, decides: bool) -> float | None:
     """None where it is not known: of a relative budget, each rank has a limit of its own.
 
     Nor where a value passes beyond it, as that may be chance: whoever compares the two would see a failure.
     """
     if verdict.baseline is None:
         return verdict.limit
-    if not case.decides or (case.status == "pass" and _beyond(verdict)):
-        return None
-    return verdict.limit
+    return verdict.limit if decides and not (status == "pass" and _beyond(verdict)) else None
 
 
 def _beyond(verdict: Verdict) -> bool:

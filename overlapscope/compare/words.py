@@ -13,8 +13,9 @@ from typing import Literal
 from overlapscope.analysis.results import Trust
 from overlapscope.base import words
 from overlapscope.base.words import NOTHING, Unit, clean, plural
-from overlapscope.compare.difference import Change, DeviceDiff, Diff, FindingChange, Side
+from overlapscope.compare.difference import Change, DeviceDiff, Diff, Doubt, FindingChange, Side
 from overlapscope.compare.difference import Unit as Measure
+from overlapscope.documents.table import Cell, Tone
 
 Good = Literal["less", "more"]
 """Which way a figure gets better."""
@@ -22,6 +23,7 @@ Good = Literal["less", "more"]
 BETTER, WORSE, MORE, LESS, SAME, NOISE, UNTOLD = "better", "worse", "more", "less", "same", "~", "?"
 """What a change is worth: the last column of every table."""
 
+TONES: dict[str, Tone] = {BETTER: "good", WORSE: "poor", NOISE: "muted"}
 MARKS = f"{NOISE} no more than noise, {UNTOLD} cannot be told"
 
 MOST_PCT = 1000
@@ -35,10 +37,10 @@ _NAME_LIMIT = 120
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The outcome in one word, and the palette's name of its colour."""
+    """The outcome in one word, and its tone."""
 
     word: str
-    level: Literal["good", "poor", "muted"]
+    tone: Tone = ""
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -127,6 +129,12 @@ def mark(one: Change, good: Good | None) -> str:
     return BETTER if way == good else WORSE
 
 
+def marked(one: Change, good: Good | None, standing: str = "") -> Cell:
+    """The same as a cell; or what became of it, if that is told."""
+    word = standing or mark(one, good)
+    return Cell(word, tone=TONES.get(word, ""))
+
+
 def worth_showing(one: Change) -> bool:
     """Whether it changed, and not just by noise."""
     if one.change is None:
@@ -156,22 +164,27 @@ def finding_standing(change: FindingChange) -> str:
 def standing(diff: Diff) -> Standing:
     """How it stands over all devices."""
     if not diff.devices:
-        return Standing("not comparable", "muted")
+        return Standing("not comparable")
     if any(doubt.id == "lost" for doubt in diff.doubts):
-        return Standing("unclear", "muted")
+        return Standing("unclear")
     each = {mark(device.figures.span, "less") for device in diff.devices}
     if UNTOLD in each:
-        return Standing("unclear", "muted")
+        return Standing("unclear")
     if {BETTER, WORSE} <= each:
-        return Standing("mixed", "muted")
+        return Standing("mixed")
     if WORSE in each:
         return Standing("slower", "poor")
     if BETTER in each:
         return Standing("faster", "good")
-    return Standing("within noise" if NOISE in each else "unchanged", "muted")
+    return Standing("within noise" if NOISE in each else "unchanged")
 
 
 # -- what is compared -----------------------------------------------------------------------------
+
+
+def doubt_words(doubt: Doubt) -> tuple[str, str]:
+    """What differs, and what can still be compared."""
+    return clean(doubt.detail, 1000), f"What still holds: {clean(doubt.holds, 1000)}"
 
 
 def device_title(diff: Diff, device: DeviceDiff) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from overlapscope.budgets import words
 from overlapscope.budgets.verdicts import CheckResult, Verdict
-from overlapscope.views.check import shown
 
 _WHOLE = "overlapscope.toml"
 """Where an entry points that no file can be named for: the place where budgets stand."""
@@ -22,17 +22,17 @@ def render(result: CheckResult) -> str:
     """The check as a JSON document."""
     seen: Counter[str] = Counter()
     issues = [_issue(verdict, seen) for verdict in result.verdicts if verdict.status != "pass"]
-    if shown.unexplained(result):
-        issues.insert(0, _entry("outcome", shown.prose(result.summary), "major", _digest("outcome"), _WHOLE, 1))
+    if words.unexplained(result):
+        issues.insert(0, _entry("outcome", words.prose(result.summary), "major", _digest("outcome"), _WHOLE, 1))
     return msgspec.json.format(msgspec.json.encode(issues), indent=2).decode() + "\n"
 
 
 def _issue(verdict: Verdict, seen: Counter[str]) -> dict[str, Any]:
-    at = shown.place(verdict)
+    at = words.place(verdict)
     source = verdict.subject.source
-    path = shown.in_project(source) if source is not None else None
-    message = f"{shown.title(verdict)}: {shown.prose(verdict.message)}"
-    parts = [message, *(shown.prose(reason.title) for reason in shown.reasons(verdict))]
+    path = words.in_project(source) if source is not None else None
+    message = f"{words.title(verdict)}: {words.prose(verdict.message)}"
+    parts = [message, *(words.prose(reason.title) for reason in words.reasons(verdict))]
     identity = _identity(verdict, path)
     seen[identity] += 1
     return _entry(
@@ -48,7 +48,7 @@ def _issue(verdict: Verdict, seen: Counter[str]) -> dict[str, Any]:
 def _entry(check: str, description: str, severity: str, fingerprint: str, path: str, line: int) -> dict[str, Any]:
     return {
         "description": description,
-        "check_name": f"overlapscope/{shown.name(check)}",
+        "check_name": f"overlapscope/{words.name(check)}",
         "fingerprint": fingerprint,
         "severity": severity,
         "location": {"path": path, "lines": {"begin": line}},
@@ -56,7 +56,7 @@ def _entry(check: str, description: str, severity: str, fingerprint: str, path: 
 
 
 def _severity(verdict: Verdict) -> str:
-    if shown.counted(verdict):
+    if words.counted(verdict):
         return "major"
     return "minor" if verdict.status == "fail" else "info"
 

@@ -1,4 +1,4 @@
-"""What the formats of a check share: words, figures, places, and what fits.
+"""What all that shows a check shares: words, figures and places.
 
 Every text that is returned has been made harmless by `clean` and is bounded in length; a format still escapes what its
 own syntax gives a meaning to.
@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec.structs import replace
 
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.verdicts import CheckResult, Reason, Status, Subject, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Part, Reason, Status, Subject, Verdict
 from overlapscope.catalog.causes import CAUSES
-
-T = TypeVar("T")
 
 NAME_LIMIT: Final = 200
 PROSE_LIMIT: Final = 2000
-WARNINGS: Final = 20
-"""How many warnings a format shows."""
 MOST_SOURCES: Final = 8
 """How many traces are named that were judged."""
 REASONS: Final = 5
@@ -44,18 +39,6 @@ _LINE = (
     re.compile(r"(?P<path>.+?):(?P<line>[0-9]{1,7}) in .*"),
     re.compile(r"(?P<path>.+?)\((?P<line>[0-9]{1,7})\): .*"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A budget on one rank and device, or, where no single one of them decides, on all of them."""
-
-    subject: Subject
-    status: Status
-    value: float | None
-    samples: int
-    decides: bool
-    """Whether it is the one that the verdict speaks of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +80,21 @@ def title(verdict: Verdict, subject: Subject | None = None) -> str:
     return f"{name(verdict.budget)} ({on})" if on else name(verdict.budget)
 
 
-def cases(verdict: Verdict) -> tuple[Case, ...]:
-    """The verdict by rank and device, the one that decides first."""
+def cases(verdict: Verdict) -> tuple[tuple[Subject, Part], ...]:
+    """The verdict by rank and device: what it speaks of, which decides, then the others. Where no single one of them
+    decides, the first is all of them together."""
     subject = verdict.subject
-    own = Case(subject, verdict.status, verdict.value, verdict.samples, decides=True)
-    others = [
-        Case(whose, part.status, part.value, part.samples, decides=False)
-        for part in verdict.parts
-        if (whose := replace(subject, source=part.source, rank=part.rank, device=part.device)) != subject
-    ]
-    return own, *others
+    decisive = Part(
+        source=subject.source,
+        rank=subject.rank,
+        device=subject.device,
+        status=verdict.status,
+        value=verdict.value,
+        samples=verdict.samples,
+    )
+    subjects = [replace(subject, source=part.source, rank=part.rank, device=part.device) for part in verdict.parts]
+    others = zip(subjects, verdict.parts, strict=True)
+    return (subject, decisive), *((whose, part) for whose, part in others if whose != subject)
 
 
 def figures(verdict: Verdict) -> tuple[str, str]:
@@ -170,18 +158,6 @@ def unexplained(result: CheckResult) -> bool:
 def counted(verdict: Verdict) -> bool:
     """Whether this verdict keeps the check from passing."""
     return verdict.counts and verdict.status in ("fail", "unknown")
-
-
-def fitting(listed: Sequence[T], draw: Callable[[T], str], room_bytes: int) -> tuple[list[str], int]:
-    """As many of them, drawn, as there is room for from the first on, and how many were left out."""
-    drawn: list[str] = []
-    for one in listed:
-        block = draw(one)
-        room_bytes -= len(block.encode()) + 1
-        if room_bytes < 0:
-            break
-        drawn.append(block)
-    return drawn, len(listed) - len(drawn)
 
 
 def left_out(count: int) -> str:

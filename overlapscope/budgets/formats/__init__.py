@@ -1,4 +1,4 @@
-"""A check drawn for a terminal, a review, a CI system: one module per format, each with `render`."""
+"""A check for programs: what CI systems and dashboards read, one module per format with `render`."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ FORMATS: Final = {
     "html": "one file for a browser",
     "openmetrics": "for Prometheus",
 }
-"""By name: the module of this package, and what it is for."""
+"""All that a check can be written as, by name; what is for people is a document (`budgets.document`)."""
