@@ -223,8 +223,8 @@ def _calibrate(args: argparse.Namespace) -> int:
     calibration.check_writable(args.output)
     from overlapscope.laboratory.calibrate import calibrate, summary
 
-    found = calibrate()
-    calibration.write(found, args.output)
-    write(f"{summary(found)}\n".encode(), None)
+    measured = calibrate()
+    calibration.write(measured, args.output)
+    write(f"{summary(measured)}\n".encode(), None)
     tell(f"Wrote {os.fsencode(args.output).decode(errors='backslashreplace')}")
     return DONE

@@ -125,7 +125,7 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
     analysis = analyze_trace(load(TRACES / "known_causes" / "pageable_memory.json.gz"))
     [device] = analysis.result.devices
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
-    verdicts = list(truth.check(stated, device, find_all([analysis])))
+    verdicts = list(truth.check(stated, device, [finding.rule for finding in find_all([analysis])]))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
     assert verdicts[0].found == "pageable-memory 100%"
 
