@@ -15,7 +15,7 @@ PYTEST_FLAGS ?= -n 2 --dist loadgroup
 FUZZ_SECONDS ?= 3600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types fuzz bench wheel clean python browser
+.PHONY: help demo quick test lint types fuzz bench wheel clean python browser
 
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -26,8 +26,11 @@ demo: $(DEMO)/.ready  ## the dashboard on the bundled recordings, until Ctrl-C o
 	$(DEMO)/bin/overlapscope dashboard "$$traces" & \
 	sleep $(DEMO_SECONDS) && kill $$! && wait $$!
 
+quick: $(VENV)/.ready  ## run what needs no process, torch, browser or wheel: a minute
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) tests/unit
+
 test: $(VENV)/.ready browser  ## run the whole suite, with the CPU build of torch and a real browser
-	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --durations=25 --durations-min=1
 
 lint: $(VENV)/.ready  ## check style with ruff, and what imports what with import-linter
 	$(VENV)/bin/ruff check .

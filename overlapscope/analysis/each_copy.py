@@ -5,22 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from overlapscope.analysis.causes import COPY_CAUSES
-from overlapscope.analysis.copies import LARGE_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.host import lines_around, ops_around
-from overlapscope.base.columns import pick
-from overlapscope.base.intervals import I64, covered, cut
+from overlapscope.analysis.groups import LARGE_BYTES
+from overlapscope.analysis.host import CallSite, sites_of_calls
+from overlapscope.base.columns import F64, Columns
+from overlapscope.base.intervals import I64, covered
+from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.trace.model import I8, Kind, Memory, Trace
 
 NO_CAUSE = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EachCopy:
-    """The copies that ran inside the device's windows, sorted by start; columns of equal length.
+class EachCopy(Columns):
+    """The copies that ran inside the device's windows, sorted by start.
 
     Where several copies ran at once while nothing computed, that time is counted to the one that decided its cause.
     So `exposed_ns` adds up to the report's exposed copy, and a copy beside another may have none.
@@ -36,29 +35,17 @@ class EachCopy:
     end_ns: I64
     bytes: I64
     """-1 where not recorded."""
-    gb_per_s: NDArray[np.float64]
+    gb_per_s: F64
     """1e9 bytes per second over the copy's own duration; NaN where its bytes are not recorded."""
     exposed_ns: I64
     """Inside the windows."""
     cause: I8
     """Index into `COPY_CAUSES` of what most of the exposed time is due to; `NO_CAUSE` where there is none."""
 
-    def __len__(self) -> int:
-        return len(self.row)
-
     @property
     def duration_ns(self) -> I64:
         """How long each copy ran, also outside the windows."""
         return self.end_ns - self.start_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Issuer:
-    """What issued a copy; None for what the trace does not tell."""
-
-    op: str | None
-    call: str | None
-    line: str | None
 
 
 def list_copies(device: DeviceAnalysis) -> EachCopy:
@@ -68,9 +55,8 @@ def list_copies(device: DeviceAnalysis) -> EachCopy:
     rows = rows[covered(windows, ops.start_ns[rows], ops.end_ns[rows]) > 0]
     start, end, size = ops.start_ns[rows], ops.end_ns[rows], ops.bytes[rows]
 
-    pieces = device.exposed
-    piece, begin, stop = cut(pieces.start_ns, pieces.end_ns, windows)
-    copy, length = np.searchsorted(rows, pieces.copy[piece]), stop - begin
+    pieces = device.exposed.inside(windows)
+    copy, length = np.searchsorted(rows, pieces.copy), pieces.length_ns
     exposed = np.zeros(len(rows), np.int64)
     np.add.at(exposed, copy, length)
     return EachCopy(
@@ -82,7 +68,7 @@ def list_copies(device: DeviceAnalysis) -> EachCopy:
         bytes=size,
         gb_per_s=np.where(size >= 0, size / (end - start), np.nan),
         exposed_ns=exposed,
-        cause=_main_cause(copy, pieces.cause[piece], length, len(rows)),
+        cause=_main_cause(copy, pieces.cause, length, len(rows)),
     )
 
 
@@ -105,14 +91,7 @@ def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:
     return float(copies.gb_per_s[mine].max()) if mine.any() else None
 
 
-def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[Issuer]:
+def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[CallSite]:
     """What issued each of the given rows of `Timeline.ops`."""
-    calls = trace.runtime_calls
-    launch = device.timeline.ops.launch[rows]
-    thread = pick(calls.thread, launch)
-    at = pick(calls.start_ns, launch)
-    names = [calls.name(row) if row >= 0 else None for row in launch.tolist()]
-    return [
-        Issuer(op, call, line) if call is not None else Issuer(None, None, None)
-        for op, call, line in zip(ops_around(trace, thread, at), names, lines_around(trace, thread, at), strict=True)
-    ]
+    sites = sites_of_calls(trace, device.timeline.ops.launch[rows])
+    return [sites.told(trace, number) for number in range(len(rows))]

@@ -17,7 +17,7 @@ Confidence: `exact` if stated; `high` if the record call directly precedes the w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,13 +62,30 @@ class Edges(Columns):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waits:
+class _Enqueued:
+    """The GPU ops of a trace as the host launched them."""
+
+    order: I64
+    """Rows of `Trace.gpu_ops` of those whose launch was recorded, in launch order."""
+    stream: I64
+    """Of every GPU op: its stream, one of `stream_keys`."""
+    launch_ns: I64
+    """Of every GPU op: when it was launched; 0 where that is not known."""
+    by_stream: dict[int, I64]
+    """`order` of each stream."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waits(Columns):
+    """Calls that made a stream wait for an event."""
+
     call: I64
     """Row of `Trace.runtime_calls`."""
     at_ns: I64
-    lane: I64
-    source_lane: I64
-    """-1 where the trace does not say on which stream the event was recorded."""
+    stream: I64
+    """Which waits, one of `stream_keys`; -1 where it is not known."""
+    source: I64
+    """On which the event was recorded; -1 where the trace does not say."""
     recorded_ns: I64
     """When the event was recorded on the host; for a rebuilt edge the nearest record call's time."""
     record: I64
@@ -79,63 +96,79 @@ class _Waits:
     """Nothing was enqueued between the record and the wait."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sources(Columns):
+    """What each wait waited for."""
+
+    op: I64
+    """Row of `Trace.gpu_ops`; -1 where nothing can be it."""
+    end_ns: I64
+    record: I64
+    """The call that recorded the event; -1 where it is not known."""
+    possible: I64
+    """On how many streams an op could be it."""
+
+
 def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     """All event-wait edges that hold ops of the device, by held op."""
     ops = trace.gpu_ops
-    lane, in_order, by_lane = _lanes(trace)
-    waits = _find_waits(trace, lane, in_order)
-    if not len(waits.at_ns) or len(by_lane) < 2:
+    enqueued = _enqueue(trace)
+    waits = _find_waits(trace, enqueued)
+    if not len(waits) or len(enqueued.by_stream) < 2:
         return Edges.empty()
-
-    launch_ns = _launch_ns(trace)
-    held = np.full(len(waits.at_ns), -1, np.int64)
-    for one, rows in by_lane.items():
-        mine = np.flatnonzero(waits.lane == one)
-        following = np.searchsorted(launch_ns[rows], waits.at_ns[mine], side="left")
-        held[mine] = pick(rows, following)
-
     # A stream that ran nothing here (or on another device) is as good as not stated.
-    source_lane = np.where(np.isin(waits.source_lane, list(by_lane)), waits.source_lane, -1)
-    stated = waits.stated & (source_lane >= 0)
-    held_start = ops.start_ns[held]
-    source = np.full(len(held), -1, np.int64)
-    source_end = np.full(len(held), -1, np.int64)
-    record = np.full(len(held), -1, np.int64)
-    possible = np.zeros(len(held), np.int64)
-    for one, rows in by_lane.items():
-        recorded = np.searchsorted(launch_ns[rows], waits.recorded_ns, side="left") - 1
+    source = np.where(np.isin(waits.source, list(enqueued.by_stream)), waits.source, -1)
+    waits = replace(waits, source=source, stated=waits.stated & (source >= 0))
+    held = _held_ops(enqueued, waits)
+    sources = _find_sources(trace, enqueued, waits, held)
+    directly = ops.start_ns[held] - sources.end_ns <= HANDOVER_NS
+    sure = (waits.adjacent | (source >= 0)) & (directly | (sources.possible == 1))
+    confidence = np.where(waits.stated, EXACT, np.where(sure, HIGH, LOW)).astype(np.int8)
+    found = np.flatnonzero((sources.op >= 0) & (ops.device[held] == timeline.device))
+    found = found[np.argsort(held[found], kind="stable")]
+    row_on_device = np.full(len(ops), -1, np.int64)
+    here = np.flatnonzero(ops.device == timeline.device)
+    row_on_device[here] = np.arange(len(here))
+    return Edges(
+        held=row_on_device[held[found]],
+        source=row_on_device[sources.op[found]],
+        source_end_ns=sources.end_ns[found],
+        confidence=confidence[found],
+        source_op=sources.op[found],
+        wait=waits.call[found],
+        record=sources.record[found],
+    )
+
+
+def _held_ops(enqueued: _Enqueued, waits: _Waits) -> I64:
+    """The first op enqueued on the waiting stream behind each wait, a row of `Trace.gpu_ops`; -1 for none."""
+    held = np.full(len(waits), -1, np.int64)
+    for stream, rows in enqueued.by_stream.items():
+        mine = np.flatnonzero(waits.stream == stream)
+        held[mine] = pick(rows, np.searchsorted(enqueued.launch_ns[rows], waits.at_ns[mine], side="left"))
+    return held
+
+
+def _find_sources(trace: Trace, enqueued: _Enqueued, waits: _Waits, held: I64) -> _Sources:
+    """What each wait's event recorded: of all streams on which it can have been recorded, the op that ended last."""
+    ops, held_start = trace.gpu_ops, trace.gpu_ops.start_ns[held]
+    op, end, record = np.full((3, len(waits)), -1, np.int64)
+    possible = np.zeros(len(waits), np.int64)
+    for stream, rows in enqueued.by_stream.items():
+        recorded = np.searchsorted(enqueued.launch_ns[rows], waits.recorded_ns, side="left") - 1
         # An event that is made once and recorded every step has an older record than the nearest one.
         over = np.searchsorted(np.maximum.accumulate(ops.end_ns[rows]), held_start, side="right") - 1
-        before = np.where(stated | waits.adjacent, recorded, np.minimum(recorded, over))
+        before = np.where(waits.stated | waits.adjacent, recorded, np.minimum(recorded, over))
         candidate = rows[np.maximum(before, 0)]
         ended = ops.end_ns[candidate]
-        valid = (before >= 0) & (held >= 0) & (waits.lane != one)
-        valid &= (source_lane < 0) | (source_lane == one)
-        valid &= ended <= held_start
+        valid = (before >= 0) & (held >= 0) & (waits.stream != stream) & (ended <= held_start)
+        valid &= (waits.source < 0) | (waits.source == stream)
         possible += valid
-        better = valid & (ended > source_end)
-        source[better] = candidate[better]
-        source_end[better] = ended[better]
+        better = valid & (ended > end)
+        op[better], end[better] = candidate[better], ended[better]
         # What ran before an older record was not recorded by the nearest.
         record[better] = np.where(before == recorded, waits.record, -1)[better]
-
-    directly = held_start - source_end <= HANDOVER_NS
-    sure = (waits.adjacent | (source_lane >= 0)) & (directly | (possible == 1))
-    confidence = np.where(stated, EXACT, np.where(sure, HIGH, LOW)).astype(np.int8)
-    found = np.flatnonzero((source >= 0) & (ops.device[held] == timeline.device))
-    found = found[np.argsort(held[found], kind="stable")]
-    place = np.full(len(ops), -1, np.int64)
-    here = np.flatnonzero(ops.device == timeline.device)
-    place[here] = np.arange(len(here))
-    return Edges(
-        held=place[held[found]],
-        source=place[source[found]],
-        source_end_ns=source_end[found],
-        confidence=confidence[found],
-        source_op=source[found],
-        wait=waits.call[found],
-        record=record[found],
-    )
+    return _Sources(op, end, record, possible)
 
 
 def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
@@ -145,18 +178,19 @@ def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
     all else): rows of `Trace.gpu_ops`. Only where the trace states on which stream and by which call the event was
     recorded.
     """
-    lane, in_order, by_lane = _lanes(trace)
-    waits = _find_waits(trace, lane, in_order)
-    launch_ns, kind = _launch_ns(trace), trace.gpu_ops.kind
-    sort = np.where(trace.gpu_ops.is_copy, kind, -1)
-    others = {(one, of): rows[sort[rows] != of] for one, rows in by_lane.items() for of in (-1, Kind.H2D, Kind.D2H)}
+    enqueued = _enqueue(trace)
+    waits = _find_waits(trace, enqueued)
+    launch_ns, by_stream = enqueued.launch_ns, enqueued.by_stream
+    sort = np.where(trace.gpu_ops.is_copy, trace.gpu_ops.kind, -1)
+    others = {(key, of): rows[sort[rows] != of] for key, rows in by_stream.items() for of in (-1, Kind.H2D, Kind.D2H)}
     source, held = [], []
-    for row in np.flatnonzero(waits.stated & (waits.lane == waits.source_lane)).tolist():
-        rows = by_lane.get(int(waits.lane[row]), in_order[:0])
+    for row in np.flatnonzero(waits.stated & (waits.stream == waits.source)).tolist():
+        stream = int(waits.stream[row])
+        rows = by_stream.get(stream, enqueued.order[:0])
         before = int(np.searchsorted(launch_ns[rows], waits.recorded_ns[row])) - 1
         if before < 0:
             continue
-        possible = others[int(waits.lane[row]), int(sort[rows[before]])]
+        possible = others[stream, int(sort[rows[before]])]
         behind = int(np.searchsorted(launch_ns[possible], waits.at_ns[row]))
         if behind < len(possible):
             source.append(int(rows[before]))
@@ -164,90 +198,72 @@ def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
     return np.array(source, np.int64), np.array(held, np.int64)
 
 
-def _lanes(trace: Trace) -> tuple[I64, I64, dict[int, I64]]:
-    """The stream of each op, told from streams of other devices; launched ops in launch order; and those by stream."""
+def _enqueue(trace: Trace) -> _Enqueued:
     ops = trace.gpu_ops
-    lane = stream_keys(ops.device, ops.stream)
+    stream = stream_keys(ops.device, ops.stream)
+    launch_ns = pick(trace.runtime_calls.start_ns, ops.launch, 0)
     launched = np.flatnonzero(ops.launch >= 0)
-    in_order = launched[np.lexsort((ops.start_ns[launched], trace.runtime_calls.start_ns[ops.launch[launched]]))]
-    return lane, in_order, {one: in_order[rows] for one, rows in rows_by(lane[in_order])}
+    order = launched[np.lexsort((ops.start_ns[launched], launch_ns[launched]))]
+    return _Enqueued(order, stream, launch_ns, {key: order[rows] for key, rows in rows_by(stream[order])})
 
 
-def _launch_ns(trace: Trace) -> I64:
-    """When each op was launched; 0 where that is not known."""
-    ops = trace.gpu_ops
-    return pick(trace.runtime_calls.start_ns, ops.launch, 0)
-
-
-def _find_waits(trace: Trace, lane: I64, in_order: I64) -> _Waits:
-    calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
+def _find_waits(trace: Trace, enqueued: _Enqueued) -> _Waits:
+    calls, syncs = trace.runtime_calls, trace.syncs
     rows = np.flatnonzero(call_kinds.waits_event(calls))
     at, thread = calls.start_ns[rows], calls.thread[rows]
-    launched_at = calls.start_ns[ops.launch[in_order]]
-
+    # The sync record of a wait call, by correlation. Kineto leaves out those of streams that run nothing.
+    of_waits = np.flatnonzero((syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.correlation > 0))
+    sync = _by_correlation(syncs.correlation, of_waits, calls.correlation[rows])
+    source = _stream(pick(syncs.source_device, sync), pick(syncs.source_stream, sync))
+    launched_at = enqueued.launch_ns[enqueued.order]
     if len(syncs):
-        # The sync record of a wait call, by correlation. Kineto leaves out those of streams that run nothing.
-        recorded = np.flatnonzero((syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.correlation > 0))
-        match, joined = _by_correlation(syncs.correlation, recorded, calls.correlation[rows])
-        device = np.where(joined, pick(syncs.device, match), -1).astype(np.int64)
-        source_stream = np.where(joined, pick(syncs.source_stream, match), -1).astype(np.int64)
-        source_device = np.where(joined, pick(syncs.source_device, match), -1).astype(np.int64)
-        named = np.where(joined, pick(syncs.record_correlation, match), -1)
-        stream = np.where(joined, pick(syncs.stream, match), -1).astype(np.int64)
-        waiting = np.where(stream >= 0, stream_keys(device, stream), -1)
-        source_lane = np.where(source_stream >= 0, stream_keys(source_device, source_stream), -1)
+        stream = _stream(pick(syncs.device, sync), pick(syncs.stream, sync))
     else:
         # Without sync events: the stream of what the same thread enqueues next.
-        following = _next_of_thread(launched_at, calls.thread[ops.launch[in_order]], at, thread)
-        waiting = pick(lane[in_order], following)
-        source_lane = named = np.full(len(rows), -1, np.int64)
+        launched_by = calls.thread[trace.gpu_ops.launch[enqueued.order]]
+        stream = pick(enqueued.stream[enqueued.order], _around_on_thread(launched_at, launched_by, at, thread)[1])
 
     records = np.flatnonzero(call_kinds.records_event(calls))
-    recorded_ns = at.copy()
-    record = np.full(len(rows), -1, np.int64)
-    adjacent = np.zeros(len(rows), np.bool_)
-    stated = np.zeros(len(rows), np.bool_)
-    if len(records):
-        same = _last_of_thread(calls.start_ns[records], calls.thread[records], at, thread)
-        nearest = np.where(same >= 0, same, np.searchsorted(calls.start_ns[records], at, side="left") - 1)
-        known = nearest >= 0
-        recorded_ns = np.where(known, calls.start_ns[records][np.maximum(nearest, 0)], at)
-        enqueued = np.searchsorted(launched_at, at, "left") - np.searchsorted(launched_at, recorded_ns, "left")
-        adjacent = known & (enqueued == 0)
-        match, joined = _by_correlation(calls.correlation, records, named)
-        stated = joined & (source_lane >= 0)
-        recorded_ns = np.where(stated, pick(calls.start_ns, match, 0), recorded_ns)
-        close = np.where(known, records[np.maximum(nearest, 0)], -1)
-        record = np.where(joined, match, np.where(named > 0, -1, close))
-    return _Waits(rows, at, waiting, source_lane, recorded_ns, record, stated, adjacent)
+    same_thread = _around_on_thread(calls.start_ns[records], calls.thread[records], at, thread)[0]
+    any_thread = np.searchsorted(calls.start_ns[records], at, side="left") - 1
+    nearest = pick(records, np.where(same_thread >= 0, same_thread, any_thread))
+    nearest_ns = np.where(nearest >= 0, pick(calls.start_ns, nearest), at)
+    enqueued_since = np.searchsorted(launched_at, at, "left") - np.searchsorted(launched_at, nearest_ns, "left")
+    # The record call that the trace names: it may lie before the recording.
+    named = pick(syncs.record_correlation, sync)
+    record = _by_correlation(calls.correlation, records, named)
+    stated = (record >= 0) & (source >= 0)
+    return _Waits(
+        call=rows,
+        at_ns=at,
+        stream=stream,
+        source=source,
+        recorded_ns=np.where(stated, pick(calls.start_ns, record), nearest_ns),
+        record=np.where(named > 0, record, nearest),
+        stated=stated,
+        adjacent=(nearest >= 0) & (enqueued_since == 0),
+    )
 
 
-def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> tuple[I64, Bool]:
-    """For each wanted correlation a row (of `rows`) that has it, and whether there is one."""
+def _stream(device: I64, stream: I64) -> I64:
+    """Keys of streams; -1 where there is none."""
+    return np.where(stream >= 0, stream_keys(device, stream), -1)
+
+
+def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> I64:
+    """For each wanted correlation a row (of `rows`) that has it; -1 where there is none."""
     rows = rows[np.argsort(correlations[rows], kind="stable")]
-    found = np.searchsorted(correlations[rows], wanted)
-    match = pick(rows, found)
-    joined: Bool = (wanted > 0) & (match >= 0) & (pick(correlations, match, 0) == wanted)
-    return match, joined
+    match = pick(rows, np.searchsorted(correlations[rows], wanted))
+    return np.where((wanted > 0) & (pick(correlations, match, 0) == wanted), match, -1)
 
 
-def _next_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
-    """Index of the first of `times` (sorted) at or after each instant on the same thread; len(times) if none."""
-    result = np.full(len(at), len(times), np.int64)
+def _around_on_thread(times: I64, threads: I64, at: I64, thread: I64) -> tuple[I64, I64]:
+    """Which of `times` (sorted) is the last before each instant on the same thread, and which the first at or after it;
+    -1 for none."""
+    last, following = np.full((2, len(at)), -1, np.int64)
     by_thread = dict(rows_by(threads))
     for one, mine in rows_by(thread):
         theirs = by_thread.get(one, mine[:0])
-        found = np.searchsorted(times[theirs], at[mine], side="left")
-        result[mine] = pick(theirs, found, len(times))
-    return result
-
-
-def _last_of_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
-    """Index of the last of `times` (sorted) before each instant on the same thread; -1 if none."""
-    result = np.full(len(at), -1, np.int64)
-    by_thread = dict(rows_by(threads))
-    for one, mine in rows_by(thread):
-        theirs = by_thread.get(one, mine[:0])
-        found = np.searchsorted(times[theirs], at[mine], side="left") - 1
-        result[mine] = np.where(found >= 0, theirs[np.maximum(found, 0)], -1) if len(theirs) else -1
-    return result
+        place = np.searchsorted(times[theirs], at[mine], side="left")
+        last[mine], following[mine] = pick(theirs, place - 1), pick(theirs, place)
+    return last, following

@@ -2,120 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.analysis.edges import EXACT
-from overlapscope.analysis.exposed import ExposedCopies
 from overlapscope.analysis.grouping import groups_of
-from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around, op_text
-from overlapscope.analysis.late_launch import IdleTime
+from overlapscope.analysis.host import Sites, sites, sites_of_calls
+from overlapscope.analysis.pieces import ExposedCopies, IdleTime, Pieces
 from overlapscope.analysis.results import Evidence, Window
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import pick
-from overlapscope.base.intervals import Intervals, cut
+from overlapscope.base.columns import Integers
+from overlapscope.base.intervals import Intervals
+from overlapscope.catalog.causes import COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES, Subject
 from overlapscope.trace.model import Memory, Trace
 
 MOST = 40
 """Rows of evidence kept per device and subject; the largest. The causes' totals are always complete."""
 
-_COPY_DETAIL = {
-    CopyCause.LEAD_IN: "ran while the device still worked off what was queued before the recording",
-    CopyCause.PAGEABLE_MEMORY: "the host side is pageable: the driver stages it and the call blocks",
-    CopyCause.NO_COMPUTE: "copies outlast compute in this step; this much cannot be hidden",
-    CopyCause.SAME_STREAM: "runs in order with the compute of its own stream",
-    CopyCause.EVENT_WAIT: "an event wait orders it against compute",
-    CopyCause.HOST_SYNC: "the next compute was launched only after a blocking call had returned",
-    CopyCause.ENGINE_BUSY: "queued behind copies of the same direction until compute had run out",
-    CopyCause.LATE_ISSUE: "started right when it was issued, after the compute that could hide it",
-    CopyCause.UNKNOWN: "no cause could be shown",
-}
-_IDLE_DETAIL = {
-    IdleCause.HOST_SYNC: "launching resumed only after this call returned",
-    IdleCause.LAUNCH_BOUND: "launches followed one another as fast as the host could issue them",
-    IdleCause.DATA_LOADING: "the launching thread was inside the DataLoader's next",
-    IdleCause.HOST_STAGING: "the host was pinning memory or staging a pageable copy",
-    IdleCause.ALLOCATION: "the host was inside a memory call of the driver",
-    IdleCause.HOST_COMPUTE: "the host ran CPU ops or Python without launching",
-    IdleCause.EVENT_WAIT: "the next op was queued behind an event wait",
-    IdleCause.PROFILER_OVERHEAD: "the profiler itself held the host",
-    IdleCause.LAUNCH_LATENCY: "the time between a launch and its start, or between two queued ops",
-    IdleCause.LEAD_IN: "in the lead-in, where ops may be missing",
-    IdleCause.MISSING_OPS: "the host waited for the GPU in this call, and the op that it waited for was not recorded",
-    IdleCause.UNKNOWN: "no cause could be shown",
-}
-
-
-Column = NDArray[np.signedinteger[Any]]
-Pieces = TypeVar("Pieces", ExposedCopies, IdleTime)
-
 
 def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, windows: Intervals) -> list[Evidence]:
     """Exposed copies inside the given windows by cause and by what issued them."""
-    exposed = _inside(exposed, windows)
-    ops, calls, copy = timeline.ops, trace.runtime_calls, exposed.copy
-    launch = ops.launch[copy]
-    known = launch >= 0
-    thread = pick(calls.thread, launch)
-    at = pick(calls.start_ns, launch)
-    columns: dict[str, Column] = {
-        "cause": exposed.cause,
-        "source": ops.source_kind[copy],
-        "target": ops.target_kind[copy],
-        "stream": ops.stream[copy],
-        "call": pick(calls.name_id, launch),
-        "op": np.where(known, op_ids_around(trace, thread, at), -1),
-        "line": np.where(known, line_ids_around(trace, thread, at), -1),
-    }
+    pieces, ops = exposed.inside(windows), timeline.ops
+    copy = pieces.copy
 
-    def detail(row: dict[str, int]) -> str:
-        memory = f"{Memory(row['source']).name.lower()} to {Memory(row['target']).name.lower()}"
-        return f"{memory} on stream {row['stream']}: {_COPY_DETAIL[COPY_CAUSES[row['cause']]]}"
+    def detail(piece: int) -> str:
+        row = copy[piece]
+        source, target = (Memory(kinds[row]).name.lower() for kinds in (ops.source_kind, ops.target_kind))
+        cause = EXPOSED_COPY[COPY_CAUSES[pieces.cause[piece]]].evidence
+        return f"{source} to {target} on stream {ops.stream[row]}: {cause}"
 
-    return _ranked(trace, "exposed-copy", exposed, columns, [str(c) for c in COPY_CAUSES], detail)
+    alike = (ops.source_kind[copy], ops.target_kind[copy], ops.stream[copy])
+    sites = sites_of_calls(trace, ops.launch[copy])
+    return _ranked(trace, "exposed-copy", COPY_CAUSES, pieces, alike, sites, detail)
 
 
 def idle_evidence(trace: Trace, idle: IdleTime, windows: Intervals) -> list[Evidence]:
     """Idle time inside the given windows by cause and by what the host was doing."""
-    idle = _inside(idle, windows)
-    columns: dict[str, Column] = {
-        "cause": idle.cause,
-        "call": pick(trace.runtime_calls.name_id, idle.call),
-        "op": op_ids_around(trace, idle.thread, idle.host_ns),
-        "line": line_ids_around(trace, idle.thread, idle.host_ns),
-    }
-
-    def detail(row: dict[str, int]) -> str:
-        return _IDLE_DETAIL[IDLE_CAUSES[row["cause"]]]
-
-    return _ranked(trace, "idle", idle, columns, [str(c) for c in IDLE_CAUSES], detail)
-
-
-def _inside(pieces: Pieces, windows: Intervals) -> Pieces:
-    """The parts of the pieces inside the windows."""
-    row, start, end = cut(pieces.start_ns, pieces.end_ns, windows)
-    columns = {f.name: getattr(pieces, f.name)[row] for f in fields(pieces)}
-    return replace(pieces, **(columns | {"start_ns": start, "end_ns": end}))
+    pieces = idle.inside(windows)
+    where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
+    return _ranked(
+        trace, "idle", IDLE_CAUSES, pieces, (), where, lambda piece: IDLE[IDLE_CAUSES[pieces.cause[piece]]].evidence
+    )
 
 
 def _ranked(
     trace: Trace,
-    subject: Literal["exposed-copy", "idle"],
-    pieces: ExposedCopies | IdleTime,
-    columns: Mapping[str, Column],
-    causes: list[str],
-    detail: Callable[[dict[str, int]], str],
+    subject: Subject,
+    causes: Sequence[StrEnum],
+    pieces: Pieces,
+    alike: Sequence[Integers],
+    sites: Sites,
+    detail: Callable[[int], str],
 ) -> list[Evidence]:
-    """The pieces grouped by equal columns, the `MOST` groups with the most time."""
-    length = pieces.end_ns - pieces.start_ns
+    """The pieces grouped by cause, site and what else has to be alike, the `MOST` groups with the most time. `detail`
+    is asked for the longest piece of each."""
+    length = pieces.length_ns
     if not len(length):
         return []
-    group = groups_of(list(columns.values()))
+    group = groups_of((pieces.cause, *alike, sites.call, sites.op, sites.line))
     time = np.bincount(group, weights=length).astype(np.int64)
     count = np.bincount(group)
     # Within a group longest first, so that the first row of each is its example.
@@ -126,17 +72,17 @@ def _ranked(
     evidence = []
     for number in np.lexsort((pieces.start_ns[example], -time))[:MOST].tolist():
         first = int(example[number])
-        row = {name: int(column[first]) for name, column in columns.items()}
+        site = sites.told(trace, first)
         evidence.append(
             Evidence(
                 subject=subject,
-                cause=causes[row["cause"]],
+                cause=str(causes[pieces.cause[first]]),
                 time_ns=int(time[number]),
                 count=int(count[number]),
-                op=op_text(trace, row["op"]),
-                call=op_text(trace, row["call"]),
-                where=line_text(trace, row["line"]),
-                detail=detail(row),
+                op=site.op,
+                call=site.call,
+                where=site.line,
+                detail=detail(first),
                 confidence="exact" if sure[number] == EXACT else "rebuilt",
                 example=Window(start_ns=int(pieces.start_ns[first]), end_ns=int(pieces.end_ns[first])),
             )

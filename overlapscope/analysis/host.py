@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
@@ -99,6 +101,12 @@ def pinning(trace: Trace) -> HostEvents:
     return trace.cpu_ops.take(trace.cpu_ops.named(lambda name: name in ("aten::pin_memory", "aten::_pin_memory")))
 
 
+def loading(trace: Trace) -> HostEvents:
+    """When a thread was inside a DataLoader's next: PyTorch annotates it (torch/utils/data/dataloader.py)."""
+    notes = trace.annotations
+    return notes.take(notes.named(lambda name: name.startswith("enumerate(DataLoader)#") and "__next__" in name))
+
+
 def around(table: HostEvents, thread: I64, at: I64) -> I64:
     """Row of the innermost event of each thread around each instant; -1 if there is none."""
     result = np.full(len(at), -1, np.int64)
@@ -142,14 +150,19 @@ def inside_named(trace: Trace, name: str, thread: I64, at: I64) -> Bool:
     return inside
 
 
-def companion_of(trace: Trace, launch: I64) -> I64:
-    """The thread that made the launch before each given one (rows of `Trace.runtime_calls`); its own for the first.
+def launching_threads(trace: Trace, launch: I64) -> Iterator[tuple[int, int, I64]]:
+    """The launches (rows of `Trace.runtime_calls`) by the thread that made them and its companion, the one that made
+    the launch before, or itself: `(thread, companion, which of the launches)`.
 
     Autograd launches from a thread of its own, so what kept a launch may be on the one before it.
     """
-    launches = call_kinds.launching(trace)
-    position = np.searchsorted(launches, launch)
-    return trace.runtime_calls.thread[np.where(position > 0, pick(launches, position - 1), launch)]
+    if not len(launch):
+        return
+    launches, thread = call_kinds.launching(trace), trace.runtime_calls.thread
+    previous = pick(launches, np.searchsorted(launches, launch) - 1)
+    own, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
+    for _, which in rows_by(groups_of((own, companion))):
+        yield int(own[which[0]]), int(companion[which[0]]), which
 
 
 def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents) -> Intervals:
@@ -167,14 +180,42 @@ def _busy(trace: Trace, thread: int) -> Intervals:
     return join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
 
 
-def ops_around(trace: Trace, thread: I64, at: I64) -> list[str | None]:
-    """Name of the innermost CPU op around each instant."""
-    return [op_text(trace, name_id) for name_id in op_ids_around(trace, thread, at).tolist()]
+class CallSite(NamedTuple):
+    """Where in the program something comes from; None for what the trace does not tell."""
+
+    op: str | None
+    """The innermost CPU op."""
+    call: str | None
+    """The runtime call."""
+    line: str | None
+    """`file.py:12 in function`, the user's own code before a library's."""
 
 
-def lines_around(trace: Trace, thread: I64, at: I64) -> list[str | None]:
-    """Python line around each instant: `file.py:12 in function`, the user's own code before a library's."""
-    return [line_text(trace, name_id) for name_id in line_ids_around(trace, thread, at).tolist()]
+@dataclass(frozen=True, slots=True, eq=False)
+class Sites(Columns):
+    """The same of many things, as rows of `Trace.names`; -1 for what the trace does not tell."""
+
+    op: I64
+    call: I64
+    line: I64
+
+    def told(self, trace: Trace, row: int) -> CallSite:
+        """One of them in words."""
+        op, call, line = (int(column[row]) for column in (self.op, self.call, self.line))
+        return CallSite(name_text(trace, op), name_text(trace, call), line_text(trace, line))
+
+
+def sites(trace: Trace, call: I64, thread: I64, at: I64) -> Sites:
+    """The sites of instants of threads, and of the calls behind them: rows of `Trace.runtime_calls`, -1 for none."""
+    return Sites(
+        op_ids_around(trace, thread, at), pick(trace.runtime_calls.name_id, call), line_ids_around(trace, thread, at)
+    )
+
+
+def sites_of_calls(trace: Trace, call: I64) -> Sites:
+    """The sites of runtime calls; nothing is told of -1."""
+    calls = trace.runtime_calls
+    return sites(trace, call, pick(calls.thread, call), pick(calls.start_ns, call))
 
 
 def op_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
@@ -193,14 +234,14 @@ def line_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
     return found
 
 
-def op_text(trace: Trace, name_id: int) -> str | None:
+def name_text(trace: Trace, name_id: int) -> str | None:
     """A name for a report; None for -1."""
     return trace.names[name_id] if name_id >= 0 else None
 
 
 def line_text(trace: Trace, name_id: int) -> str | None:
     """A frame's name for a report: `file.py:12 in function` where Kineto's form is known; None for -1."""
-    name = op_text(trace, name_id)
+    name = name_text(trace, name_id)
     match = _PYTHON_LINE.fullmatch(name) if name is not None else None
     return f"{match['file']}:{match['line']} in {match['function']}" if match else name
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.analysis.late_launch import loading
+from overlapscope.analysis.host import loading
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.results import HostStep, HostUse, OpTime, ThreadUse, Window

@@ -8,18 +8,20 @@ Where the host waited for ops that are not in the trace, neither is known.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from overlapscope.analysis.calls import launching
-from overlapscope.analysis.causes import IDLE_RANK as RANK
-from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.edges import EXACT, Edges, handover_ns
 from overlapscope.analysis.host import Blocking
-from overlapscope.analysis.late_launch import IdleTime, Late, attribute_host, joined, table
+from overlapscope.analysis.late_launch import Late, attribute_host
 from overlapscope.analysis.missing_ops import find_missing
+from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import Columns
 from overlapscope.base.intervals import I64, Bool, complement, cut
+from overlapscope.catalog.causes import IDLE_RANK as RANK
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import Trace
 
 LAUNCH_LATENCY_NS = 10_000
@@ -29,62 +31,118 @@ _MOST_LATENCY_NS = 100_000
 _ENOUGH = 3
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gaps(Columns):
+    """The idle gaps behind the lead-in that ended with an op whose launch was recorded, a row each."""
+
+    start_ns: I64
+    end_ns: I64
+    launch: I64
+    """Row in `Trace.runtime_calls`."""
+    called_ns: I64
+    returned_ns: I64
+    thread: I64
+    held_until_ns: I64
+    """When the last op that it waited for by event had ended; -1 where it waited for none, or was launched too late
+    for that to matter."""
+    confidence: I64
+    """Of that."""
+
+    @property
+    def held(self) -> Bool:
+        """Whether an event held the op back."""
+        return self.held_until_ns >= 0
+
+    @property
+    def drained(self) -> Bool:
+        """Whether the op was launched onto a device that was idle already, and nothing held it."""
+        drained: Bool = ~self.held & (self.called_ns >= self.start_ns)
+        return drained
+
+    @property
+    def latency_ns(self) -> I64:
+        """From the launch call's end to the op's start."""
+        latency: I64 = np.maximum(self.end_ns - self.returned_ns, 0)
+        return latency
+
+
 def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking) -> IdleTime:
     """The causes of a device's idle time."""
-    ops, calls, judged = timeline.ops, trace.runtime_calls, timeline.judged_from_ns
-    gap_start, end = timeline.idle
-    start = np.minimum(np.maximum(judged, gap_start), end)
+    start, end = timeline.idle
+    judged = np.clip(timeline.judged_from_ns, start, end)
     op = _ops_ending(timeline)
-    launch = ops.launch[op]
-    known = launch >= 0
-    called = np.where(known, pick(calls.start_ns, launch, 0), end)
-    returned = np.where(known, pick(calls.end_ns, launch, 0), end)
-    thread = pick(calls.thread, launch)
-    until, confidence = _held_until(timeline, edges)
-    held = known & (until[op] >= 0) & (returned < end)
-
-    drained = known & ~held & (called >= start)
-    latency = np.maximum(end - returned, 0)
-    limit = _latency_limit(latency, drained, known & ~held)
-    in_time = known & (latency <= limit) & ~(held & (until[op] > start))
+    nameless = timeline.ops.launch[op] < 0
+    gaps = _gaps(trace, timeline, edges, op, judged)
+    limit = _latency_limit(gaps)
+    in_time = (gaps.latency_ns <= limit) & ~(gaps.held_until_ns > gaps.start_ns)
     # The part before the op was issued is the host's, the part after it the device's.
-    issued = np.where(in_time, end, np.clip(returned, start, end))
-    launches = launching(trace)
-    shift = np.where(in_time, latency, 0)
-    late = np.flatnonzero(known & (issued > start))
-    host = attribute_host(
-        trace,
-        timeline,
-        blocking,
-        launches,
-        Late((start - shift)[late], (issued - shift)[late], shift[late], launch[late]),
-    )
+    issued = np.where(in_time, gaps.end_ns, np.clip(gaps.returned_ns, gaps.start_ns, gaps.end_ns))
+    shift = np.where(in_time, gaps.latency_ns, 0)
+    late = Late(gaps.start_ns - shift, issued - shift, shift, gaps.launch).take(issued > gaps.start_ns)
 
-    # Until what it waited for had ended the op could not begin; the rest is handover or latency.
-    free = np.where(held, np.clip(until[op], issued, end), issued)
-    bound = held & (end - free <= handover_ns(confidence[op]))
-    quick = end - free < np.where(drained, limit, LAUNCH_LATENCY_NS)
-    after = np.where(
-        bound,
-        RANK[IdleCause.EVENT_WAIT],
-        np.where(quick, RANK[IdleCause.LAUNCH_LATENCY], RANK[IdleCause.UNKNOWN]),
-    )
-    none = np.full(len(op), -1, np.int64)
-    exact = np.full(len(op), EXACT, np.int64)
-    sure = np.where(held, confidence[op], EXACT)
-    waiting = np.full(len(op), RANK[IdleCause.EVENT_WAIT])
-    lead_in = np.full(len(op), RANK[IdleCause.LEAD_IN])
-    unknown = np.full(len(op), RANK[IdleCause.UNKNOWN])
-    found = joined(
+    def known(cause: IdleCause, start: I64, end: I64) -> IdleTime:
+        """What needs no look at the host."""
+        return IdleTime.filled(
+            start_ns=start, end_ns=end, cause=RANK[cause], confidence=EXACT, call=-1, host_ns=start, thread=-1
+        )
+
+    idle = IdleTime.in_order(
         [
-            table(gap_start, start, lead_in, none, gap_start, none, exact),
-            table(start, np.where(known, start, end), unknown, none, start, none, exact),
-            table(issued, np.where(known, free, issued), waiting, launch, called, thread, sure),
-            table(free, np.where(known, end, free), after, launch, called, thread, np.where(bound, sure, EXACT)),
-            host,
+            known(IdleCause.LEAD_IN, start, judged),
+            known(IdleCause.UNKNOWN, judged[nameless], end[nameless]),
+            *_held_back(gaps, issued, limit),
+            attribute_host(trace, timeline, blocking, late),
         ]
     )
-    return _without_ops(trace, timeline, blocking, found)
+    return _without_ops(trace, timeline, blocking, idle)
+
+
+def _gaps(trace: Trace, timeline: Timeline, edges: Edges, op: I64, judged: I64) -> _Gaps:
+    """`op`, `judged`: the op that ends each gap, and where the gap begins behind the lead-in."""
+    launched = timeline.ops.launch[op] >= 0
+    op, start, end = op[launched], judged[launched], timeline.idle.ends[launched]
+    launch, calls = timeline.ops.launch[op], trace.runtime_calls
+    returned = calls.end_ns[launch]
+    until, confidence = _held_until(timeline, edges)
+    held = (until[op] >= 0) & (returned < end)
+    return _Gaps(
+        start_ns=start,
+        end_ns=end,
+        launch=launch,
+        called_ns=calls.start_ns[launch],
+        returned_ns=returned,
+        thread=calls.thread[launch],
+        held_until_ns=np.where(held, until[op], -1),
+        confidence=np.where(held, confidence[op], EXACT),
+    )
+
+
+def _held_back(gaps: _Gaps, issued: I64, limit: int) -> tuple[IdleTime, IdleTime]:
+    """What of each gap lies behind its op's launch: until what it waited for by event had ended it could not begin; the
+    rest is handover or latency."""
+    free = np.where(gaps.held, np.clip(gaps.held_until_ns, issued, gaps.end_ns), issued)
+    bound = gaps.held & (gaps.end_ns - free <= handover_ns(gaps.confidence))
+    quick = gaps.end_ns - free < np.where(gaps.drained, limit, LAUNCH_LATENCY_NS)
+    rest = np.where(quick, RANK[IdleCause.LAUNCH_LATENCY], RANK[IdleCause.UNKNOWN])
+    waiting = IdleTime.filled(
+        start_ns=issued,
+        end_ns=free,
+        cause=RANK[IdleCause.EVENT_WAIT],
+        confidence=gaps.confidence,
+        call=gaps.launch,
+        host_ns=gaps.called_ns,
+        thread=gaps.thread,
+    )
+    behind = IdleTime.filled(
+        start_ns=free,
+        end_ns=gaps.end_ns,
+        cause=np.where(bound, RANK[IdleCause.EVENT_WAIT], rest),
+        confidence=np.where(bound, gaps.confidence, EXACT),
+        call=gaps.launch,
+        host_ns=gaps.called_ns,
+        thread=gaps.thread,
+    )
+    return waiting, behind
 
 
 def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime) -> IdleTime:
@@ -93,29 +151,35 @@ def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: Idl
     if not len(missing.call):
         return idle
     row, start, end = cut(idle.start_ns, idle.end_ns, complement(missing.when, timeline.start_ns, timeline.end_ns))
-    host = idle.host_ns[row] + start - idle.start_ns[row]
-    begin, stop = missing.when
-    cause, exact = np.full(len(begin), RANK[IdleCause.MISSING_OPS]), np.full(len(begin), EXACT, np.int64)
-    known, sure = idle.cause[row].astype(np.int64), idle.confidence[row].astype(np.int64)
-    return joined(
+    left = idle.take(row)
+    return IdleTime.in_order(
         [
-            table(start, end, known, idle.call[row], host, idle.thread[row], sure),
-            table(begin, stop, cause, missing.call, begin, trace.runtime_calls.thread[missing.call], exact),
+            replace(left, start_ns=start, end_ns=end, host_ns=left.host_ns + start - left.start_ns),
+            IdleTime.filled(
+                start_ns=missing.when.starts,
+                end_ns=missing.when.ends,
+                cause=RANK[IdleCause.MISSING_OPS],
+                confidence=EXACT,
+                call=missing.call,
+                host_ns=missing.when.starts,
+                thread=trace.runtime_calls.thread[missing.call],
+            ),
         ]
     )
 
 
-def _latency_limit(latency: I64, drained: Bool, candidates: Bool) -> int:
+def _latency_limit(gaps: _Gaps) -> int:
     """How long after its call's end an op may begin and still have found the device drained.
 
     `LAUNCH_LATENCY_NS`, unless the trace shows longer ones: clocks are matched to some 10 us only (kineto.md), and
     some drivers and graphs take longer. Ops that were called after the device had become idle show it for certain;
     where there are too few of those, a latency that most gaps share shows it: a queue's would vary.
     """
-    if int(drained.sum()) >= _ENOUGH:
-        typical = int(np.median(latency[drained]))
+    latency = gaps.latency_ns
+    if int(gaps.drained.sum()) >= _ENOUGH:
+        typical = int(np.median(latency[gaps.drained]))
     else:
-        quick, middle = np.quantile(latency[candidates], (0.1, 0.5)) if candidates.any() else (0, 0)
+        quick, middle = (0, 0) if gaps.held.all() else np.quantile(latency[~gaps.held], (0.1, 0.5))
         typical = int(middle) if middle - quick <= LAUNCH_LATENCY_NS else 0
     return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), _MOST_LATENCY_NS)
 

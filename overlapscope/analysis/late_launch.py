@@ -10,17 +10,17 @@ where launches follow one another closely, else host-compute.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from overlapscope.analysis.causes import IDLE_RANK as RANK
-from overlapscope.analysis.causes import IdleCause
+from overlapscope.analysis.calls import launching
 from overlapscope.analysis.edges import EXACT
-from overlapscope.analysis.grouping import distinct, groups_of, rows_by
-from overlapscope.analysis.host import Blocking, around, companion_of, inside_with, pinning, rows_of
+from overlapscope.analysis.grouping import distinct, rows_by
+from overlapscope.analysis.host import Blocking, around, inside_with, launching_threads, loading, pinning, rows_of
+from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import (
     I64,
     Bool,
@@ -34,12 +34,13 @@ from overlapscope.base.intervals import (
     subtract,
     union,
 )
-from overlapscope.trace.model import I8, HostEvents, Trace
+from overlapscope.catalog.causes import IDLE_RANK as RANK
+from overlapscope.catalog.causes import IdleCause
+from overlapscope.trace.model import HostEvents, Trace
 
 LAUNCH_PACE_NS = 200_000
 """Two launches closer than this are one burst: the host was launching as fast as it could. Python around a
 layer costs some 10 to 100 us, with the profiler's stacks up to twice that."""
-
 
 _SHORTEST_WAIT_NS = 20_000
 """A shorter blocking call found what it waited for done, or next to done."""
@@ -47,106 +48,39 @@ _SHORTEST_WAIT_NS = 20_000
 LONG_OP_NS = 100_000
 """A CPU op at least this long that launches nothing is work of its own, whatever the host waited for before."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class IdleTime:
-    """The idle time, cut into pieces. Sorted and disjoint; their lengths add up to it exactly."""
-
-    start_ns: I64
-    end_ns: I64
-    cause: I8
-    """Index into `IDLE_CAUSES`."""
-    call: I64
-    """Row in `Trace.runtime_calls`: the blocking call behind it, or the launch that came late; -1 where the host
-    was busy with something else."""
-    host_ns: I64
-    """The host instant the piece's start is the image of: where to look for the op and line behind it."""
-    thread: I64
-    confidence: I8
+_AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleCause.HOST_SYNC])
+"""Causes that a blocking call stands behind."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Late:
-    """Stretches of host time whose images are idle, one per gap that a late launch ended."""
+class Late(Columns):
+    """Stretches of host time whose images are idle, one per gap that a late launch ended, in the order of time."""
 
     start_ns: I64
     end_ns: I64
     shift_ns: I64
     """Added to a host instant it gives the device's."""
     launch: I64
-
-
-_AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleCause.HOST_SYNC])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Host:
-    """What a host thread can be inside, gathered once for all threads."""
-
-    trace: Trace
-    blocking: Blocking
-    blocked: HostEvents
-    """The calls that are `blocking`, and below them by cause."""
-    staging: HostEvents
-    allocation: HostEvents
-    syncs: HostEvents
-    slow: Intervals
-    loading: HostEvents
-    pins: HostEvents
-    long_ops: HostEvents
-    overhead_elsewhere: Intervals
-
-
-def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, launches: I64, late: Late) -> IdleTime:
-    """The causes of idle time that ended with a late launch. `late` is in the order of time."""
-    calls = trace.runtime_calls
-    host = _Host(
-        trace,
-        blocking,
-        calls.take(blocking.row),
-        calls.take(blocking.row[blocking.staging]),
-        calls.take(blocking.row[blocking.allocation]),
-        calls.take(blocking.row[~blocking.allocation & ~blocking.staging]),
-        _slow_stretches(trace, launches),
-        loading(trace),
-        pinning(trace),
-        _long_ops(trace),
-        _overhead_elsewhere(trace),
-    )
-    # Waits are counted from one late launch to the next; a copy that blocks is a launch and a wait.
-    since = np.maximum(np.append(timeline.start_ns, calls.start_ns[late.launch])[:-1], timeline.judged_from_ns)
-    until = np.minimum(late.start_ns, calls.start_ns[late.launch])
-    keeping = _outermost_waits(trace, blocking)
-    kept_calls = calls.take(keeping)
-    pair = (calls.thread[late.launch], companion_of(trace, late.launch))
-    parts, waits = [], [np.empty((4, 0), np.int64)]
-    for _, rows in rows_by(groups_of(pair)) if len(late.launch) else ():
-        thread, companion = (int(one[rows[0]]) for one in pair)
-        part = _label(host, Late(*(getattr(late, f.name)[rows] for f in fields(late))), thread, companion)
-        parts.append(replace(part, gap=rows[part.gap]))
-        theirs = np.concatenate([rows_of(kept_calls, one) for one in {thread, companion}])
-        if not len(theirs):
-            continue
-        theirs = keeping[np.sort(theirs)]
-        kept = subtract(inside_with(trace, thread, companion, kept_calls), timeline.idle)
-        window = intersect(kept, union(since[rows], until[rows]))
-        which, start, end = cut(calls.start_ns[theirs], calls.end_ns[theirs], window)
-        gap = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
-        waits.append(np.stack([gap, start, end - start, theirs[which]]))
-    if not parts:
-        return joined([])
-    columns = [np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(_Labelled)]
-    order = np.lexsort((columns[1], columns[0]))
-    pieces = _Labelled(*(column[order] for column in columns))
-    waited = np.concatenate(waits, axis=1)
-    return _charge(trace, blocking, late, pieces, waited[:, np.lexsort((waited[1], waited[0]))])
+    """Row in `Trace.runtime_calls`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Labelled:
+class _Waits(Columns):
+    """How long blocking calls kept the host waiting while the device worked."""
+
+    late: I64
+    """Row of `Late`: the first stretch behind the wait."""
+    start_ns: I64
+    waited_ns: I64
+    call: I64
+    """Row in `Trace.runtime_calls`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Labelled(Columns):
     """Pieces of late host time, each with what the host was inside."""
 
-    gap: I64
+    late: I64
     """Row of `Late`."""
     start_ns: I64
     end_ns: I64
@@ -156,8 +90,85 @@ class _Labelled:
     chargeable: Bool
     """The host was inside nothing in particular."""
 
+    @property
+    def chargeable_ns(self) -> I64:
+        """How much of each piece may be charged to a wait before it."""
+        return np.where(self.chargeable, self.end_ns - self.start_ns, 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Host:
+    """What a host thread can be inside, gathered once for all threads."""
+
+    trace: Trace
+    blocking: Blocking
+    blocked: HostEvents
+    """The calls that are `blocking`, in the same rows, and below them by cause."""
+    staging: HostEvents
+    allocation: HostEvents
+    syncs: HostEvents
+    keeping: I64
+    """Rows in `Trace.runtime_calls` of the outermost calls that made the host wait long enough to matter, and these."""
+    kept: HostEvents
+    slow: Intervals
+    loading: HostEvents
+    pins: HostEvents
+    long_ops: HostEvents
+    overhead_elsewhere: Intervals
+
+
+def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: Late) -> IdleTime:
+    """The causes of idle time that ended with a late launch."""
+    host = _gather(trace, blocking)
+    calls = trace.runtime_calls
+    # Waits are counted from one late launch to the next; a copy that blocks is a launch and a wait.
+    called = calls.start_ns[late.launch]
+    since = np.maximum(np.append(timeline.start_ns, called)[:-1], timeline.judged_from_ns)
+    until = np.minimum(late.start_ns, called)
+    labelled, waits = [], []
+    for thread, companion, rows in launching_threads(trace, late.launch):
+        pieces = _label(host, late.take(rows), thread, companion)
+        labelled.append(replace(pieces, late=rows[pieces.late]))
+        kept = subtract(inside_with(trace, thread, companion, host.kept), timeline.idle)
+        of_threads = host.keeping[np.sort(np.concatenate([rows_of(host.kept, one) for one in {thread, companion}]))]
+        window = intersect(kept, union(since[rows], until[rows]))
+        which, start, end = cut(calls.start_ns[of_threads], calls.end_ns[of_threads], window)
+        following = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
+        waits.append(_Waits(following, start, end - start, of_threads[which]))
+    everything = _Labelled.joined(labelled)
+    waited = _Waits.joined(waits)
+    return _charge(
+        trace,
+        blocking,
+        late,
+        everything.take(np.lexsort((everything.start_ns, everything.late))),
+        waited.take(np.lexsort((waited.start_ns, waited.late))),
+    )
+
+
+def _gather(trace: Trace, blocking: Blocking) -> _Host:
+    calls = trace.runtime_calls
+    keeping = _outermost_waits(trace, blocking)
+    return _Host(
+        trace=trace,
+        blocking=blocking,
+        blocked=calls.take(blocking.row),
+        staging=calls.take(blocking.row[blocking.staging]),
+        allocation=calls.take(blocking.row[blocking.allocation]),
+        syncs=calls.take(blocking.row[~blocking.allocation & ~blocking.staging]),
+        keeping=keeping,
+        kept=calls.take(keeping),
+        slow=_slow_stretches(trace),
+        loading=loading(trace),
+        pins=pinning(trace),
+        long_ops=_long_ops(trace),
+        overhead_elsewhere=_overhead_elsewhere(trace),
+    )
+
 
 def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
+    """The stretches of one thread, cut wherever what the thread or its companion is inside changes."""
+
     def inside(table: HostEvents) -> Intervals:
         return inside_with(host.trace, thread, companion, table)
 
@@ -171,15 +182,15 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
         (IdleCause.HOST_COMPUTE, inside(host.long_ops)),
     )
     layers = [(name, layer) for name, layer in every if len(layer.starts)]
-    gap, start, end = _cut(late, [host.slow, *(layer for _, layer in layers)])
+    row, start, end = _cut(late, [host.slow, *(layer for _, layer in layers)])
     chargeable = np.ones(len(start), np.bool_)
     cause = np.where(contains(host.slow, start), RANK[IdleCause.HOST_COMPUTE], RANK[IdleCause.LAUNCH_BOUND])
     for name, layer in reversed(layers):
         hit = contains(layer, start)
         cause[hit] = RANK[name]
         chargeable &= ~hit
-    call = _call_around(host, (thread, companion), start)
-    return _Labelled(gap, start, end, cause, np.where(np.isin(cause, _AT_CALL), call, -1), chargeable)
+    call = np.where(np.isin(cause, _AT_CALL), _call_around(host, (thread, companion), start), -1)
+    return _Labelled(row, start, end, cause, call, chargeable)
 
 
 def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
@@ -187,70 +198,87 @@ def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
     calls = trace.runtime_calls
     rows = blocking.row[~blocking.allocation]
     rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
-    kept = []
-    for _, which in rows_by(calls.thread[rows]):
-        mine = rows[which]
-        enclosing = outermost(calls.start_ns[mine], calls.end_ns[mine], calls.start_ns[mine])
-        kept.append(mine[enclosing == np.arange(len(mine))])
-    return np.sort(np.concatenate(kept)) if kept else rows
+    outer = np.zeros(len(rows), np.bool_)
+    for _, mine in rows_by(calls.thread[rows]):
+        start, end = calls.start_ns[rows[mine]], calls.end_ns[rows[mine]]
+        outer[mine] = outermost(start, end, start) == np.arange(len(mine))
+    return rows[outer]
 
 
-def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, waits: I64) -> IdleTime:
+def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, waits: _Waits) -> IdleTime:
     """Charge host time in which the host was inside nothing in particular to the waits before it.
 
-    A wait set the host back by as long as it lasted while the device worked. Without it the host would have been
-    ahead by that much, and idle time behind it would be gone until the lead is used up. So each wait adds to a lead,
-    and idle time takes from it, from the latest wait first.
-
-    `waits`: rows of late launch, host start, time waited and call, one column for each wait, in the order of time.
+    Pieces and waits are in the order of late launches, then of time.
     """
-    count = len(late.launch)
-    length = np.where(pieces.chargeable, pieces.end_ns - pieces.start_ns, 0)
-    wanted = np.bincount(pieces.gap, weights=length, minlength=count).astype(np.int64)
-    waited = np.bincount(waits[0], weights=waits[2], minlength=count).astype(np.int64)
-    balance = np.cumsum(waited - wanted)
-    lead = balance - np.minimum(np.minimum.accumulate(balance), 0)
-    granted = waited + np.append(0, lead[:-1]) - lead
-
-    first = np.searchsorted(pieces.gap, np.arange(count), side="left")
-    passed = np.cumsum(length) - length
-    passed -= pick(passed, first, 0)[pieces.gap]
-    charged = np.clip(granted[pieces.gap] - passed, 0, length)
-
+    granted = _granted(len(late), pieces, waits)
+    charged = _shared(pieces, granted)
     # Both the charged pieces and the waits they are charged to, laid end to end, are cut where either changes.
     call, amount = _debtors(waits, granted)
     to_call, to_piece = np.cumsum(amount), np.cumsum(charged)
     edges = distinct(np.concatenate([[0], to_call, to_piece]))
     piece = np.searchsorted(to_piece, edges[:-1], side="right")
-    before = call[np.searchsorted(to_call, edges[:-1], side="right")] if len(call) else edges[:0]
+    before = pick(call, np.searchsorted(to_call, edges[:-1], side="right"))
     start = pieces.start_ns[piece] + edges[:-1] - (to_piece - charged)[piece]
     staged = np.isin(before, blocking.row[blocking.staging])
-    charge = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
+    cause = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
+    launch = late.launch[pieces.late]
+    own = np.where(pieces.cause == RANK[IdleCause.LAUNCH_BOUND], launch, pieces.call)
 
-    own = np.where(pieces.cause == RANK[IdleCause.LAUNCH_BOUND], late.launch[pieces.gap], pieces.call)
+    def on_device(piece: I64, start: I64, end: I64, cause: I64, call: I64) -> IdleTime:
+        """The image of host time of the given pieces."""
+        shift = late.shift_ns[pieces.late[piece]]
+        return IdleTime.filled(
+            start_ns=start + shift,
+            end_ns=end + shift,
+            cause=cause,
+            confidence=EXACT,
+            call=call,
+            host_ns=start,
+            thread=trace.runtime_calls.thread[launch[piece]],
+        )
 
-    def moved(row: I64, start: I64, end: I64, cause: I64, call: I64) -> IdleTime:
-        launch, shift = late.launch[pieces.gap[row]], late.shift_ns[pieces.gap[row]]
-        sure = np.full(len(row), EXACT, np.int64)
-        return table(start + shift, end + shift, cause, call, start, trace.runtime_calls.thread[launch], sure)
-
-    every = np.arange(len(length))
-    return joined(
+    everything = np.arange(len(pieces))
+    return IdleTime.in_order(
         [
-            moved(piece, start, start + np.diff(edges), charge, before),
-            moved(every, pieces.start_ns + charged, pieces.end_ns, pieces.cause, own),
+            on_device(piece, start, start + np.diff(edges), cause, before),
+            on_device(everything, pieces.start_ns + charged, pieces.end_ns, pieces.cause, own),
         ]
     )
 
 
-def _debtors(waits: I64, granted: I64) -> tuple[I64, I64]:
+def _granted(count: int, pieces: _Labelled, waits: _Waits) -> I64:
+    """How much time before each of the `count` late launches is charged to waits.
+
+    A wait set the host back by as long as it lasted while the device worked. Without it the host would have been
+    ahead by that much, and idle time behind it would be gone until the lead is used up. So each wait adds to a lead,
+    and idle time takes from it, from the latest wait first.
+    """
+    wanted = np.bincount(pieces.late, weights=pieces.chargeable_ns, minlength=count).astype(np.int64)
+    waited = np.bincount(waits.late, weights=waits.waited_ns, minlength=count).astype(np.int64)
+    balance = np.cumsum(waited - wanted)
+    lead = balance - np.minimum(np.minimum.accumulate(balance), 0)
+    charged: I64 = waited + np.append(0, lead[:-1]) - lead
+    return charged
+
+
+def _shared(pieces: _Labelled, granted: I64) -> I64:
+    """How much of each piece is charged: the first of each late launch, as far as what is granted goes."""
+    length = pieces.chargeable_ns
+    first = np.searchsorted(pieces.late, np.arange(len(granted)), side="left")
+    passed = np.cumsum(length) - length
+    passed -= pick(passed, first, 0)[pieces.late]
+    return np.clip(granted[pieces.late] - passed, 0, length)
+
+
+def _debtors(waits: _Waits, granted: I64) -> tuple[I64, I64]:
     """Whose lead each granted charge uses up, latest wait first: `(call, amount)` in the order of the charges."""
     open_waits: list[list[int]] = []
     charges: list[tuple[int, int]] = []
-    added = np.searchsorted(waits[0], np.arange(len(granted) + 1), side="left").tolist()
-    for row in distinct(np.concatenate([waits[0], np.flatnonzero(granted)])).tolist():
-        open_waits += [[call, time] for time, call in waits[2:, added[row] : added[row + 1]].T.tolist()]
-        owed = int(granted[row])
+    each = list(zip(waits.call.tolist(), waits.waited_ns.tolist(), strict=True))
+    added = np.searchsorted(waits.late, np.arange(len(granted) + 1), side="left").tolist()
+    for late in distinct(np.concatenate([waits.late, np.flatnonzero(granted)])).tolist():
+        open_waits += map(list, each[added[late] : added[late + 1]])
+        owed = int(granted[late])
         while owed:
             call, left = open_waits[-1]
             part = min(left, owed)
@@ -265,7 +293,7 @@ def _debtors(waits: I64, granted: I64) -> tuple[I64, I64]:
 
 def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
     """The stretches cut wherever a layer begins or ends: `(row of the stretch, start, end)`, in order."""
-    rows, at = [np.arange(len(late.start_ns))] * 2, [late.start_ns, late.end_ns]
+    rows, at = [np.arange(len(late))] * 2, [late.start_ns, late.end_ns]
     for side in (side for layer in layers for side in layer):
         first = np.searchsorted(side, late.start_ns, side="right")
         row, which = expand(first, np.searchsorted(side, late.end_ns, side="left"))
@@ -278,14 +306,14 @@ def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
     return row[:-1][piece], cut[:-1][piece], cut[1:][piece]
 
 
-def _slow_stretches(trace: Trace, launches: I64) -> Intervals:
+def _slow_stretches(trace: Trace) -> Intervals:
     """Host time in which nothing was launched for longer than `LAUNCH_PACE_NS`, less what the launching ops need
     around their calls (at most that much on either side); and launch calls that take longer than that."""
-    calls = trace.runtime_calls
+    calls, launches = trace.runtime_calls, launching(trace)
     thread, start, end = calls.thread[launches], calls.start_ns[launches], calls.end_ns[launches]
     op = around(trace.cpu_ops, thread, start)
-    begins = np.where(op >= 0, pick(trace.cpu_ops.start_ns, op, 0), start)
-    ends = np.where(op >= 0, pick(trace.cpu_ops.end_ns, op, 0), end)
+    begins = np.where(op >= 0, pick(trace.cpu_ops.start_ns, op), start)
+    ends = np.where(op >= 0, pick(trace.cpu_ops.end_ns, op), end)
     apart = start[1:] - end[:-1] > LAUNCH_PACE_NS
     leaves = np.clip(ends[:-1], end[:-1], np.minimum(end[:-1] + LAUNCH_PACE_NS, start[1:]))
     arrives = np.clip(begins[1:], np.maximum(start[1:] - LAUNCH_PACE_NS, end[:-1]), start[1:])
@@ -305,12 +333,6 @@ def _long_ops(trace: Trace) -> HostEvents:
     return ops.take(rows[silent])
 
 
-def loading(trace: Trace) -> HostEvents:
-    """When a thread was inside a DataLoader's next: PyTorch annotates it (torch/utils/data/dataloader.py)."""
-    notes = trace.annotations
-    return notes.take(notes.named(lambda name: name.startswith("enumerate(DataLoader)#") and "__next__" in name))
-
-
 def _overhead_elsewhere(trace: Trace) -> Intervals:
     """Profiler overhead on threads that are not the program's, such as a buffer flush."""
     overheads = trace.overheads
@@ -327,19 +349,3 @@ def _call_around(host: _Host, threads: tuple[int, int], at: I64) -> I64:
         here = outermost(calls.start_ns[mine], calls.end_ns[mine], at)
         found = np.where(found < 0, pick(mine, here), found)
     return found
-
-
-def table(start: I64, end: I64, cause: I64, call: I64, host: I64, thread: I64, sure: I64) -> IdleTime:
-    kept = end > start
-    columns = (column[kept] for column in (start, end, cause, call, host, thread, sure))
-    start, end, cause, call, host, thread, sure = columns
-    return IdleTime(start, end, cause.astype(np.int8), call, host, thread, sure.astype(np.int8))
-
-
-def joined(parts: list[IdleTime]) -> IdleTime:
-    if not parts:
-        nothing = np.empty(0, np.int64)
-        return table(*[nothing] * 7)
-    columns = [np.concatenate([getattr(part, f) for part in parts]) for f in IdleTime.__slots__]
-    order = np.argsort(columns[0], kind="stable")
-    return IdleTime(*(column[order] for column in columns))

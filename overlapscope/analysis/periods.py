@@ -9,7 +9,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.trace.model import HostEvents, Trace
 
@@ -17,7 +17,7 @@ _STEP = re.compile(r"ProfilerStep#\d{1,18}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Periods:
+class Periods(Columns):
     """Windows on the device, by start: `[start_ns[i], end_ns[i])` belongs to annotation `row[i]`."""
 
     row: I64
@@ -30,7 +30,7 @@ class Periods:
         """Those that lie within one of the given disjoint windows, sorted by start."""
         window = np.searchsorted(starts, self.start_ns, side="right") - 1
         kept = (window >= 0) & (pick(ends, window, 0) >= self.end_ns)
-        return Periods(self.row[kept], self.start_ns[kept], self.end_ns[kept], self.partial[kept])
+        return self.take(kept)
 
 
 def is_step(annotations: HostEvents) -> Bool:

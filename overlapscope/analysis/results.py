@@ -10,7 +10,8 @@ from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from overlapscope.analysis.causes import IdleCause
+from overlapscope.catalog.causes import IdleCause, Subject
+from overlapscope.catalog.checks import check_by_id
 from overlapscope.trace.lost import EVERYTHING, Part
 
 
@@ -134,7 +135,7 @@ class HostStall(msgspec.Struct, frozen=True, kw_only=True):
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Where a cause's time comes from: the calls behind it, largest first, with the longest single case."""
 
-    subject: Literal["exposed-copy", "idle"]
+    subject: Subject
     cause: str
     time_ns: int
     count: int
@@ -309,11 +310,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         """`lost`; in a report of an earlier version, which did not say, everything where it may be anything."""
         if self.lost is not None:
             return frozenset(self.lost)
-        unsaid = self.status == "fail" or (self.status == "warn" and self.id in _WARN_OF_LOSS)
+        unsaid = self.status == "fail" or (self.status == "warn" and check_by_id(self.id).warns_of_loss)
         return EVERYTHING if unsaid else frozenset()
-
-
-_WARN_OF_LOSS = ("file-complete", "events-readable", "durations", "dropped-ops")
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):

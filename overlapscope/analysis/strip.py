@@ -8,6 +8,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.results import Device, Period
+from overlapscope.analysis.steps import median_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, covered, union
 from overlapscope.trace.model import Kind
@@ -85,13 +86,12 @@ def _shown(device: Device, scope: str) -> tuple[str, int, int, int]:
     candidates = [period for period in (*device.steps, *device.ranges) if period.name == scope]
     if scope == "window" and len(device.steps) >= STEPS_FOR_MEDIAN:
         candidates = list(device.steps)
-    if not candidates:
+    shown = median_step(candidates)
+    if shown is None:
         return "", 1, device.window.start_ns, device.window.end_ns
-    by_span = sorted(candidates, key=lambda period: (period.span_ns, period.window.start_ns))
-    shown = by_span[(len(by_span) - 1) // 2]
     if scope == "window" and 2 * _lost_share(shown) < _lost_share(device):
         return "", 1, device.window.start_ns, device.window.end_ns
-    return shown.name, len(by_span), shown.window.start_ns, shown.window.end_ns
+    return shown.name, len(candidates), shown.window.start_ns, shown.window.end_ns
 
 
 def _lost_share(part: Device | Period) -> float:

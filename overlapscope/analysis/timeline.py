@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,7 +148,7 @@ def lengths(timeline: Timeline, starts: I64, ends: I64) -> dict[str, I64]:
     return {name: covered(a, starts, ends) for name, a in sets.items()}
 
 
-def measured(ns: dict[str, int]) -> tuple[Buckets, Engines, Overlap]:
+def measured(ns: Mapping[str, int]) -> tuple[Buckets, Engines, Overlap]:
     """The figures of one window, or of several whose lengths were added up."""
     serial = ns["sm"] + ns["h2d"] + ns["d2h"]
     ideal = max(ns["sm"], ns["h2d"], ns["d2h"])

@@ -12,18 +12,18 @@ from collections.abc import Iterable
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.causes import IDLE_RANK, IdleCause
 from overlapscope.analysis.grouping import rows_by
-from overlapscope.analysis.late_launch import IdleTime
 from overlapscope.analysis.missing_ops import launched_parts, recorded_launches
-from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
+from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.analysis.steady import judge_steady
+from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
 from overlapscope.base.words import plural
+from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part
 from overlapscope.trace.model import Index, Sync, Table, Trace
 

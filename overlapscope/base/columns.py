@@ -47,6 +47,13 @@ def pick(column: NDArray[Any], rows: Integers, none: float = -1) -> NDArray[Any]
     return values
 
 
+def locate(column: Integers, wanted: Integers) -> I64:
+    """The first row of the column that has each wanted value; -1 where none has."""
+    order = np.argsort(column, kind="stable")
+    rows = pick(order, np.searchsorted(column[order], wanted))
+    return np.where((rows >= 0) & (pick(column, rows) == wanted), rows, -1)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Columns:
     """A table: fields that are arrays are columns of equal length, any others are shared by what is taken from it."""
@@ -62,6 +69,13 @@ class Columns:
     def empty(cls, **shared: Any) -> Self:
         """A table of no rows. `shared`: its fields that are no columns."""
         return cls(**shared, **{name: np.empty(0, dtype) for name, dtype in _dtypes(cls).items()})
+
+    @classmethod
+    def filled(cls, **columns: NDArray[Any] | int) -> Self:
+        """A table of these columns, in which a single value stands in every row."""
+        dtypes = _dtypes(cls)
+        whole = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
+        return cls(**{name: values.astype(dtypes[name], copy=False) for name, values in whole})
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from overlapscope.base.output import show
 from overlapscope.base.words import clean, plural
 from overlapscope.commands import ProgramInterrupted, tell_defect
+from overlapscope.commands._options import parse_size
 from overlapscope.commands._output import check_output
-from overlapscope.commands._reading import parse_size
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script

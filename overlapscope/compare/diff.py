@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from overlapscope.analysis.results import Device, Period, TraceResult
-from overlapscope.analysis.spans import whole
+from overlapscope.analysis.steps import whole
 from overlapscope.base.saved import published
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, lost_in

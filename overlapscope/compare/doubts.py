@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.results import Check, TraceResult, Trust
 from overlapscope.base.words import clean, plural
+from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import DeviceDiff, Doubt
 from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain, is_predicted
 from overlapscope.compare.resampling import FEWEST
@@ -29,17 +30,6 @@ _HOLDS: dict[Aspect, str] = {
     "profiler": "Copies and kernels can be compared; recording more costs the host time, so idle time and stalls may "
     "differ for that alone.",
 }
-
-
-_WITH = {
-    "launches": "Copies, kernels and the buckets of the window; steps and causes cannot.",
-    "clock-skew": "Copies, kernels and buckets; causes that need the host cannot.",
-    "lead-in": "The steps behind it.",
-    "missing-ops": "The steps without such waits.",
-    "steps": "The steps that are there.",
-}
-"""What can still be compared where a trust check has something to say."""
-_OTHERWISE = "All figures, with that in mind."
 
 
 def lost_in(trust: Trust) -> frozenset[Part]:
@@ -93,7 +83,7 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
                     yield Doubt(
                         id="trust",
                         detail=f"{where} ({name}), check {check.id}: {check.detail}",
-                        holds=_WITH.get(check.id, _OTHERWISE),
+                        holds=check_by_id(check.id).comparable,
                     )
 
 

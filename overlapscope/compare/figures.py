@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.results import COPIES_MATTER_FROM, Period
 from overlapscope.base.intervals import I64
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.difference import Figures
 from overlapscope.compare.noise import HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, Row

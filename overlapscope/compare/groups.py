@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from overlapscope.analysis.copies import TINY_BYTES
+from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import CopyGroup, Device, HostStall
 from overlapscope.compare.difference import Change, CopyChange, StallChange, Standing
 from overlapscope.compare.noise import LINK_SHARE, floor_ns

@@ -6,7 +6,7 @@ another day, the link to it is shared. `docs/noise.md` has the measurements behi
 
 from __future__ import annotations
 
-from overlapscope.analysis.causes import CopyCause, IdleCause
+from overlapscope.catalog.causes import CAUSES
 
 GPU_SHARE = 0.01
 """Of the span: the clock of the GPU and the order of what runs on it."""
@@ -17,21 +17,7 @@ HOST_SHARE = 2.0
 POINTS = 1.0
 """A percentage that changed by less, in points, is the same; more where the times it is made of are noisier."""
 
-HOST_CAUSES = frozenset(
-    {
-        IdleCause.HOST_SYNC,
-        IdleCause.LAUNCH_BOUND,
-        IdleCause.DATA_LOADING,
-        IdleCause.HOST_STAGING,
-        IdleCause.ALLOCATION,
-        IdleCause.HOST_COMPUTE,
-        IdleCause.PROFILER_OVERHEAD,
-        IdleCause.UNKNOWN,
-        CopyCause.HOST_SYNC,
-        CopyCause.LATE_ISSUE,
-        CopyCause.UNKNOWN,
-    }
-)
+HOST_CAUSES = frozenset(cause.id for causes in CAUSES.values() for cause in causes.values() if cause.by_host)
 """Causes that are of the host's making: how fast it is decides how long they last."""
 
 

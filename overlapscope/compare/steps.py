@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overlapscope.analysis.outliers import begins_with_warm_up
 from overlapscope.analysis.results import Device, Period
+from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.compare.resampling import FEWEST
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.base.words import clean
 from overlapscope.dashboard.background import Background, Kept, Progress, Tell, attempt, raised
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
 from overlapscope.dashboard.predictions import Predictions, events_of
@@ -142,16 +144,21 @@ class Library:
         if self.entry(id) is not None and self.failure(id) is None:
             self._background.request(_Job(id))
 
+    def get(self, id: str, wait_s: float = 0.0) -> Opened | None:
+        """The trace; None where it is still under way after a wait. Raises OverlapscopeError where it cannot be had."""
+        if self.entry(id) is None:
+            raise UnreadableTrace(f"{clean(id, 100)}: there is no such trace here.")
+        self._forget_if_changed(_Job(id))
+        read = self._background.get(_Job(id), wait_s)
+        result = None if read is None else raised(read.result)
+        return result if isinstance(result, Opened) else None
+
     def wait(self, id: str) -> Opened:
         """The trace, once it is loaded. Raises OverlapscopeError where it cannot be."""
-        if self.entry(id) is None:
-            raise UnreadableTrace(f"{id}: there is no such trace here.")
-        self._forget_if_changed(_Job(id))
-        read = self._background.get(_Job(id))
-        result = raised(read.result) if read is not None else None
-        if not isinstance(result, Opened):
+        opened = self.get(id, math.inf)
+        if opened is None:
             raise RuntimeError(f"the trace {id} was neither opened nor refused")
-        return result
+        return opened
 
     def failure(self, id: str) -> OverlapscopeError | None:
         """Why a trace could not be loaded; None again once its file has changed."""

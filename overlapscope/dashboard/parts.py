@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dash_mantine_components as dmc
-import msgspec
 from dash import dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
-from overlapscope.analysis.spans import median_step
+from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
+from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
 from overlapscope.report import charts, grids
-from overlapscope.report.cause_words import EXPOSED_COPY, IDLE
-from overlapscope.report.charts import Subject, by_cause
+from overlapscope.report.charts import by_cause
 from overlapscope.report.verdict import judge
 
 MARGIN_NS = 10_000
@@ -78,10 +77,11 @@ def empty(*sentences: Children) -> Component:
     return dmc.Stack([dmc.Text(sentence, c="dimmed") for sentence in sentences], gap=4, py="xs")
 
 
-def warning(title: str, sentences: Sequence[Children], id: str) -> Component:
+def warning(context: PageContext, title: str, sentences: Sequence[Children], id: str) -> Component:
     """What has to be minded before the figures are believed."""
     said = [dmc.ListItem(sentence) for sentence in sentences]
-    return dmc.Alert(dmc.List(said, size="sm"), title=title, color="yellow", id=id)
+    head = dmc.Text(title, fw=700, size="sm", c=context.colors["fair"])
+    return dmc.Alert(dmc.List(said, size="sm"), title=head, color="yellow", id=id)
 
 
 # -- the answer -----------------------------------------------------------------------------------
@@ -184,14 +184,14 @@ def _csv_button(grid_id: str) -> Component:
 
 def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> list[Component]:
     """The bars of a bucket's causes, beside them what each means and what helps, and below where they come from."""
-    meanings = EXPOSED_COPY if subject == "exposed-copy" else IDLE
+    known = CAUSES[subject]
     told = [
         html.Div(
             [
                 html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **UNREAD),
                 html.Strong(cause),
-                f": {meanings[cause].meaning}",
-                *([html.Em(f" {meanings[cause].help}")] if meanings[cause].help else []),
+                f": {known[cause].meaning}",
+                *([html.Em(f" {known[cause].remedy}")] if known[cause].remedy else []),
             ],
             style={"fontSize": "14px"},
         )
@@ -273,5 +273,5 @@ def _mount(page: str, name: str) -> str:
 
 def typical_step(device: Device, numbers: Sequence[int]) -> Window | None:
     """The step of median length among those of the given numbers; None where there is none."""
-    step = median_step(msgspec.structs.replace(device, steps=tuple(device.steps[number] for number in numbers)))
+    step = median_step([device.steps[number] for number in numbers])
     return None if step is None else step.window

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from overlapscope.base.words import Unit, bare_shares, clean
-from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.catalog.buckets import BUCKETS
+from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Figure
 
 __all__ = ["FONT", "NAME_LIMIT", "Figure", "axis", "escape", "figure", "legible", "stacked_bars"]
@@ -66,18 +67,16 @@ def stacked_bars(
     unit: Unit,
     dark: bool,
     *,
-    meanings: Mapping[str, str],
     positions: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
-    """A bar for each of some times in nanoseconds, of its parts by their names; shares add up to 100.
+    """A bar for each of some times in nanoseconds, of its buckets by their names; shares add up to 100.
 
     They stand upright where they have positions, which each has as its `customdata[0]`; else they lie, by their labels.
-    `meanings` are of all names, in the order in which they are stacked; their colours are those of buckets.
     """
     colors, along, across = palette(dark), *(("x", "y") if positions is None else ("y", "x"))
     shares = [dict(zip(one, bare_shares(list(one.values()), sum(one.values())), strict=True)) for one in wholes]
     bars: list[dict[str, Any]] = []
-    for name, meaning in meanings.items():
+    for name, bucket in BUCKETS.items():
         if not any(whole.get(name) for whole in wholes):
             continue
         told = zip(positions or range(len(wholes)), labels, wholes, shares, strict=True)
@@ -87,13 +86,13 @@ def stacked_bars(
                 "name": name,
                 along: [whole.get(name, 0) / unit.ns for whole in wholes],
                 across: list(labels if positions is None else positions),
-                "marker": {"color": colors[bucket_color(name)]},
+                "marker": {"color": colors[bucket.id]},
                 "customdata": [
                     [position, label, unit.text(whole.get(name, 0)), share.get(name, "0")]
                     for position, label, whole, share in told
                 ],
-                "hovertemplate": f"%{{customdata[1]}}<br>{name}: %{{customdata[2]}} (%{{customdata[3]}} %)<br>"
-                f"{meaning}<extra></extra>",
+                "hovertemplate": f"%{{customdata[1]}}<br>{name}: %{{customdata[2]}} (%{{customdata[3]}}%)<br>"
+                f"{bucket.meaning}<extra></extra>",
             }
             | ({"orientation": "h"} if positions is None else {})
         )

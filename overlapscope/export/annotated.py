@@ -17,12 +17,12 @@ from itertools import chain, islice
 from pathlib import Path
 
 from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
 from overlapscope.export.chrome_trace import metadata_event, microseconds
 from overlapscope.reading.files import SourceFile

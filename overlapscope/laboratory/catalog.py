@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.base.words import listed
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.experiment import SCALES, Experiment, Variant
 from overlapscope.laboratory.stand_ins import stand_ins

@@ -12,15 +12,14 @@ import msgspec
 import numpy as np
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.causes import CopyCause, IdleCause
-from overlapscope.analysis.copies import group_copies
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.groups import find_stalls, group_copies
 from overlapscope.analysis.host import Blocking, find_blocking
 from overlapscope.analysis.results import Device, Window
-from overlapscope.analysis.stalls import find_stalls
 from overlapscope.analysis.strip import measure
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.intervals import Intervals, covered
+from overlapscope.catalog.causes import CopyCause, IdleCause
 from overlapscope.laboratory.results import Analysis, Found, Judgement, Lane, Strip
 from overlapscope.reading import load
 from overlapscope.report.model import build

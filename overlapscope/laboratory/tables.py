@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from overlapscope.analysis.copies import says_bandwidth
+from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_shares, clean, unit_for
 from overlapscope.documents.table import Column, Table, rows, words

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from overlapscope.analysis.causes import CopyCause
 from overlapscope.analysis.results import Device
+from overlapscope.catalog.causes import CopyCause
 from overlapscope.laboratory.experiment import Truth
 from overlapscope.laboratory.results import Analysis
 

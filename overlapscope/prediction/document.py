@@ -44,8 +44,7 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
     if changed:
         blocks += [table for table in (ladder(result), buckets(result), overlap(result)) if table.rows]
     if result.interventions:
-        numbered = enumerate(in_order(result), 1)
-        blocks.append(Section(tuple(_change(number, change) for number, change in numbered), "What is changed"))
+        blocks.append(Section(tuple(changes(result)), "What is changed"))
     if changed:
         for table in (assumptions(result), constants(result)):
             if table.rows:
@@ -63,18 +62,24 @@ def _title(result: WhatIf) -> str:
 def _answer(result: WhatIf) -> Section:
     answer = headline(result)
     tone: Tone = "" if answer.level == "muted" else answer.level
-    blocks = [Text(answer.text, tone, strong=True), Text(subject(result), "muted")]
-    blocks += [Text(with_code(sentence), "muted") for sentence in program(result)]
-    blocks += [Text(with_code(sentence), "fair") for sentence in doubts(result)]
-    return Section(tuple(blocks), kind="verdict", tone=tone)
+    return Section((Text(answer.text, tone, strong=True), *remarks(result)), kind="verdict", tone=tone)
 
 
-def _change(number: int, change: Change) -> Section:
-    blocks = [Text(clean_lines(done(change)))]
-    blocks += [Text(f"At {clean(place, _NAME_LIMIT)}", "muted") for place in change.where]
-    if change.touched:
-        blocks.append(Text(with_code(clean_lines(change.advice)), "accent"))
-    return panel(f"{number}. {option(change)}: {clean(change.title, 500)}", *blocks)
+def remarks(result: WhatIf) -> Iterator[Text]:
+    """What has to be known with the answer: what it is about, and what is in doubt."""
+    yield Text(subject(result), "muted")
+    yield from (Text(with_code(sentence), "muted") for sentence in program(result))
+    yield from (Text(with_code(sentence), "fair") for sentence in doubts(result))
+
+
+def changes(result: WhatIf) -> Iterator[Section]:
+    """What is changed and how, in the order in which to do it."""
+    for number, change in enumerate(in_order(result), 1):
+        blocks = [Text(clean_lines(done(change)))]
+        blocks += [Text(f"At {clean(place, _NAME_LIMIT)}", "muted") for place in change.where]
+        if change.touched:
+            blocks.append(Text(with_code(clean_lines(change.advice)), "accent"))
+        yield panel(f"{number}. {option(change)}: {clean(change.title, 500)}", *blocks)
 
 
 # -- sentences ------------------------------------------------------------------------------------
@@ -222,7 +227,7 @@ def buckets(result: WhatIf) -> Table:
     """The partition of the step, measured and predicted."""
     of = unit(result)
     lines = [
-        (_bucket(name), of.number(one.measured), *_estimate(one.predicted, of))
+        (bucket(name), of.number(one.measured), *_estimate(one.predicted, of))
         for name, one in result.buckets.items()
         if one.measured or one.predicted.high
     ]
@@ -308,5 +313,6 @@ def _percentages(one: Percentage) -> tuple[str, str, str]:
     return bare_percent(one.measured), bare_percent(one.predicted), "" if low == high else f"{low} to {high}"
 
 
-def _bucket(name: str) -> str:
-    return clean(name.removesuffix("_ns").replace("_", " "))
+def bucket(field: str) -> str:
+    """`exposed copy` of `exposed_copy_ns`."""
+    return clean(field.removesuffix("_ns").replace("_", " "))

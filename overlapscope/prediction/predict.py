@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 import numpy as np
 
-from overlapscope.analysis.host import line_ids_around, line_text, ops_around
+from overlapscope.analysis.host import sites_of_calls
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.prediction.base import Base, prepare
@@ -242,11 +242,9 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
 
 def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
     """Python lines, or else ops, around the given runtime calls, the most frequent first."""
-    calls = trace.runtime_calls
-    thread, at = calls.thread[rows], calls.start_ns[rows]
-    lines = [line_text(trace, name) for name in line_ids_around(trace, thread, at).tolist()]
-    ops = ops_around(trace, thread, at)
-    counts = Counter(place for line, op in zip(lines, ops, strict=True) if (place := line or op))
+    sites = sites_of_calls(trace, rows)
+    told = (sites.told(trace, number) for number in range(len(rows)))
+    counts = Counter(place for site in told if (place := site.line or site.op))
     return tuple(sorted(counts, key=lambda place: (-counts[place], place))[:_PLACES])
 
 

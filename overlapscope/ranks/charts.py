@@ -11,7 +11,6 @@ from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_
 from overlapscope.ranks.metrics import Metric, unit_of
 from overlapscope.ranks.result import RankRow, RanksReport, StepSkew
 from overlapscope.ranks.slots import Slot, columns_for, slots, ticks_for
-from overlapscope.report.charts import BUCKET_MEANINGS
 
 MOST_BARS = 2048
 """Of more ranks only the maps show each one."""
@@ -297,7 +296,6 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
         [escape(place.name) for place in places],
         unit,
         dark,
-        meanings=BUCKET_MEANINGS,
         positions=range(len(places)),
     )
     return figure(

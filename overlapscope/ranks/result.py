@@ -13,6 +13,7 @@ import msgspec
 from overlapscope.analysis.results import Buckets, Window
 from overlapscope.base.saved import decode, published
 from overlapscope.base.shown import Shown
+from overlapscope.catalog.causes import Subject
 from overlapscope.report.model import Tool
 from overlapscope.rules.finding import Finding
 
@@ -25,7 +26,7 @@ LEAST_PCT = 1.0
 class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
     """Time that went to one cause."""
 
-    subject: Literal["exposed-copy", "idle"]
+    subject: Subject
     cause: str
     time_ns: int
 

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any, Final, Literal
+from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.causes import IdleCause
-from overlapscope.analysis.outliers import find_outliers
 from overlapscope.analysis.results import Device, efficiency_shown, partition
+from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import bare_shares, percent, unit_for
-from overlapscope.documents.colors import bucket_color, palette
+from overlapscope.catalog.buckets import BUCKETS
+from overlapscope.catalog.causes import CAUSES, IdleCause, Subject
+from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
-from overlapscope.report.cause_words import EXPOSED_COPY, IDLE, Words
 from overlapscope.report.page import Section
-
-BUCKET_MEANINGS: Final[dict[str, str]] = {
-    "compute": "kernels ran",
-    "exposed comm": "communication ran and no kernel beside it",
-    "exposed copy": "a copy ran and no kernel beside it",
-    "exposed other": "only memsets and copies within the device ran",
-    "idle": "nothing ran",
-    "missing ops": "the host waited for GPU ops that were not recorded",
-}
 
 
 def bucket_bar(section: Section, dark: bool) -> Figure:
@@ -38,7 +29,7 @@ def bucket_bar(section: Section, dark: bool) -> Figure:
     for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), span), strict=True):
         if not ns:
             continue
-        color = colors[bucket_color(name)]
+        color = colors[BUCKETS[name].id]
         wide = ns >= 0.14 * span
         data.append(
             {
@@ -54,7 +45,7 @@ def bucket_bar(section: Section, dark: bool) -> Figure:
                 "textangle": 0,
                 "constraintext": "none",
                 "insidetextfont": {"color": legible(color)},
-                "hovertemplate": f"{name}: {unit.text(ns)} ({part}%)<br>{BUCKET_MEANINGS[name]}<extra></extra>",
+                "hovertemplate": f"{name}: {unit.text(ns)} ({part}%)<br>{BUCKETS[name].meaning}<extra></extra>",
             }
         )
     return figure(
@@ -74,7 +65,7 @@ def each_device(sections: Sequence[Section], dark: bool) -> Figure:
     unit = unit_for(max((device.span_ns for _, device in shown), default=0))
     labels = _labels([section for section, _ in shown])
     return figure(
-        stacked_bars([partition(device) for _, device in shown], labels, unit, dark, meanings=BUCKET_MEANINGS),
+        stacked_bars([partition(device) for _, device in shown], labels, unit, dark),
         dark,
         height=90 + 30 * max(1, len(shown)),
         barmode="stack",
@@ -99,8 +90,6 @@ def _labels(sections: Sequence[Section]) -> list[str]:
 
 # -- causes ---------------------------------------------------------------------------------------
 
-Subject = Literal["exposed-copy", "idle"]
-
 
 def by_cause(section: Section, subject: Subject) -> dict[str, int]:
     """The causes that have any time, largest first; ops that are missing are no idle time."""
@@ -115,7 +104,7 @@ def by_cause(section: Section, subject: Subject) -> dict[str, int]:
 def causes(section: Section, subject: Subject, dark: bool) -> Figure:
     """One bar for each cause, largest first; shares are of the bucket."""
     colors = palette(dark)
-    words = EXPOSED_COPY if subject == "exposed-copy" else IDLE
+    known = CAUSES[subject]
     found = by_cause(section, subject)
     whole = sum(found.values())
     unit = section.unit_of(whole)
@@ -131,7 +120,7 @@ def causes(section: Section, subject: Subject, dark: bool) -> Figure:
         "text": texts,
         "textposition": "outside",
         "cliponaxis": False,
-        "customdata": [escape(words.get(cause, Words("")).meaning, 200) for cause in found],
+        "customdata": [escape(known[cause].meaning, 200) if cause in known else "" for cause in found],
         "hovertemplate": "%{y}: %{text}<br>%{customdata}<extra></extra>",
         "showlegend": False,
     }
@@ -173,9 +162,7 @@ def steps(section: Section, dark: bool) -> Figure:
         periods = [device.steps[row] for row in rows]
         unusual = find_outliers(device.steps)[rows].tolist() if rows else []
         names = [escape(period.name) for period in periods]
-        data = stacked_bars(
-            [partition(period) for period in periods], names, unit, dark, meanings=BUCKET_MEANINGS, positions=rows
-        )
+        data = stacked_bars([partition(period) for period in periods], names, unit, dark, positions=rows)
         spans = [period.span_ns / unit.ns for period in periods]
         if any(unusual):
             data.append(_marks(rows, names, spans, unusual, unit.name, colors))

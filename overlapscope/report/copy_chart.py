@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import bandwidth as rate_text
 from overlapscope.base.words import size as size_text
+from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, figure
 from overlapscope.report.page import Section

@@ -10,8 +10,8 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.results import Device, partition
 from overlapscope.base.words import bare_shares, clean, clean_lines
+from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents import model
-from overlapscope.documents.colors import bucket_color
 from overlapscope.documents.model import Block, Chart, Document, Heading, Section, Text, columns, panel
 from overlapscope.documents.table import Table
 from overlapscope.report import charts, copy_chart, strip, tables
@@ -140,7 +140,7 @@ def _bar(part: Part, device: Device) -> model.Bar:
     shares = bare_shares(list(buckets.values()), device.span_ns)
     return model.Bar(
         tuple(
-            model.Part(word, ns, part.unit.text(ns), f"{share}%", bucket_color(word))
+            model.Part(word, ns, part.unit.text(ns), f"{share}%", BUCKETS[word].id)
             for (word, ns), share in zip(buckets.items(), shares, strict=True)
             if ns
         )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES
-from overlapscope.analysis.each_copy import EachCopy, Issuer
-from overlapscope.analysis.outliers import find_outliers
+from overlapscope.analysis.each_copy import EachCopy
+from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import (
     Device,
     Period,
@@ -17,9 +16,10 @@ from overlapscope.analysis.results import (
     efficiency_shown,
     missing_ns,
 )
-from overlapscope.analysis.stalls import BLOCKED
+from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, bandwidth, bare_percent, clean, size
+from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import Section
 from overlapscope.report.tables import NAME_LIMIT
@@ -101,7 +101,7 @@ def most_exposed(copies: EachCopy, count: int) -> I64:
     return order[copies.exposed_ns[order] > 0]
 
 
-def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[Issuer]) -> Table:
+def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Sequence[CallSite]) -> Table:
     """The given copies, each with what issued it."""
     unit = section.unit_of(int(copies.duration_ns[numbers].max(initial=0)))
     lined = any(issuer.line for issuer in issued)
@@ -126,7 +126,7 @@ def worst_copies(section: Section, copies: EachCopy, numbers: I64, issued: Seque
 # -- causes and stalls ----------------------------------------------------------------------------
 
 
-def evidence(section: Section, device: Device, subject: Literal["exposed-copy", "idle"]) -> Table:
+def evidence(section: Section, device: Device, subject: Subject) -> Table:
     """What the causes of a bucket rest on, by op, call and line."""
     found = [one for one in device.evidence if one.subject == subject]
     whole = device.buckets.idle_ns if subject == "idle" else device.buckets.exposed_copy_ns
@@ -153,7 +153,7 @@ def stalls(section: Section, device: Device) -> Table:
     examples = {
         (one.call, one.op, one.where): one.example
         for one in reversed(device.evidence)
-        if one.subject == "idle" and one.cause in BLOCKED
+        if one.subject == "idle" and one.cause in STALL_CAUSES
     }
     lined = any(stall.where for stall in device.host_stalls)
     return table_of(

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from overlapscope.analysis.results import Device, copies_matter, efficiency_shown, hidden_copy_shown, missing_ns
 from overlapscope.base.words import NOTHING, bare_shares, percent, share
+from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
-from overlapscope.report.charts import Subject, by_cause
+from overlapscope.report.charts import by_cause
 from overlapscope.report.page import Section
 from overlapscope.report.verdict import WORTH_SAYING
 

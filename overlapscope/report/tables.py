@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
-from overlapscope.analysis.causes import IdleCause
 from overlapscope.analysis.results import (
     Device,
     HostStall,
@@ -32,6 +31,7 @@ from overlapscope.base.words import (
     size,
     unit_for,
 )
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
 from overlapscope.report.page import Page, Section
 from overlapscope.rules.finding import Finding

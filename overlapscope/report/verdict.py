@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Literal
 
-from overlapscope.analysis.causes import CopyCause, IdleCause
 from overlapscope.analysis.results import Device, HostUse, Plain, copies_matter, missing_ns
 from overlapscope.base.words import Unit, listed, percent, plural, share, unit_for
+from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
 from overlapscope.report.page import Section
 from overlapscope.report.tables import HARDLY, plain_unit
 from overlapscope.rules import RULES
@@ -22,24 +23,6 @@ GOOD_BELOW = 0.05
 POOR_FROM = 0.15
 WORTH_SAYING = 0.01
 """The floor of the rules: what costs less is not worth a sentence."""
-
-_FIX_COPY = {
-    CopyCause.PAGEABLE_MEMORY: "Pinning the host memory",
-    CopyCause.SAME_STREAM: "Fixing same-stream order",
-    CopyCause.EVENT_WAIT: "Loosening the event waits",
-    CopyCause.HOST_SYNC: "Removing the waits of the host",
-    CopyCause.ENGINE_BUSY: "Queueing the copies in another order",
-    CopyCause.LATE_ISSUE: "Issuing the copies earlier",
-}
-_FIX_IDLE = {
-    IdleCause.HOST_SYNC: "Removing the waits of the host",
-    IdleCause.LAUNCH_BOUND: "Launching with less work on the host (CUDA graphs, torch.compile)",
-    IdleCause.DATA_LOADING: "Loading the data ahead",
-    IdleCause.HOST_STAGING: "Keeping pinned memory out of the loop",
-    IdleCause.ALLOCATION: "Keeping allocation out of the loop",
-    IdleCause.HOST_COMPUTE: "Taking work off the host between launches",
-    IdleCause.EVENT_WAIT: "Loosening the event waits",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +78,7 @@ def _unexplained_ns(device: Device) -> int:
 
 def _lost_ns(device: Device) -> int:
     """Time that better overlap, a busier GPU or hidden communication could save, all of it taken together."""
-    idle = sum(device.idle_by_cause.get(cause, 0) for cause in _FIX_IDLE)
+    idle = sum(device.idle_by_cause.get(cause.id, 0) for cause in IDLE.values() if cause.fixing)
     return _unoverlapped_ns(device) + device.buckets.exposed_comm_ns + idle
 
 
@@ -159,14 +142,18 @@ def _fix(section: Section, device: Device) -> list[str]:
             return [f"By replay, fixing {first.rule} would by itself save nothing."]
         about = "about" if first.cost_from == "replay" else "at most"
         return [f"Fixing {first.rule} would save {about} {unit.text(first.cost_ns)} ({share(first.cost_ns, judged)})."]
-    exposed, idle = device.exposed_copy_by_cause, device.idle_by_cause
-    copy_ns, fix_copy = max((exposed.get(cause, 0), fix) for cause, fix in _FIX_COPY.items())
-    idle_ns, fix_idle = max((idle.get(cause, 0), fix) for cause, fix in _FIX_IDLE.items())
+    copy_ns, fix_copy = _largest_remedy(device.exposed_copy_by_cause, EXPOSED_COPY)
+    idle_ns, fix_idle = _largest_remedy(device.idle_by_cause, IDLE)
     if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * judged):
         return []
     if copy_ns > idle_ns:
         return [f"{fix_copy} would hide at most {unit.text(copy_ns)} of copies under compute."]
     return [f"{fix_idle} would save at most {unit.text(idle_ns)} ({share(idle_ns, judged)})."]
+
+
+def _largest_remedy(by_cause: Mapping[str, int], causes: Mapping[str, Cause]) -> tuple[int, str]:
+    """How long the longest cause that has a remedy takes, and that remedy as the subject of a sentence."""
+    return max((by_cause.get(cause.id, 0), cause.fixing) for cause in causes.values() if cause.fixing)
 
 
 def _untold(gone: frozenset[Part]) -> str:

@@ -28,15 +28,26 @@ import numpy as np
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
-from overlapscope.analysis.copies import TINY_BYTES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct
-from overlapscope.analysis.host import around, inside_named, lines_around, ops_around, pinning
+from overlapscope.analysis.groups import TINY_BYTES
+from overlapscope.analysis.host import CallSite, around, inside_named, pinning, sites
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, clip, covered, cut, join, union
+from overlapscope.catalog.causes import (
+    CAUSES,
+    COPY_CAUSES,
+    COPY_RANK,
+    EXPOSED_COPY,
+    IDLE,
+    IDLE_CAUSES,
+    IDLE_RANK,
+    STALL_CAUSES,
+    CopyCause,
+    IdleCause,
+)
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace.model import Kind, Memory, Trace
 
@@ -46,24 +57,10 @@ MANY = 32
 _LOOKED_UP = 2000
 """Pieces, the longest, whose op and line are looked up."""
 
-_BY_COPY_CAUSE = {
-    CopyCause.PAGEABLE_MEMORY: "pageable-copy",
-    CopyCause.SAME_STREAM: "copy-on-compute-stream",
-    CopyCause.EVENT_WAIT: "late-prefetch",
-    CopyCause.HOST_SYNC: "host-sync",
-    CopyCause.ENGINE_BUSY: "late-prefetch",
-    CopyCause.LATE_ISSUE: "late-prefetch",
-}
-_BY_IDLE_CAUSE = {
-    IdleCause.HOST_SYNC: "host-sync",
-    IdleCause.LAUNCH_BOUND: "launch-bound",
-    IdleCause.DATA_LOADING: "data-loading",
-    IdleCause.HOST_STAGING: "pageable-copy",
-    IdleCause.ALLOCATION: "allocator-stall",
-    IdleCause.HOST_COMPUTE: "host-compute",
-}
-_AT_THE_CALL = (IdleCause.HOST_SYNC, IdleCause.HOST_STAGING, IdleCause.ALLOCATION)
-_RULES = sorted({*_BY_COPY_CAUSE.values(), *_BY_IDLE_CAUSE.values(), "tiny-copies", "blocking-copy", "pin-in-loop"})
+_RULES = sorted(
+    {cause.rule for causes in CAUSES.values() for cause in causes.values() if cause.rule}
+    | {"tiny-copies", "blocking-copy", "pin-in-loop"}
+)
 _NUMBER = {rule: number for number, rule in enumerate(_RULES)}
 _NONE = -1
 
@@ -130,22 +127,16 @@ class Pieces(Columns):
 
     def with_copy_cause(self, cause: CopyCause) -> Pieces:
         """The exposed copies with the given cause."""
-        return self.take((self.copy >= 0) & (self.cause == COPY_CAUSES.index(cause)))
+        return self.take((self.copy >= 0) & (self.cause == COPY_RANK[cause]))
 
     def places(self, trace: Trace) -> tuple[Place, ...]:
         """Where in the program, costliest first."""
         rows = np.argsort(-self.length_ns, kind="stable")[:_LOOKED_UP]
         known = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
-        found: dict[tuple[str | None, str | None, str | None], list[int]] = {}
-        looked_up = zip(
-            known.tolist(),
-            ops_around(trace, self.thread[known], self.at_ns[known]),
-            lines_around(trace, self.thread[known], self.at_ns[known]),
-            strict=True,
-        )
-        for row, op, line in looked_up:
-            call = trace.runtime_calls.name(int(self.call[row])) if self.call[row] >= 0 else None
-            found.setdefault((op, call, line), []).append(row)
+        found: dict[CallSite, list[int]] = {}
+        where = sites(trace, self.call[known], self.thread[known], self.at_ns[known])
+        for number, row in enumerate(known.tolist()):
+            found.setdefault(where.told(trace, number), []).append(row)
         places = [
             Place(
                 Where(op=op, call=call, line=line),
@@ -288,10 +279,10 @@ def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, wait
     exposed, ops, calls = device.exposed, device.timeline.ops, trace.runtime_calls
     row, start, end = cut(exposed.start_ns, exposed.end_ns, windows)
     cause, copy = exposed.cause[row].astype(np.int64), exposed.copy[row]
-    rule = np.array([_NUMBER.get(_BY_COPY_CAUSE.get(c, ""), _NONE) for c in COPY_CAUSES])[cause]
+    rule = np.array([_NUMBER.get(EXPOSED_COPY[c].rule, _NONE) for c in COPY_CAUSES])[cause]
     call = ops.launch[copy]
 
-    blocked = np.flatnonzero(cause == COPY_CAUSES.index(CopyCause.HOST_SYNC))
+    blocked = np.flatnonzero(cause == COPY_RANK[CopyCause.HOST_SYNC])
     if len(blocked):
         begin, stop = start[blocked], end[blocked]
         for rows, name in ((waits.pageable, "pageable-copy"), (waits.pinned, "blocking-copy")):
@@ -303,7 +294,7 @@ def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, wait
         last = np.searchsorted(calls.start_ns[syncs], stop, side="left") - 1
         call[blocked] = np.where(last >= 0, pick(syncs, last), call[blocked])
 
-    judged = cause != COPY_CAUSES.index(CopyCause.LEAD_IN)
+    judged = cause != COPY_RANK[CopyCause.LEAD_IN]
     rule[judged & np.isin(copy, tiny)] = _NUMBER["tiny-copies"]
     at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
     return Pieces(start, end, rule, cause, copy, call, at, thread)
@@ -314,21 +305,21 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
     row, start, end = cut(idle.start_ns, idle.end_ns, windows)
     cause, call, thread = idle.cause[row].astype(np.int64), idle.call[row], idle.thread[row]
     host = idle.host_ns[row] + start - idle.start_ns[row]
-    rule = np.array([_NUMBER.get(_BY_IDLE_CAUSE.get(c, ""), _NONE) for c in IDLE_CAUSES])[cause]
+    rule = np.array([_NUMBER.get(IDLE[c].rule, _NONE) for c in IDLE_CAUSES])[cause]
 
-    at_call = np.isin(cause, [IDLE_CAUSES.index(c) for c in _AT_THE_CALL]) & (call >= 0)
-    sync = (cause == IDLE_CAUSES.index(IdleCause.HOST_SYNC)) & (call >= 0)
+    at_call = np.isin(cause, [IDLE_RANK[c] for c in STALL_CAUSES]) & (call >= 0)
+    sync = (cause == IDLE_RANK[IdleCause.HOST_SYNC]) & (call >= 0)
     rule[sync & pick(waits.pinned, call, False)] = _NUMBER["blocking-copy"]
     rule[sync & pick(waits.pageable, call, False)] = _NUMBER["pageable-copy"]
     rule[at_call & pick(call_kinds.pins(calls), call, False)] = _NUMBER["pin-in-loop"]
-    launching = [IDLE_CAUSES.index(c) for c in (IdleCause.LAUNCH_BOUND, IdleCause.LAUNCH_LATENCY)]
+    launching = [IDLE_RANK[c] for c in (IdleCause.LAUNCH_BOUND, IdleCause.LAUNCH_LATENCY)]
     tiny_launch = np.zeros(len(calls) + 1, np.bool_)
     tiny_launch[ops.launch[tiny]] = True
     tiny_launch[-1] = False
     rule[np.isin(cause, launching) & tiny_launch[call]] = _NUMBER["tiny-copies"]
 
     pins = around(pinning(trace), thread, host) >= 0
-    rule[pins & (cause == IDLE_CAUSES.index(IdleCause.HOST_STAGING))] = _NUMBER["pin-in-loop"]
+    rule[pins & (cause == IDLE_RANK[IdleCause.HOST_STAGING])] = _NUMBER["pin-in-loop"]
     at = np.where(at_call, pick(calls.start_ns, call, 0), host)
     where = np.where(at_call, pick(calls.thread, call), thread)
     return Pieces(start, end, rule, cause, np.full(len(start), -1, np.int64), call, at, where)

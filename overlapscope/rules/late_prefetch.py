@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from overlapscope.analysis.causes import CopyCause
 from overlapscope.base.words import duration, plural
+from overlapscope.catalog.causes import CopyCause
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule, claimed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.copies import LARGE_BYTES
+from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, plural, size
 from overlapscope.rules._claims import Claims, Pieces

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis.copies import LARGE_BYTES
+from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Bool, covered, cut

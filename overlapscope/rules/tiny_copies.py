@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.copies import TINY_BYTES
+from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import duration, size
 from overlapscope.rules._claims import MANY, Claims, Pieces
 from overlapscope.rules.rule import Draft, Rule, on_claimed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.trace.model import GpuOps, Kind, Memory
 
 U8 = NDArray[np.uint8]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown, partition
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.words import bandwidth, clean, percent, size
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline import arrows, waits
 from overlapscope.timeline.categories import FIRST_EXPOSED_COPY, FIRST_IDLE
 from overlapscope.timeline.facts import Facts, by_cause, code, duration, exposed_inside, inside, instant, part_of

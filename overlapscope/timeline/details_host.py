@@ -10,8 +10,7 @@ from overlapscope.base.words import clean, plural
 from overlapscope.timeline import arrows, places, waits
 from overlapscope.timeline.categories import ID
 from overlapscope.timeline.facts import Facts, code, duration, instant
-from overlapscope.timeline.lane import Lane, Lanes
-from overlapscope.timeline.stalls import caused_by
+from overlapscope.timeline.lane import Lane, Lanes, idle_caused
 from overlapscope.trace.model import I64
 
 _CALLS = (ID["blocking-call"], ID["runtime-call"])
@@ -27,7 +26,7 @@ def of_event(lanes: Lanes, lane: Lane, row: int) -> dict[str, Any]:
     events: list[waits.EventWait] = []
     if category in _CALLS:
         calls = np.array([lane.source[row]], np.int64)
-        caused = int(caused_by(lanes, int(calls[0])))
+        caused = int(idle_caused(lanes)[calls[0]])
         if category == ID["blocking-call"]:
             facts += [["host waited", duration(end - start)], ["idle caused", duration(caused)]]
         facts += code(trace, thread, start + lanes.origin_ns)

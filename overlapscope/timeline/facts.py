@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES
-from overlapscope.analysis.exposed import ExposedCopies
-from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around, op_text
+from overlapscope.analysis.host import line_ids_around, line_text, name_text, op_ids_around
+from overlapscope.analysis.pieces import ExposedCopies
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import clean, share, unit_for
+from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.trace.model import Trace
 
 Facts = list[list[str]]
@@ -38,7 +38,7 @@ def by_cause(causes: dict[str, int]) -> str:
 def code(trace: Trace, thread: int, at_ns: int) -> Facts:
     """The innermost CPU op and the Python line around an instant of a thread."""
     threads, at = np.array([thread], np.int64), np.array([at_ns], np.int64)
-    op = op_text(trace, int(op_ids_around(trace, threads, at)[0]))
+    op = name_text(trace, int(op_ids_around(trace, threads, at)[0]))
     line = line_text(trace, int(line_ids_around(trace, threads, at)[0]))
     return [[word, clean(text)] for word, text in (("CPU op", op), ("line", line)) if text is not None]
 

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.groups import caused_by_calls
+from overlapscope.base.kept import kept
 from overlapscope.timeline.categories import U8
 from overlapscope.timeline.fill import Fill, fills
 from overlapscope.trace.model import I32, I64
@@ -124,6 +126,16 @@ class Lanes:
         if not 0 <= lane_id < len(self.lanes):
             raise KeyError(f"lane {lane_id}")
         return self.lanes[lane_id]
+
+
+@kept()
+def idle_caused(lanes: Lanes) -> I64:
+    """How much idle time each runtime call caused, by row, on all devices."""
+    trace = lanes.analysis.trace
+    return sum(
+        (caused_by_calls(trace, device.idle) for device in lanes.analysis.devices),
+        np.zeros(len(trace.runtime_calls), np.int64),
+    )
 
 
 def prepared(

@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.device import period
 from overlapscope.analysis.results import Period
 from overlapscope.base.kept import kept
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.fill import Fill, fill_of
 from overlapscope.timeline.lane import Lanes
@@ -36,30 +36,24 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
         ran[name] = behind - before
 
     # The overlap lane divides the window; `build_gpu._overlap` says into what.
-    copy_causes = {str(cause): ran[f"exposed-copy:{cause}"] for cause in COPY_CAUSES}
-    idle_causes = {str(cause): ran[f"idle:{cause}"] for cause in IDLE_CAUSES}
-    exposed_copy, idle = sum(copy_causes.values()), sum(idle_causes.values())
+    exposed_copy = sum(ran[f"exposed-copy:{cause}"] for cause in COPY_CAUSES)
     copy = ran["hidden-copy"] + exposed_copy
     sm = ran["compute"] + ran["hidden-copy"] + ran["exposed-comm"]
-    lengths = {
-        "compute": sm - ran["exposed_comm"],
-        "comm": ran["comm"],
-        "sm": sm,
-        "h2d": ran["h2d"],
-        "d2h": ran["d2h"],
-        "other": ran["other"],
-        "copy": copy,
-        "busy": sm + exposed_copy,
-        "both": ran["h2d"] + ran["d2h"] - copy,
-        "comm_hidden": ran["comm"] - ran["exposed_comm"],
-        "exposed_comm": ran["exposed_comm"],
-        "exposed_copy": exposed_copy,
-        "exposed_h2d": ran["exposed_h2d"],
-        "exposed_d2h": ran["exposed_d2h"],
-        "exposed_other": ran["exposed-other"],
-        "idle": idle,
-    }
-    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths, copy_causes, idle_causes, partial=False)
+    lengths = Counter(
+        {
+            **ran,
+            "compute": sm - ran["exposed_comm"],
+            "sm": sm,
+            "copy": copy,
+            "busy": sm + exposed_copy,
+            "both": ran["h2d"] + ran["d2h"] - copy,
+            "comm_hidden": ran["comm"] - ran["exposed_comm"],
+            "exposed_copy": exposed_copy,
+            "exposed_other": ran["exposed-other"],
+            "idle": sum(ran[f"idle:{cause}"] for cause in IDLE_CAUSES),
+        }
+    )
+    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths)
 
 
 @kept()

@@ -6,15 +6,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from overlapscope.analysis.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import find_blocking
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
+from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
 from overlapscope.timeline import places
 from overlapscope.timeline.facts import duration
-from overlapscope.timeline.lane import Lanes
-from overlapscope.timeline.stalls import caused_by_each
+from overlapscope.timeline.lane import Lanes, idle_caused
 from overlapscope.trace.model import I64
 
 Subject = Literal["exposed-copy", "idle", "stall"]
@@ -123,7 +122,7 @@ def _longest(device: int, row: I64, start: I64, end: I64) -> _Ranking:
 def _stalls(lanes: Lanes) -> list[_Ranking]:
     """Blocking calls; of those that caused nothing only the ones that reach behind the lead-in."""
     trace = lanes.analysis.trace
-    calls, caused = trace.runtime_calls, caused_by_each(lanes)
+    calls, caused = trace.runtime_calls, idle_caused(lanes)
     judged = min((one.timeline.judged_from_ns for one in lanes.analysis.devices), default=None)
     rows = find_blocking(trace).row
     if judged is not None:

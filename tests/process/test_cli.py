@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from overlapscope.commands import main
 from tests.support.helpers import TRACES
+from tests.support.stepped_traces import write_steps
+from tests.unit.test_directories import KEPT
 from tests.unit.test_reader import document, kernel, write
 
 
@@ -61,3 +64,26 @@ def test_a_long_read_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
         os.close(theirs)
     assert done.stdout.strip() == b"8999"
     assert b"reading" in shown
+
+
+def stale(directory: Path) -> None:
+    """Two ranks of the last run, and two that an earlier one of four ranks has left."""
+    for rank in range(2):
+        write_steps(directory / f"rank{rank}.json", rank=rank, world_size=2)
+    for rank in (2, 3):
+        write_steps(directory / f"rank{rank}.json", rank=rank, world_size=4)
+
+
+def test_files_of_an_earlier_job_are_told_of_and_do_not_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale(tmp_path)
+    assert main(["check", str(tmp_path), *KEPT]) == 3
+    assert "different world sizes (2, 4)" in " ".join(capsys.readouterr().out.split())
+    assert main(["check", str(tmp_path), "--budget", "step_time <= 1 us"]) == 1
+    assert main(["check", str(tmp_path), *KEPT, "--explain", "*job*"]) == 3
+    assert main(["baseline", "write", str(tmp_path), "-o", str(tmp_path / "b")]) == 2
+    capsys.readouterr()
+    for command in (["analyze"], ["analyze", "--format", "markdown"], ["analyze", "--format", "html"], ["ranks"]):
+        assert main([*command, str(tmp_path)]) == 0
+        assert "different world sizes (2, 4)" in " ".join(capsys.readouterr().out.replace("\\", "").split())

@@ -53,7 +53,7 @@ def test_every_analysis_of_hta_is_there() -> None:
 def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = output(capsys, "temporal", str(TRACES / "ddp"))
     assert printed.startswith("HTA temporal (") and "ranks 0, 1" in printed
-    # The last digit of HTA's idle time depends on the processor (tests/unit/test_hta_docs.py).
+    # The last digit of HTA's idle time depends on the processor (tests/evaluation/test_hta_docs.py).
     assert re.search(r"22,73[12]\b", printed) and re.search(r"17,52[78]\b", printed)
     assert all(len(line) <= 80 for line in printed.splitlines())
 

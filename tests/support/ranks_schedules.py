@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Trust
 from overlapscope.base.intervals import union
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank, StepFigures
 
 

@@ -23,6 +23,7 @@ from overlapscope.report.model import build, to_json
 from overlapscope.trace.model import Kind, Memory
 from tests.support import kineto_files
 from tests.support.helpers import Host, Op, make_trace
+from tests.support.recordings import analysis_of
 from tests.unit.test_sums import gpu_ops
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -108,7 +109,7 @@ def report_text(analysis: TraceAnalysis) -> str:
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name.split(".")[0])
 def test_the_copy_holds_the_same_events_and_gives_the_same_report(path: Path, tmp_path: Path) -> None:
-    analysis = analyze_trace(load(path))
+    analysis = analysis_of(path)
     text = copy_of(path, analysis)
     own, ours = events_of(text)
     original = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
@@ -161,7 +162,7 @@ def test_a_truncated_file_stays_truncated_and_is_read_as_before(packed: bool, tm
     whole = SAMPLE.read_bytes() if packed else gzip.decompress(SAMPLE.read_bytes())
     path = tmp_path / "cut.json"
     path.write_bytes(whole[: len(whole) * 2 // 3])
-    analysis = analyze_trace(load(path))
+    analysis = analysis_of(path)
     text = copy_of(path, analysis)
     with pytest.raises(json.JSONDecodeError):
         json.loads(text)

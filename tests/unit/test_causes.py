@@ -15,6 +15,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, US, Host, Op, Wait, make_trace, recordings
+from tests.support.recordings import analysis_of
 
 DATA = Path(__file__).parents[2] / "traces"
 RECORDED = DATA / "known_causes"
@@ -24,7 +25,7 @@ TRUTH: dict[str, dict[str, Any]] = tomllib.loads((DATA / "truth.toml").read_text
 
 
 def recorded(path: Path) -> Device:
-    (device,) = analyze_trace(load(path.with_name(path.name + ".json.gz"))).result.devices
+    (device,) = analysis_of(path.with_name(path.name + ".json.gz")).result.devices
     return device
 
 
@@ -41,13 +42,13 @@ def test_exposed_copies_of_recordings(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "idle" in known])
 def test_idle_time_of_recordings(name: str) -> None:
     truth = TRUTH[name]["idle"]
-    for device in analyze_trace(load(DATA / f"{name}.json.gz")).result.devices:
+    for device in analysis_of(DATA / f"{name}.json.gz").result.devices:
         assert share(device.idle_by_cause, truth["cause"]) >= truth["least_share"]
 
 
 @pytest.mark.parametrize("path", recordings(), ids=lambda p: p.stem)
 def test_next_to_nothing_stays_unknown(path: Path) -> None:
-    for device in analyze_trace(load(path)).result.devices:
+    for device in analysis_of(path).result.devices:
         for causes in (device.exposed_copy_by_cause, device.idle_by_cause):
             assert causes["unknown"] <= 0.005 * device.span_ns
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from hypothesis.extra import numpy as hnp
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
-from overlapscope.reading import load
 from overlapscope.report import charts, copy_chart, grids
 from overlapscope.report.charts import MOST_STEPS, drawn_steps
 from overlapscope.report.copy_chart import choose
@@ -24,6 +22,7 @@ from overlapscope.report.model import build
 from overlapscope.report.page import Page, Section
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import US, Host, Op, make_trace
+from tests.support.recordings import analysis_of
 
 TRACES = sorted(Path("traces/known_causes").glob("*.json.gz")) + [
     Path("traces/laboratory/offload_pipeline/one_stream.trace.json.gz"),
@@ -32,11 +31,6 @@ TRACES = sorted(Path("traces/known_causes").glob("*.json.gz")) + [
 BOTH = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 EACH = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split(".")[0])
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m&lt;b>"
-
-
-@cache
-def analysis_of(path: Path) -> TraceAnalysis:
-    return analyze_trace(load(path))
 
 
 def sections_of(analysis: TraceAnalysis) -> list[Section]:
@@ -70,7 +64,7 @@ def test_the_bucket_bar_is_the_span(path: Path) -> None:
         assert section.device is not None
         span = section.device.span_ns / section.unit.ns
         assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(span)
-        shares = [re.search(r"([<>]? ?)([\d.]+) %$", trace["name"]) for trace in figure["data"]]
+        shares = [re.search(r"([<>]? ?)([\d.]+)%$", trace["name"]) for trace in figure["data"]]
         # "< 0.1" adds nothing, and stands for what "> 99.9" lacks.
         exact = sum(float(share[2]) for share in shares if share and "<" not in share[1])
         assert exact == pytest.approx(99.9 if any(share and ">" in share[1] for share in shares) else 100)

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.documents.colors import palette
 from overlapscope.timeline import CATEGORIES
 

@@ -13,7 +13,6 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.prediction import program
 from overlapscope.prediction.choices import parse
 from overlapscope.prediction.savings import Savings
-from overlapscope.reading import load
 from overlapscope.report import findings as costing
 from overlapscope.report import verdict
 from overlapscope.report.findings import find_all
@@ -24,6 +23,7 @@ from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import Memory
+from tests.support.recordings import analysis_of
 from tests.support.rule_traces import blocking_uploads, uploads
 
 DATA = Path(__file__).parents[2] / "traces"
@@ -32,7 +32,7 @@ SLOW_ON_THE_HOST = "laboratory/chunked_streams/breadth_first_8.trace"
 
 @cache
 def analysed(recording: str) -> TraceAnalysis:
-    return analyze_trace(load(DATA / f"{recording}.json.gz"))
+    return analysis_of(DATA / f"{recording}.json.gz")
 
 
 def findings(recording: str) -> dict[str, Finding]:

@@ -121,29 +121,6 @@ def test_what_was_judged_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 # -- traces of different jobs
 
 
-def stale(directory: Path) -> None:
-    """Two ranks of the last run, and two that an earlier one of four ranks has left."""
-    for rank in range(2):
-        write_steps(directory / f"rank{rank}.json", rank=rank, world_size=2)
-    for rank in (2, 3):
-        write_steps(directory / f"rank{rank}.json", rank=rank, world_size=4)
-
-
-def test_files_of_an_earlier_job_are_told_of_and_do_not_pass(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stale(tmp_path)
-    assert main(["check", str(tmp_path), *KEPT]) == 3
-    assert "different world sizes (2, 4)" in " ".join(capsys.readouterr().out.split())
-    assert main(["check", str(tmp_path), "--budget", "step_time <= 1 us"]) == 1
-    assert main(["check", str(tmp_path), *KEPT, "--explain", "*job*"]) == 3
-    assert main(["baseline", "write", str(tmp_path), "-o", str(tmp_path / "b")]) == 2
-    capsys.readouterr()
-    for command in (["analyze"], ["analyze", "--format", "markdown"], ["analyze", "--format", "html"], ["ranks"]):
-        assert main([*command, str(tmp_path)]) == 0
-        assert "different world sizes (2, 4)" in " ".join(capsys.readouterr().out.replace("\\", "").split())
-
-
 def shifted(path: str, seconds: int) -> None:
     content = json.loads(Path(path).read_text())
     content["baseTimeNanoseconds"] = EPOCH_NS + seconds * 10**9

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.causes import COPY_CAUSES
 from overlapscope.analysis.each_copy import NO_CAUSE, issuers, list_copies, peak_gb_per_s
+from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import Host, Op, Wait, make_trace

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.commands import main
-from overlapscope.reading import expand, load
+from overlapscope.reading import expand
 from overlapscope.render import html
 from overlapscope.render.page import changes
 from overlapscope.report.model import build
@@ -32,6 +32,7 @@ from overlapscope.timeline.file import document as file_document
 from overlapscope.timeline.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace
+from tests.support.recordings import analysis_of
 
 TRACES = Path(__file__).parents[2] / "traces"
 LIMIT_BYTES = 5_000_000
@@ -40,7 +41,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 @cache
 def analyses(name: str) -> tuple[TraceAnalysis, ...]:
-    return tuple(analyze_trace(load(path)) for path in expand([TRACES / name]))
+    return tuple(analysis_of(path) for path in expand([TRACES / name]))
 
 
 @cache
@@ -314,13 +315,3 @@ def test_one_step_is_shown_alone(tmp_path: Path) -> None:
     timeline = data(document, "timelines")["timeline-0"]
     start, end = timeline["view"]
     assert 0 < start < end < timeline["model"]["end"]
-
-
-def test_without_plotly_it_says_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("overlapscope.render.page.find_spec", lambda _: None)
-    target = tmp_path / "report.html"
-    assert main(["analyze", str(TRACES / "ddp"), "--format", "html", "--output", str(target)]) == 2
-    assert "pip install 'overlapscope[dashboard]'" in capsys.readouterr().err
-    assert not target.exists()

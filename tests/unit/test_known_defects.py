@@ -13,6 +13,7 @@ from overlapscope.reading import load
 from overlapscope.trace.model import Kind
 from tests.support.helpers import recordings
 from tests.support.kineto_files import call, host, kernel, memcpy, write
+from tests.support.recordings import analysis_of
 
 DATA = Path(__file__).parents[2] / "traces"
 
@@ -138,7 +139,7 @@ def test_two_files_of_one_rank_are_both_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", recordings(), ids=lambda p: p.stem)
 def test_no_percentage_exceeds_a_hundred(path: Path) -> None:
-    for device in analysed(path).result.devices:
+    for device in analysis_of(path).result.devices:
         periods = (*device.steps, *device.ranges)
         for overlap in (device.overlap, *(period.overlap for period in periods)):
             for value in (overlap.efficiency_pct, overlap.hidden_copy_pct, overlap.comm_compute_pct):

@@ -19,20 +19,21 @@ from numpy.typing import NDArray
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.calls import records_event, waits_event
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.base.intervals import covered, union
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.reading import load
 from overlapscope.timeline import CATEGORIES, Lane, Lanes, places
 from overlapscope.timeline.facts import duration
 from overlapscope.timeline.fill import Fill
-from overlapscope.timeline.stalls import caused_by
+from overlapscope.timeline.lane import idle_caused
 from overlapscope.timeline.view import MOST, NAMED, WIDE
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace, recordings
+from tests.support.recordings import analysis_of
 from tests.unit.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
 
 RECORDINGS = recordings()
@@ -353,7 +354,7 @@ def check_ranking(drawn: Lanes, kind: lanes.Subject) -> None:
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_recordings_can_be_drawn(path: Path) -> None:
-    analysis = analyze_trace(load(path))
+    analysis = analysis_of(path)
     drawn = lanes.build(analysis)
     model = lanes.model(drawn)
     assert json.loads(json.dumps(model)) == model
@@ -419,7 +420,7 @@ def test_a_steps_span_has_the_figures_of_the_step(name: str) -> None:
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_a_spans_figures_are_those_of_the_interval_algebra(path: Path) -> None:
-    drawn = built(load(path))
+    drawn = lanes.build(analysis_of(path))
     random = np.random.default_rng(0)
     for one in drawn.analysis.devices:
         t, device = one.timeline, one.result.device
@@ -451,7 +452,7 @@ def test_stalls_cost_what_the_report_says(name: str) -> None:
         match = lanes.worst(drawn, "stall", number)["match"]
         told = lanes.op(drawn, match["lane"], match["row"])
         assert told["category"] == "blocking-call"
-        cost = caused_by(drawn, int(drawn.lanes[match["lane"]].source[match["row"]]))
+        cost = idle_caused(drawn)[drawn.lanes[match["lane"]].source[match["row"]]]
         assert ["idle caused", duration(cost)] in told["facts"]
         assert previous is None or cost <= previous
         costs[told["title"]] += cost
@@ -500,7 +501,7 @@ def test_an_edge_knows_its_calls(trace: Trace) -> None:
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_the_edges_of_recordings_know_their_calls(path: Path) -> None:
-    analysis = analyze_trace(load(path))
+    analysis = analysis_of(path)
     for device in analysis.devices:
         check_calls_of_edges(analysis, device)
 

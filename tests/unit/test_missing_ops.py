@@ -15,6 +15,7 @@ from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace, recordings
+from tests.support.recordings import report_of
 
 C, D2H = Kind.COMPUTE, Kind.D2H
 
@@ -154,5 +155,5 @@ def test_a_budget_on_idle_time_does_not_judge_it() -> None:
 
 @pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
 def test_no_bundled_recording_lacks_ops(path: Any) -> None:
-    for one in ov.analyze(ov.load(path)).devices:
+    for one in report_of(path).devices:
         assert one.idle_by_cause["missing-ops"] == 0

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.outliers import find_outliers
 from overlapscope.analysis.results import Period
+from overlapscope.analysis.steps import find_outliers
 from overlapscope.trace.model import Kind
 from tests.support.helpers import Host, Op, make_trace
 

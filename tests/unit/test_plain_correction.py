@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import replace
-from functools import cache
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from overlapscope.prediction.figures import fitted
 from overlapscope.prediction.plain import as_plain
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.prediction.program import find_program, summary
-from overlapscope.reading import load
 from overlapscope.report.model import Report, build
 from overlapscope.report.verdict import plain_sentence
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
@@ -35,14 +33,10 @@ from tests.support.helpers import MS, TRACES, US, Op, make_trace, recordings
 from tests.support.made_up_programs import Do, repeated
 from tests.support.made_up_programs import record as record_copies
 from tests.support.plain_recordings import GPU_BOUND, HOST_BOUND, PLAIN, Slowed, record
+from tests.support.recordings import trace_of
 
 BUNDLED = [path for path in recordings() if not {"laboratory", "ddp"} & {*path.parts}]
 NO_SYNC, GRAPH = "no-sync cudaDeviceSynchronize", "graph"
-
-
-@cache
-def opened(path: Path) -> Trace:
-    return load(path, progress=False, cache=False)
 
 
 def report(trace: Trace, plain_step_ns: int | None = None) -> Report:
@@ -83,7 +77,7 @@ def has_exact_sums(plain: Plain) -> bool:
 
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda path: f"{path.parent.name}-{path.name.removesuffix('.json.gz')}")
 def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
-    analysis = analyze_trace(opened(path))
+    analysis = analyze_trace(trace_of(path))
     recorded_ns = 0
     for told_share in (None, 0.6, 0.85, 1.0, 1.3):
         told_ns = None if told_share is None else round(told_share * recorded_ns)
@@ -100,8 +94,8 @@ def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
 @pytest.mark.parametrize("path", [TRACES / "gpt2_train.json.gz", TRACES / "streamed0_pinned0.json.gz"])
 @pytest.mark.parametrize("share", [0.6, 0.85, 1.0, 1.3])
 def test_with_nothing_changed_a_plain_step_is_predicted_as_it_is(path: Path, share: float) -> None:
-    plain_step_ns = round(share * ov.whatif(opened(path)).recorded_step_ns)
-    found = ov.whatif(opened(path), plain_step_ns=plain_step_ns)
+    plain_step_ns = round(share * ov.whatif(trace_of(path)).recorded_step_ns)
+    found = ov.whatif(trace_of(path), plain_step_ns=plain_step_ns)
     step, gain = found.predicted_step_ns, found.gain_ns
     assert step is not None and gain is not None and found.plain is not None
     assert found.baseline_step_ns == found.unchanged_step_ns == found.plain.step_ns == plain_step_ns
@@ -112,7 +106,7 @@ def test_with_nothing_changed_a_plain_step_is_predicted_as_it_is(path: Path, sha
 
 
 def test_a_gain_is_what_the_plain_step_gets_shorter() -> None:
-    trace = opened(TRACES / "known_causes" / "launch_bound.json.gz")
+    trace = trace_of(TRACES / "known_causes" / "launch_bound.json.gz")
     alone = ov.whatif(trace, [GRAPH])
     found = ov.whatif(trace, [GRAPH], plain_step_ns=2 * MS)
     assert found.predicted_step_ns is not None and found.gain_ns is not None
@@ -299,7 +293,7 @@ def test_what_are_no_lengths_of_steps_is_left_out(lengths: Any, tmp_path: Path) 
         path = tmp_path / f"{number}.json"
         own = {PLAIN_STEPS: {"before": side, "after": side}}
         path.write_text(json.dumps({METADATA: own, "traceEvents": []}))
-        assert load(path, progress=False, cache=False).plain_steps == PlainSteps()
+        assert trace_of(path).plain_steps == PlainSteps()
 
 
 @pytest.mark.parametrize("step_ns", [0, -1, 1 << 60, 31.5, float("nan"), float("inf")])
@@ -323,7 +317,7 @@ def test_a_step_that_cannot_be_is_refused(step_ns: Any) -> None:
     ],
 )
 def test_the_plain_timeline_has_the_recordings_ops(path: str) -> None:
-    trace = opened(TRACES / f"{path}.json.gz")
+    trace = trace_of(TRACES / f"{path}.json.gz")
     base = prepare(trace, None, None, with_shapes=False)
     plain = plain_trace(as_plain(base, told(round(0.8 * base.recorded.median_ns))))
 
@@ -384,7 +378,7 @@ def test_what_cannot_be_replayed_keeps_its_ops_and_says_so() -> None:
 
 
 def test_each_device_has_the_plain_step() -> None:
-    trace = opened(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz")
+    trace = trace_of(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz")
     devices = report(trace, 10 * MS).devices
     assert len(devices) == 2
     for device in devices:

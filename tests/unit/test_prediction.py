@@ -27,6 +27,7 @@ from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, recordings
 from tests.support.made_up_programs import Do, record, repeated
+from tests.support.recordings import trace_of
 
 ALONE = ["faster-loader", "pin", "non-blocking", "batch-copies", "side-stream", "two-way", "prefetch", "graph"]
 
@@ -61,7 +62,7 @@ def of(trace: Trace, *interventions: str) -> WhatIf:
 
 @pytest.mark.parametrize("recording", recordings(), ids=lambda path: str(path.relative_to(TRACES))[:-8])
 def test_the_unchanged_replay_gives_the_recording_back(recording: Path) -> None:
-    trace = load(recording, progress=False, cache=False)
+    trace = trace_of(recording)
     if not len(trace.gpu_ops):
         return
     for device in trace.devices:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.base.words import duration, listed, plural, size
-from overlapscope.reading import load
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES, _page
 from overlapscope.rules._claims import judged_windows, share_out
@@ -23,6 +21,7 @@ from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace, recordings
+from tests.support.recordings import analysis_of
 from tests.support.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
 from tests.unit.test_sums import gpu_ops, host_events
 
@@ -102,9 +101,8 @@ TRUTH = {
 }
 
 
-@cache
 def analysed(recording: str) -> TraceAnalysis:
-    return analyze_trace(load(DATA / f"{recording}.json.gz"))
+    return analysis_of(DATA / f"{recording}.json.gz")
 
 
 def found(trace: Trace) -> dict[str, Finding]:

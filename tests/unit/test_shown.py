@@ -12,13 +12,13 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.base.shown import Shown
-from overlapscope.commands import main
-from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.result import from_json as ranks_from_json
+from overlapscope.ranks.result import to_json as ranks_to_json
 from overlapscope.render.notebook import LINES, WIDTH
 from overlapscope.report.model import Report
 from tests.support.helpers import TRACES
 from tests.support.kineto_files import kernel, write
+from tests.support.ranks_samples import job
 
 BAD = TRACES / "known_causes" / "pageable_memory.json.gz"
 GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
@@ -35,10 +35,7 @@ def result(name: str, place: Path) -> Shown:
         case "WhatIf":
             return ov.whatif(trace, ["pin"])
         case "RanksReport":
-            target = place / "ranks.json"
-            assert main(["ranks", str(TRACES / "ddp"), "--workers", "1", "--format", "json", "-o", str(target)]) == 0
-            report: RanksReport = ranks_from_json(target.read_bytes())
-            return report
+            return ranks_from_json(ranks_to_json(job(2)))
         case "several":
             return ov.analyze([trace, ov.load(GOOD)])
         case _:

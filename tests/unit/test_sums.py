@@ -118,7 +118,7 @@ def expected_steps(ops: list[Op], steps: list[Host], main: int, judged: int, end
     return [w for w in windows if len(w)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     gpu_ops(),
     host_events(*CALLS),

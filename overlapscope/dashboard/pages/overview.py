@@ -12,13 +12,13 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, clean_lines, plural
+from overlapscope.catalog.checks import check_by_id
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.model import Code
 from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report import charts
-from overlapscope.report.check_words import AFFECTS
 from overlapscope.report.headline import Reason, headlines, reasons
 from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
 from overlapscope.rules import RULES
@@ -175,7 +175,7 @@ def _meaning(rule: Rule) -> Component:
 def _trust(context: PageContext) -> Component:
     trust = context.section.trace.trust
     lines = [
-        (_STATUS[check.status], check.id, clean(check.detail, 1000), AFFECTS.get(check.id, ""))
+        (_STATUS[check.status], check.id, clean(check.detail, 1000), check_by_id(check.id).affects)
         for check in trust.checks
         if check.status != "ok"
     ]

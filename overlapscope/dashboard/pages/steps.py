@@ -9,8 +9,8 @@ import dash_mantine_components as dmc
 from dash import Input, Output
 from dash.development.base_component import Component
 
-from overlapscope.analysis.outliers import DEVIATIONS, FEWEST, LEAST_SHARE, find_outliers
 from overlapscope.analysis.results import Device
+from overlapscope.analysis.steps import DEVIATIONS, FEWEST, LEAST_SHARE, find_outliers
 from overlapscope.base.words import plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlapscope.analysis.late_launch import loading
+from overlapscope.analysis.host import loading
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance

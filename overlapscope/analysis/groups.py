@@ -1,0 +1,212 @@
+"""What a device and its host did, in groups: copies, kernels and blocking calls, and each group in each step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Literal
+
+import numpy as np
+
+from overlapscope.analysis.grouping import groups_of, rows_by
+from overlapscope.analysis.host import Blocking, CallSite, name_text, of_other_devices, op_ids_around, sites_of_calls
+from overlapscope.analysis.periods import Periods
+from overlapscope.analysis.pieces import IdleTime
+from overlapscope.analysis.results import (
+    CopiesByStep,
+    CopyGroup,
+    HostStall,
+    KernelGroup,
+    KernelsByStep,
+    StallsByStep,
+)
+from overlapscope.analysis.steps import step_at, sums_by_step
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, total, union
+from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
+from overlapscope.trace.model import Kind, Memory, Trace
+
+TINY_BYTES = 64 << 10
+"""Below this a copy's time is latency: at 50 GB/s the bytes take 1.3 us, a copy at least about as long."""
+LARGE_BYTES = 1 << 20
+"""From this on latency is next to nothing, and bandwidths can be compared."""
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def says_bandwidth(group: CopyGroup) -> bool:
+    """Whether the group's bandwidth is more than the latency of copies that are mostly tiny."""
+    return group.bytes is not None and group.bytes >= TINY_BYTES * group.count
+
+
+def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[CopyGroup, ...]:
+    """The copies that run inside the given disjoint windows by direction, memory kinds and stream, longest group first.
+
+    Times are cut at the windows' edges; counts, bytes and bandwidth are of whole copies.
+    """
+    ops = timeline.ops
+    copies = np.flatnonzero(ops.is_copy)
+    copies = copies[_runs_inside(ops.start_ns[copies], ops.end_ns[copies], windows)]
+    if not len(copies):
+        return ()
+    alike = (ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies])
+    groups = [_copy_group(timeline, copies[which], steps, windows) for _, which in rows_by(groups_of(alike))]
+    return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.direction, group.stream)))
+
+
+def _runs_inside(start: I64, end: I64, windows: Intervals) -> Bool:
+    """Which intervals share an instant with a window; one of no length may lie at either edge of it."""
+    # The first window that ends behind the start has begun before the end.
+    following = pick(windows.starts, np.searchsorted(windows.ends, start, side="right"), _NEVER)
+    ended_at_once = pick(windows.ends, np.searchsorted(windows.ends, start, side="left")) == start
+    inside: Bool = (following < end) | (start == end) & ((following <= start) | ended_at_once)
+    return inside
+
+
+def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Intervals) -> CopyGroup:
+    """Copies that are alike; `rows` of `Timeline.ops`."""
+    ops, first = timeline.ops, int(rows[0])
+    ran = intersect(union(ops.start_ns[rows], ops.end_ns[rows]), windows)
+    size, duration, sized = ops.bytes[rows], ops.end_ns[rows] - ops.start_ns[rows], ops.bytes[rows] >= 0
+    moved, took = int(size[sized].sum()), int(duration[sized].sum())
+    judged = sized & (ops.start_ns[rows] >= timeline.judged_from_ns)
+    direction: Literal["h2d", "d2h"] = "h2d" if ops.kind[first] == Kind.H2D else "d2h"
+    exposed = intersect(ran, timeline.exposed_copy)
+    step = step_at(steps, ops.start_ns[rows])
+
+    def in_steps(weight: I64) -> tuple[int, ...]:
+        return tuple(sums_by_step(np.zeros_like(step), step, weight, (1, len(steps)))[0].tolist())
+
+    return CopyGroup(
+        direction=direction,
+        source_kind=Memory(ops.source_kind[first]).name.lower(),
+        target_kind=Memory(ops.target_kind[first]).name.lower(),
+        stream=int(ops.stream[first]),
+        count=len(rows),
+        bytes=moved if sized.any() else None,
+        time_ns=total(ran),
+        exposed_ns=total(exposed),
+        gb_per_s=moved / took if sized.any() and took else None,
+        judged_bytes=int(size[judged].sum()),
+        judged_duration_ns=int(duration[judged].sum()),
+        by_step=CopiesByStep(
+            count=in_steps(np.ones_like(step)),
+            bytes=in_steps(np.where(sized, size, 0)),
+            duration_ns=in_steps(np.where(sized, duration, 0)),
+            time_ns=tuple(covered(ran, steps.start_ns, steps.end_ns).tolist()),
+            exposed_ns=tuple(covered(exposed, steps.start_ns, steps.end_ns).tolist()),
+        ),
+    )
+
+
+def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[KernelGroup, ...]:
+    """The kernels that begin inside the given disjoint windows, by name and the op that launched them, longest group
+    first.
+
+    Durations are added up whole, also of kernels that ran side by side.
+    """
+    ops, calls = timeline.ops, trace.runtime_calls
+    begun = np.searchsorted(windows.starts, ops.start_ns, side="right") - 1
+    # A kernel of no length counts at the end of a window, too.
+    inside = (begun >= 0) & ((windows.ends[begun] > ops.start_ns) | (windows.ends[begun] == ops.end_ns))
+    rows = np.flatnonzero(inside & ((ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)))
+    if not len(rows):
+        return ()
+    launch = ops.launch[rows]
+    op = op_ids_around(trace, pick(calls.thread, launch), pick(calls.start_ns, launch))
+    group = groups_of((ops.name_id[rows], op))
+    count = np.bincount(group)
+    # The first kernel of each group.
+    examples = np.full(len(count), len(rows))
+    np.minimum.at(examples, group, np.arange(len(rows)))
+    duration, step, shape = (
+        ops.end_ns[rows] - ops.start_ns[rows],
+        step_at(steps, ops.start_ns[rows]),
+        (len(count), len(steps)),
+    )
+    time = np.zeros(len(count), np.int64)
+    np.add.at(time, group, duration)
+    count_by_step, time_by_step = (
+        sums_by_step(group, step, weight, shape).tolist() for weight in (np.ones_like(step), duration)
+    )
+    groups = [
+        KernelGroup(
+            kernel=ops.name(int(rows[example])),
+            op=name_text(trace, int(op[example])),
+            comm=bool(ops.kind[rows[example]] == Kind.COMM),
+            count=int(count[number]),
+            time_ns=int(time[number]),
+            by_step=KernelsByStep(count=tuple(count_by_step[number]), time_ns=tuple(time_by_step[number])),
+        )
+        for number, example in enumerate(examples.tolist())
+    ]
+    return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.kernel, group.op or "")))
+
+
+def caused_by_calls(trace: Trace, idle: IdleTime) -> I64:
+    """How much of the idle time each runtime call is blamed for."""
+    caused = np.zeros(len(trace.runtime_calls), np.int64)
+    blamed = _blamed(idle)
+    np.add.at(caused, blamed.call, blamed.length_ns)
+    return caused
+
+
+def _blamed(idle: IdleTime) -> IdleTime:
+    """The idle time that a call is blamed for."""
+    return idle.take(np.isin(idle.cause, [IDLE_RANK[cause] for cause in STALL_CAUSES]) & (idle.call >= 0))
+
+
+def find_stalls(
+    trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime, steps: Periods, windows: Intervals
+) -> tuple[HostStall, ...]:
+    """Blocking calls that run inside the windows, grouped by call, op, thread and line, costliest first.
+
+    `idle_caused_ns` adds up, over all stalls, to the idle time of the causes host-sync, allocation and
+    host-staging inside the windows, but for what `pin_memory` did outside any call.
+    """
+    calls = trace.runtime_calls
+    caused = caused_by_calls(trace, idle.inside(windows))
+    elsewhere, start, end = (
+        of_other_devices(trace, timeline)[blocking.row],
+        calls.start_ns[blocking.row],
+        calls.end_ns[blocking.row],
+    )
+    # The first window that ends behind the call's start has begun before its end.
+    inside = pick(windows.starts, np.searchsorted(windows.ends, start, side="right"), _NEVER) < end
+    rows = blocking.row[(inside & ~elsewhere) | (caused[blocking.row] > 0)]
+    sites = sites_of_calls(trace, rows)
+    groups: defaultdict[tuple[CallSite, int], list[int]] = defaultdict(list)
+    for number, (row, thread) in enumerate(zip(rows.tolist(), calls.thread[rows].tolist(), strict=True)):
+        groups[sites.told(trace, number), thread].append(row)
+    group_of = np.full(len(calls), -1, np.int64)
+    for number, members in enumerate(groups.values()):
+        group_of[members] = number
+    blamed, shape = _blamed(idle), (len(groups), len(steps))
+    waits = _in_steps(group_of[rows], calls.start_ns[rows], calls.end_ns[rows], steps, shape)
+    costs = _in_steps(group_of[blamed.call], blamed.start_ns, blamed.end_ns, steps, shape)
+    stalls = [
+        HostStall(
+            call=site.call or "",
+            op=site.op,
+            thread=thread,
+            count=len(members),
+            host_wait_ns=int((calls.end_ns[members] - calls.start_ns[members]).sum()),
+            idle_caused_ns=int(caused[members].sum()),
+            where=site.line,
+            by_step=StallsByStep(host_wait_ns=tuple(waits[number]), idle_caused_ns=tuple(costs[number])),
+        )
+        for number, ((site, thread), members) in enumerate(groups.items())
+    ]
+    return tuple(
+        sorted(stalls, key=lambda stall: (-stall.idle_caused_ns, -stall.host_wait_ns, stall.call, stall.thread))
+    )
+
+
+def _in_steps(group: I64, start: I64, end: I64, steps: Periods, shape: tuple[int, int]) -> list[list[int]]:
+    """How long the intervals of each group are in each step, `shape` = (groups, steps); those of group -1 count for
+    none."""
+    piece, begin, stop = cut(start, end, Intervals(steps.start_ns, steps.end_ns))
+    step = np.where(group[piece] >= 0, step_at(steps, begin), -1)
+    sums: list[list[int]] = sums_by_step(group[piece], step, stop - begin, shape).tolist()
+    return sums

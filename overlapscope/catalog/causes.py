@@ -1,0 +1,289 @@
+"""The causes that an exposed copy or an idle gap can have, in the order in which they are tried.
+
+`docs/causes.md` says how each is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+Subject = Literal["exposed-copy", "idle"]
+"""What a cause is of."""
+
+
+class CopyCause(StrEnum):
+    """Why a copy ran while nothing computed."""
+
+    LEAD_IN = "lead-in"
+    PAGEABLE_MEMORY = "pageable-memory"
+    NO_COMPUTE = "no-compute"
+    SAME_STREAM = "same-stream"
+    EVENT_WAIT = "event-wait"
+    HOST_SYNC = "host-sync"
+    ENGINE_BUSY = "engine-busy"
+    LATE_ISSUE = "late-issue"
+    UNKNOWN = "unknown"
+
+
+class IdleCause(StrEnum):
+    """Why no GPU op ran."""
+
+    HOST_SYNC = "host-sync"
+    LAUNCH_BOUND = "launch-bound"
+    DATA_LOADING = "data-loading"
+    HOST_STAGING = "host-staging"
+    ALLOCATION = "allocation"
+    HOST_COMPUTE = "host-compute"
+    EVENT_WAIT = "event-wait"
+    PROFILER_OVERHEAD = "profiler-overhead"
+    LAUNCH_LATENCY = "launch-latency"
+    LEAD_IN = "lead-in"
+    MISSING_OPS = "missing-ops"
+    UNKNOWN = "unknown"
+
+
+COPY_CAUSES = tuple(CopyCause)
+IDLE_CAUSES = tuple(IdleCause)
+COPY_RANK = {cause: rank for rank, cause in enumerate(COPY_CAUSES)}
+IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One cause, with all that is said of it anywhere."""
+
+    id: CopyCause | IdleCause
+    meaning: str
+    """One sentence."""
+    evidence: str
+    """The same of one call or op that shows it, without a subject."""
+    colors: tuple[str, str]
+    """`#rrggbb` for light and for dark."""
+    remedy: str = ""
+    """What helps, in a sentence; empty where nothing does."""
+    fixing: str = ""
+    """What helps as the subject of a sentence: `Pinning the host memory`."""
+    rule: str = ""
+    """The rule that its time goes to where no other takes it; empty where none answers for it."""
+    explained_by: tuple[str, ...] = ()
+    """The rules whose findings may explain it, the likeliest first."""
+    by_host: bool = False
+    """Whether it is of the host's making: how fast the host is decides how long it lasts."""
+    blames_call: bool = False
+    """Whether it is due to the call that the host was inside: the place to look at is that call."""
+
+
+def _by_id(*causes: Cause) -> dict[str, Cause]:
+    return {cause.id: cause for cause in causes}
+
+
+EXPOSED_COPY: Final = _by_id(
+    Cause(
+        CopyCause.LEAD_IN,
+        meaning="It ran while the device still worked off what was queued before the recording; nothing can be said.",
+        evidence="ran while the device still worked off what was queued before the recording",
+        colors=("#e3c4b4", "#7d5a4a"),
+        remedy="Let the device catch up before recording.",
+    ),
+    Cause(
+        CopyCause.PAGEABLE_MEMORY,
+        meaning="The host side is pageable: the driver stages it, the call blocks, and the copy itself is slower.",
+        evidence="the host side is pageable: the driver stages it and the call blocks",
+        colors=("#d15600", "#e2571a"),
+        remedy="Pin the host memory once, outside the loop.",
+        fixing="Pinning the host memory",
+        rule="pageable-copy",
+        explained_by=("pageable-copy", "tiny-copies"),
+    ),
+    Cause(
+        CopyCause.NO_COMPUTE,
+        meaning="Copies outlast compute: whatever the order, this much cannot be hidden.",
+        evidence="copies outlast compute in this step; this much cannot be hidden",
+        colors=("#f0a98a", "#f5bda3"),
+        remedy="Copy less, or compute more for each copy.",
+        explained_by=("one-way-copies", "tiny-copies", "slow-link"),
+    ),
+    Cause(
+        CopyCause.SAME_STREAM,
+        meaning="The compute that could hide it sits on its own stream, so order forbids overlap.",
+        evidence="runs in order with the compute of its own stream",
+        colors=("#a33b00", "#b8430c"),
+        remedy="Give copies a stream of their own.",
+        fixing="Fixing same-stream order",
+        rule="copy-on-compute-stream",
+        explained_by=("copy-on-compute-stream", "tiny-copies"),
+    ),
+    Cause(
+        CopyCause.EVENT_WAIT,
+        meaning="An event wait ordered it against compute.",
+        evidence="an event wait orders it against compute",
+        colors=("#ee8866", "#ee8f6f"),
+        remedy="Wait for less, or for something earlier.",
+        fixing="Loosening the event waits",
+        rule="late-prefetch",
+        explained_by=("late-prefetch", "tiny-copies"),
+    ),
+    Cause(
+        CopyCause.HOST_SYNC,
+        meaning="Compute that could have run was not launched yet: the host was blocked in a synchronize.",
+        evidence="the next compute was launched only after a blocking call had returned",
+        colors=("#7a2a12", "#93402a"),
+        remedy="Synchronize later, or not at all.",
+        fixing="Removing the waits of the host",
+        rule="host-sync",
+        explained_by=("host-sync", "blocking-copy", "pageable-copy", "tiny-copies"),
+        by_host=True,
+    ),
+    Cause(
+        CopyCause.ENGINE_BUSY,
+        meaning="It queued behind copies of its direction until compute had run out.",
+        evidence="queued behind copies of the same direction until compute had run out",
+        colors=("#c4574b", "#dd7a6e"),
+        remedy="Issue it first, or split the big ones.",
+        fixing="Queueing the copies in another order",
+        rule="late-prefetch",
+        explained_by=("late-prefetch", "tiny-copies"),
+    ),
+    Cause(
+        CopyCause.LATE_ISSUE,
+        meaning="It was issued only after the compute that could have hidden it was over.",
+        evidence="started right when it was issued, after the compute that could hide it",
+        colors=("#e0703a", "#ff9f70"),
+        remedy="Issue it a step earlier.",
+        fixing="Issuing the copies earlier",
+        rule="late-prefetch",
+        explained_by=("late-prefetch", "tiny-copies"),
+        by_host=True,
+    ),
+    Cause(
+        CopyCause.UNKNOWN,
+        meaning="No cause can be shown from this recording.",
+        evidence="no cause could be shown",
+        colors=("#c9a797", "#96796b"),
+        by_host=True,
+    ),
+)
+"""Why a copy is exposed."""
+
+IDLE: Final = _by_id(
+    Cause(
+        IdleCause.HOST_SYNC,
+        meaning="Launching resumed only after a blocking call had returned.",
+        evidence="launching resumed only after this call returned",
+        colors=("#4d5366", "#c6cbdb"),
+        remedy="Synchronize less: no .item(), .cpu() or print of a tensor in the loop.",
+        fixing="Removing the waits of the host",
+        rule="host-sync",
+        explained_by=("host-sync", "blocking-copy", "pageable-copy"),
+        by_host=True,
+        blames_call=True,
+    ),
+    Cause(
+        IdleCause.LAUNCH_BOUND,
+        meaning="The host launched as fast as it could, and the GPU was faster.",
+        evidence="launches followed one another as fast as the host could issue them",
+        colors=("#727b8e", "#a3abbd"),
+        remedy="CUDA graphs or torch.compile.",
+        fixing="Launching with less work on the host (CUDA graphs, torch.compile)",
+        rule="launch-bound",
+        explained_by=("launch-bound", "tiny-copies"),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.DATA_LOADING,
+        meaning="The launching thread was inside a DataLoader's next.",
+        evidence="the launching thread was inside the DataLoader's next",
+        colors=("#66786c", "#a4b8aa"),
+        remedy="More workers, and prefetching.",
+        fixing="Loading the data ahead",
+        rule="data-loading",
+        explained_by=("data-loading",),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.HOST_STAGING,
+        meaning="The host was staging a pageable upload, or pinning memory.",
+        evidence="the host was pinning memory or staging a pageable copy",
+        colors=("#8a7768", "#c2ae9e"),
+        remedy="Pin once, outside the loop.",
+        fixing="Keeping pinned memory out of the loop",
+        rule="pageable-copy",
+        explained_by=("pin-in-loop", "pageable-copy"),
+        by_host=True,
+        blames_call=True,
+    ),
+    Cause(
+        IdleCause.ALLOCATION,
+        meaning="The host was inside a memory call of the driver.",
+        evidence="the host was inside a memory call of the driver",
+        colors=("#7b6672", "#b9a2af"),
+        remedy="Keep memory in PyTorch's allocator.",
+        fixing="Keeping allocation out of the loop",
+        rule="allocator-stall",
+        explained_by=("allocator-stall",),
+        by_host=True,
+        blames_call=True,
+    ),
+    Cause(
+        IdleCause.HOST_COMPUTE,
+        meaning="The host ran other CPU ops or Python and launched nothing.",
+        evidence="the host ran CPU ops or Python without launching",
+        colors=("#8b93a1", "#8a93a4"),
+        remedy="Move that work off the launching thread, or overlap it.",
+        fixing="Taking work off the host between launches",
+        rule="host-compute",
+        explained_by=("host-compute",),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.EVENT_WAIT,
+        meaning="The next op was queued; what it waited for by event had not ended.",
+        evidence="the next op was queued behind an event wait",
+        colors=("#65617d", "#aaa5c7"),
+        remedy="Wait for less, or for something earlier.",
+        fixing="Loosening the event waits",
+    ),
+    Cause(
+        IdleCause.PROFILER_OVERHEAD,
+        meaning="The profiler itself held the host; it is gone when nothing is recorded.",
+        evidence="the profiler itself held the host",
+        colors=("#b3b8c0", "#6b7280"),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.LAUNCH_LATENCY,
+        meaning="Under 10 us between an op and the queued one behind it.",
+        evidence="the time between a launch and its start, or between two queued ops",
+        colors=("#c3c7cd", "#5a606b"),
+        explained_by=("tiny-copies",),
+    ),
+    Cause(
+        IdleCause.LEAD_IN,
+        meaning="It lies in the lead-in, where ops may be missing.",
+        evidence="in the lead-in, where ops may be missing",
+        colors=("#d9dce1", "#454a53"),
+    ),
+    Cause(
+        IdleCause.MISSING_OPS,
+        meaning="The host waited for the GPU, and the trace has no op there: what the GPU did is unknown.",
+        evidence="the host waited for the GPU in this call, and the op that it waited for was not recorded",
+        colors=("#c9bfae", "#6b6355"),
+        remedy="Synchronize before recording; record from before CUDA graphs are captured.",
+    ),
+    Cause(
+        IdleCause.UNKNOWN,
+        meaning="No cause can be shown from this recording.",
+        evidence="no cause could be shown",
+        colors=("#a6a6a6", "#787878"),
+        by_host=True,
+    ),
+)
+"""Why the GPU is idle."""
+
+CAUSES: Final[Mapping[Subject, Mapping[str, Cause]]] = {"exposed-copy": EXPOSED_COPY, "idle": IDLE}
+"""By what a cause is of, and its id."""
+STALL_CAUSES: Final = tuple(cause for cause in IDLE_CAUSES if IDLE[cause].blames_call)
+"""The causes of idle time that blame a call: host stalls."""

@@ -1,0 +1,133 @@
+"""The trust checks: what a trace is asked before its numbers are believed. `docs/trust.md` has their limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class TrustCheck:
+    """One check, with all that is said of it anywhere."""
+
+    id: str
+    meaning: str
+    """What it speaks up at, in a sentence."""
+    affects: str
+    """What is in doubt where it warned or failed."""
+    comparable: str = "All figures, with that in mind."
+    """What can still be compared with another recording then."""
+    grave: str = ""
+    """What to say where this alone makes a trace worthless; empty where other checks may matter as much."""
+    warns_of_loss: bool = False
+    """Whether events may be lost where it warns: told by reports of versions that did not say what is lost."""
+
+
+CHECKS: Final = {
+    check.id: check
+    for check in (
+        TrustCheck(
+            "file-complete",
+            meaning="Warns if the file is cut off.",
+            affects="What came after the cut is missing.",
+            grave="the file is cut",
+            warns_of_loss=True,
+        ),
+        TrustCheck(
+            "events-readable",
+            meaning="Warns if events were damaged or lost.",
+            affects="Lost events are missing everywhere.",
+            warns_of_loss=True,
+        ),
+        TrustCheck(
+            "durations",
+            meaning="Warns if events with impossible times were left out, or have no duration.",
+            affects="The GPU may look idle where the events that were left out ran.",
+            warns_of_loss=True,
+        ),
+        TrustCheck(
+            "copy-sizes",
+            meaning="Warns if copies moved more bytes than can be.",
+            affects="Bytes and bandwidths leave these ops out.",
+        ),
+        TrustCheck(
+            "gpu-activity",
+            meaning="Fails if nothing ran on a GPU.",
+            affects="Everything is unknown.",
+            grave="the trace is unusable",
+        ),
+        TrustCheck(
+            "clock-skew",
+            meaning="Warns if GPU ops begin before their launch, fails if they do so by far.",
+            affects="Causes found on the host are inexact, or unknown where the check failed.",
+            comparable="Copies, kernels and buckets; causes that need the host cannot.",
+        ),
+        TrustCheck(
+            "dropped-ops",
+            meaning="Warns if recorded launches have no GPU op.",
+            affects="The GPU looks idle where the missing ops ran.",
+            warns_of_loss=True,
+        ),
+        TrustCheck(
+            "launches",
+            meaning="Warns if launches are missing behind the lead-in, fails if none was recorded.",
+            affects="Causes of idle time are inexact; lead-in, steps and those causes are unknown where the check "
+            "failed.",
+            comparable="Copies, kernels and the buckets of the window; steps and causes cannot.",
+        ),
+        TrustCheck(
+            "lead-in",
+            meaning="Warns if the device spent much of the window on what was queued before the recording.",
+            affects="That part is in the buckets, but no cause, finding or step covers it.",
+            comparable="The steps behind it.",
+        ),
+        TrustCheck(
+            "missing-ops",
+            meaning="Warns if the host waited for the GPU while no op ran, fails if it did so for much of the window.",
+            affects="What the GPU did then is unknown: it counts neither as idle nor as work.",
+            comparable="The steps without such waits.",
+        ),
+        TrustCheck(
+            "stream-order",
+            meaning="Warns if ops of one stream overlap, which a stream forbids.",
+            affects="Some durations are wrong.",
+        ),
+        TrustCheck(
+            "sync-events",
+            meaning="Warns if there are event waits and no records of what they waited for.",
+            affects="Which stream waited for which was rebuilt; evidence that rests on it says so.",
+        ),
+        TrustCheck(
+            "steps",
+            meaning="Warns if steps launched nothing on the main stream, or their numbers skip.",
+            affects="Those steps are missing from everything told by step.",
+            comparable="The steps that are there.",
+        ),
+        TrustCheck(
+            "warm-up",
+            meaning="Warns if the first step took far longer than the others.",
+            affects="Leave that step out when you compare.",
+        ),
+        TrustCheck(
+            "steady-state",
+            meaning="Warns if the recorded steps are not the program's usual ones.",
+            affects="Figures of steps hold for the recording; the program's usual step may differ.",
+        ),
+        TrustCheck(
+            "step-skew",
+            meaning="Warns if side streams work two or more steps ahead.",
+            affects="A step's figures do not contain the copies made early for it.",
+        ),
+        TrustCheck(
+            "profiler-overhead",
+            meaning="Warns if the profiler itself took part of the window.",
+            affects="Idle time in it goes to cause profiler-overhead and is gone when nothing is recorded.",
+        ),
+    )
+}
+"""By id, in the order in which they are asked."""
+
+
+def check_by_id(id: str) -> TrustCheck:
+    """The record of a check; one that says next to nothing where a report of another version has a check of its own."""
+    return CHECKS.get(id) or TrustCheck(id, meaning="", affects="")

@@ -1,0 +1,1 @@
+"""Tests that hold what the pages say against whole sets of recordings."""

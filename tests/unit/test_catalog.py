@@ -1,0 +1,27 @@
+"""The catalogue: nothing that an analysis can say is without its record, and records name what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import overlapscope as ov
+from overlapscope.catalog.causes import CAUSES, COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES
+from overlapscope.catalog.checks import CHECKS
+from overlapscope.rules import RULES
+
+TRACE = Path(__file__).parents[2] / "traces" / "gpt2_train.json.gz"
+
+
+def test_every_cause_has_a_record() -> None:
+    assert tuple(EXPOSED_COPY) == COPY_CAUSES and tuple(IDLE) == IDLE_CAUSES
+
+
+def test_causes_name_rules_that_there_are() -> None:
+    causes = [cause for of in CAUSES.values() for cause in of.values()]
+    named = {rule for cause in causes for rule in (cause.rule, *cause.explained_by)}
+    assert named - {""} <= set(RULES)
+
+
+def test_every_trust_check_has_a_record() -> None:
+    checks = [check.id for check in ov.analyze(ov.load(TRACE)).traces[0].trust.checks]
+    assert sorted(CHECKS) == sorted(checks)
