@@ -251,7 +251,7 @@ class TestASlowStep:
         assert slow.judge(11, 30_000_001) == (
             "Step 11 took 30.00 ms, 3.0 times the median of 10.00 ms (11 steps, recorded ones like it)."
         )
-        assert slow.none().startswith("No step took over 3 times the median of 10.00 ms (12 steps were judged)")
+        assert slow.none().startswith("No step took over 3 times the median of 10.0 ms (12 steps were judged)")
         assert "Only 0 steps could be judged" in SlowSteps(3).none()
 
 
