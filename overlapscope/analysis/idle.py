@@ -74,7 +74,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     nameless = timeline.ops.launch[op] < 0
     gaps = _gaps(trace, timeline, edges, op, judged)
     limit = _latency_limit(gaps)
-    in_time = (gaps.latency_ns <= limit) & ~(gaps.held_until_ns > gaps.start_ns)
+    in_time = (gaps.latency_ns <= limit) & ~(gaps.held & (gaps.held_until_ns > gaps.start_ns))
     # The part before the op was issued is the host's, the part after it the device's.
     issued = np.where(in_time, gaps.end_ns, np.clip(gaps.returned_ns, gaps.start_ns, gaps.end_ns))
     shift = np.where(in_time, gaps.latency_ns, 0)

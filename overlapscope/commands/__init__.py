@@ -33,7 +33,7 @@ COMMANDS = {
     "dashboard": "show traces in a browser, with a timeline",
     "cache": "say what is kept of large traces read before, or remove it",
     "rules": "list the rules that findings come from",
-    "explain": "explain one rule, with an example",
+    "explain": "explain a word of a report, or list them all",
     "schema": "print the JSON schema of a report, diff, whatif, check, baseline or ranks",
     "hta": "run an analysis of HolisticTraceAnalysis on traces",
     "samples": "print where the sample traces are",

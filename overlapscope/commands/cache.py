@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 
 from overlapscope.commands import DONE
+from overlapscope.commands._options import add_actions, add_format
 from overlapscope.commands._output import write
 from overlapscope.errors import UsageError
-
-FORMATS = ("text", "json")
 
 
 class Command:
@@ -23,22 +22,9 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-        info = actions.add_parser(
-            "info",
-            help="say where the cache is, what it holds and whether it works",
-            description="Say where the cache is, how much it holds, how much it may, and whether it works.",
-            formatter_class=parser.formatter_class,
-            allow_abbrev=False,
-        )
-        info.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
-        actions.add_parser(
-            "clear",
-            help="remove all that it holds",
-            description="Remove all that the cache holds, and say how much that was.",
-            formatter_class=parser.formatter_class,
-            allow_abbrev=False,
-        )
+        add_action = add_actions(parser)
+        add_format(add_action("info", "say where the cache is, what it holds and whether it works"), ("text", "json"))
+        add_action("clear", "remove all that the cache holds, and say how much that was")
 
     def run(self, args: argparse.Namespace) -> int:
         return _clear() if args.action == "clear" else _info(args.format)

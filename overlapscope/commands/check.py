@@ -14,8 +14,8 @@ from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.budgets.formats import FORMATS
+from overlapscope.commands._options import add_allow_predicted, add_plain_step, add_reading, add_traces, format_name
 from overlapscope.commands._output import check_output, write
-from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
 from overlapscope.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "traces", nargs="+", metavar="TRACE", help="trace, directory of traces, pattern, report, or - for stdin"
-        )
+        add_traces(parser, reports=True)
         parser.add_argument(
             "--baseline",
             metavar="FILE",
@@ -89,7 +87,7 @@ class Command:
         )
         add_allow_predicted(parser)
         add_plain_step(parser)
-        add_reading_arguments(parser)
+        add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.strict_env and args.baseline is None:
@@ -172,6 +170,7 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
 
 def _target(text: str) -> Target:
     name, colon, path = text.partition(":")
+    name = format_name(name)
     if name not in FORMATS:
         raise argparse.ArgumentTypeError(
             f"there is no format {name!r}{did_you_mean(name, FORMATS)}; formats: {', '.join(FORMATS)}"

@@ -7,13 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
-from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._reading import add_reading_arguments, parse_step
+from overlapscope.commands._options import add_format, add_output, add_plain_step, add_reading, add_verbose
+from overlapscope.commands._output import check_result, write
 
 if TYPE_CHECKING:
     from overlapscope.compare.difference import Diff
-
-FORMATS = ("text", "json", "markdown", "html")
 
 
 class Command:
@@ -30,26 +28,14 @@ class Command:
             "before", metavar="BEFORE", help="trace, directory of traces, pattern, report, or - for stdin"
         )
         parser.add_argument("after", metavar="AFTER", help="the same, after the change")
-        parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
-        add_output_arguments(parser)
-        parser.add_argument("-v", "--verbose", action="store_true", help="what did not change, too, and whole lists")
-        parser.add_argument(
-            "--plain-step",
-            nargs=2,
-            metavar=("BEFORE", "AFTER"),
-            type=parse_step,
-            default=(None, None),
-            help="what a step takes while nothing is recorded, such as 31.8ms, before and after (default: what the "
-            "recorder timed)",
-        )
-        add_reading_arguments(parser)
+        add_format(parser)
+        add_output(parser)
+        add_verbose(parser, "what did not change, too, and whole lists")
+        add_plain_step(parser, sides=("BEFORE", "AFTER"))
+        add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_output(args.output, force=args.force, inputs=(args.before, args.after))
-        if args.format == "html":
-            from overlapscope.render.page import require_plotly
-
-            require_plotly()
+        check_result(args, args.before, args.after)
         from overlapscope.compare.diff import diff, to_json
         from overlapscope.inputs import read_report
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from overlapscope.base.registry import load
 from overlapscope.commands import DONE
-from overlapscope.commands._output import add_output_arguments, check_output, write
+from overlapscope.commands._options import add_output
+from overlapscope.commands._output import check_output, write
 
 
 class Command:
@@ -23,7 +24,7 @@ class Command:
             default="report",
             help="default: report",
         )
-        add_output_arguments(parser)
+        add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)

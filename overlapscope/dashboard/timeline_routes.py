@@ -131,7 +131,7 @@ def _search(drawn: Lanes) -> _Answer:
         raise Refused("direction is 1 or -1.")
     # From one match to the next by its lane and row: many may begin at the same instant.
     given = "lane" in flask.request.args or "row" in flask.request.args
-    after = lanes.Place(_number("lane"), _number("row")) if given else _time("after", -_FARTHEST_NS)
+    after = lanes.LaneRow(_number("lane"), _number("row")) if given else _time("after", -_FARTHEST_NS)
     return lanes.search(drawn, text, after, direction)
 
 

@@ -46,11 +46,11 @@ def read(directory: Path, *, analyses: bool = True) -> Results:
 
 def _measured(data: bytes) -> Results:
     """Raises msgspec.ValidationError."""
-    found = msgspec.json.decode(data)
-    for experiment in found.get("experiments", []):
+    decoded = msgspec.json.decode(data)
+    for experiment in decoded.get("experiments", []):
         for variant in experiment.get("variants", []):
             variant.pop("analyses", None)
-    return msgspec.convert(found, Results)
+    return msgspec.convert(decoded, Results)
 
 
 def write(results: Results, directory: Path) -> None:
@@ -64,5 +64,5 @@ def write(results: Results, directory: Path) -> None:
 
 def merged(results: Results, experiment: ExperimentResult) -> Results:
     """The results with one experiment put in, in place of an earlier run of it."""
-    others = {one.name: one for one in results.experiments}
+    others = {known.name: known for known in results.experiments}
     return msgspec.structs.replace(results, experiments=tuple((others | {experiment.name: experiment}).values()))

@@ -20,7 +20,8 @@ from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.calibration import Constants, SizedTime
-from overlapscope.trace.model import F64, Kind, Memory, Sync, Trace, stream_keys
+from overlapscope.prediction.host_calls import stated_streams
+from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
 
 LONG_BEFORE_NS = 20_000
 """An op whose launch call returned this long before was in the queue, and did not come late."""
@@ -252,15 +253,7 @@ class _Seen:
         lanes = distinct(self.lane)
         known = (whole & (len(trace.devices) == 1)) | (len(lanes) == 1)
         last = everything.copy()
-        records = np.flatnonzero((trace.syncs.kind == Sync.STREAM) & (trace.syncs.correlation > 0))
-        lane_of = dict(
-            zip(
-                trace.syncs.correlation[records].tolist(),
-                stream_keys(trace.syncs.device[records], trace.syncs.stream[records]).tolist(),
-                strict=True,
-            )
-        )
-        waited = np.array([lane_of.get(one, -1) for one in calls.correlation[rows].tolist()], np.int64)
+        waited = stated_streams(trace, rows)
         for lane in lanes:
             mine, theirs = np.flatnonzero((waited == lane) & ~whole), self.lane == lane
             reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(self.end[theirs]))

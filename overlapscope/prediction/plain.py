@@ -130,7 +130,7 @@ def estimated(base: Base) -> Base:
 def _busy_ns(base: Base) -> int:
     """For how long the device works in a step (median)."""
     items, steps = base.graph.items, base.recorded
-    mine = (items.device == base.device) & ~items.gone
-    busy = union(items.start_ns[mine], items.end_ns[mine])
+    there = (items.device == base.device) & ~items.gone
+    busy = union(items.start_ns[there], items.end_ns[there])
     each = np.sort(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.known)])
     return int(each[(len(each) - 1) // 2])

@@ -24,13 +24,13 @@ _LOOSE = re.compile(
 
 def loose_metadata(text: bytes) -> dict[str, Any]:
     """The numbers that matter, from metadata that is not valid JSON."""
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for key, number in _LOOSE.findall(text):
         if key in (b"rank", b"world_size"):
-            found.setdefault("distributedInfo", {}).setdefault(key.decode(), int(number))
+            metadata.setdefault("distributedInfo", {}).setdefault(key.decode(), int(number))
         else:
-            found.setdefault(key.decode(), int(number))
-    return found
+            metadata.setdefault(key.decode(), int(number))
+    return metadata
 
 
 def device_names(properties: Any) -> dict[int, str]:
@@ -100,7 +100,7 @@ def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:
         return None
     prediction = own[PREDICTION]
     changes = prediction.get("interventions") if isinstance(prediction, dict) else None
-    return tuple(one for one in changes if isinstance(one, str)) if isinstance(changes, list) else ()
+    return tuple(change for change in changes if isinstance(change, str)) if isinstance(changes, list) else ()
 
 
 def integer(value: Any) -> int | None:

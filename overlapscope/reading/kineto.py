@@ -166,7 +166,7 @@ def _damage(
         impossible_times=sum(impossible.values()),
         impossible_by=impossible,
         impossible_sizes=sizes,
-        examples=tuple(valid_text(one) for one in [*losses.examples, *example][:3]),
+        examples=tuple(valid_text(text) for text in [*losses.examples, *example][:3]),
     )
 
 
@@ -193,5 +193,5 @@ def shown_source(source: str | Path) -> str:
 
 def rank_in_name(source: str) -> int | None:
     """The rank that a file's name states; None where it states none."""
-    found = _RANK_IN_NAME.findall(Path(source).name)
-    return int(found[-1]) if found else None
+    ranks = _RANK_IN_NAME.findall(Path(source).name)
+    return int(ranks[-1]) if ranks else None

@@ -44,8 +44,8 @@ class Written:
     @classmethod
     def now(cls, path: Path) -> Self:
         """Raises OSError where there is none."""
-        found = path.stat()
-        return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        status = path.stat()
+        return cls(path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def write(

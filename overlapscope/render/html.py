@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def render(document: Document) -> str:
-    """The file as text. Raises MissingPackage where there are charts and Plotly is not installed."""
+    """The file as text."""
     every = list(_all(document.blocks))
     timelines = [block for block in every if isinstance(block, model.Timeline)]
     data = dict(document.data)

@@ -7,20 +7,18 @@ from overlapscope.timeline.build import build
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.details import op
 from overlapscope.timeline.lane import Lane, Lanes
-from overlapscope.timeline.model import model
-from overlapscope.timeline.places import Place
+from overlapscope.timeline.links import LaneRow
 from overlapscope.timeline.search import search
 from overlapscope.timeline.span import span
-from overlapscope.timeline.view import view
-from overlapscope.timeline.wide import at as _at
+from overlapscope.timeline.view import at, model, view
 from overlapscope.timeline.worst import SUBJECTS, Subject, worst
 
 __all__ = [
     "CATEGORIES",
     "SUBJECTS",
     "Lane",
+    "LaneRow",
     "Lanes",
-    "Place",
     "Subject",
     "at",
     "build",
@@ -31,8 +29,3 @@ __all__ = [
     "view",
     "worst",
 ]
-
-
-def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
-    """Row of the op of a lane nearest the middle of a span (`wide.at`). Raises KeyError where there is no such lane."""
-    return _at(lanes.lane(lane_id), start_ns, end_ns)

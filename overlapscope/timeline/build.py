@@ -1,13 +1,24 @@
-"""From an analysed trace to its lanes."""
+"""From an analysed trace to its lanes.
+
+Of each device what it overlapped, its steps, ranges and streams; of each thread of the host what it was inside, a row
+for each depth.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from overlapscope.analysis import TraceAnalysis
-from overlapscope.timeline.build_gpu import device_lanes
-from overlapscope.timeline.build_host import host_lanes
-from overlapscope.timeline.lane import Lane, Lanes
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.grouping import distinct, rows_by
+from overlapscope.analysis.host import find_blocking, rows_of
+from overlapscope.analysis.periods import Periods, is_step
+from overlapscope.base.intervals import subtract
+from overlapscope.timeline.categories import FIRST_EXPOSED_COPY, FIRST_IDLE, ID, LABELS, U8, of_gpu_ops
+from overlapscope.timeline.lane import Lane, Lanes, prepared
+from overlapscope.trace.model import I8, I64, HostEvents, Index, Trace
 
 
 def build(analysis: TraceAnalysis) -> Lanes:
@@ -20,8 +31,8 @@ def build(analysis: TraceAnalysis) -> Lanes:
     end = max((int(table.end_ns.max()) for table in drawn), default=origin)
     made: list[Lane] = []
     for device in analysis.devices:
-        made += device_lanes(trace, device, origin)
-    made += host_lanes(trace, origin)
+        made += _device_lanes(trace, device, origin)
+    made += _host_lanes(trace, origin)
     return Lanes(
         origin_ns=origin,
         start_ns=0,
@@ -29,3 +40,227 @@ def build(analysis: TraceAnalysis) -> Lanes:
         lanes=tuple(replace(lane, id=number) for number, lane in enumerate(made)),
         analysis=analysis,
     )
+
+
+def _device_lanes(trace: Trace, analysis: DeviceAnalysis, origin_ns: int) -> list[Lane]:
+    """In the order in which they are drawn: overlap, steps, ranges by depth, streams with the main one first."""
+    steps, ranges = analysis.steps, analysis.ranges
+    depth = first_free(ranges.start_ns, ranges.end_ns)
+    return [
+        _overlap(analysis, origin_ns),
+        *_periods(trace, analysis, origin_ns, steps, np.zeros(len(steps.row), np.int8)),
+        *_periods(trace, analysis, origin_ns, ranges, depth),
+        *_streams(analysis, origin_ns),
+    ]
+
+
+def _group(analysis: DeviceAnalysis) -> str:
+    return f"device {analysis.result.device}" if analysis.result.device >= 0 else "device"
+
+
+def _overlap(analysis: DeviceAnalysis, origin_ns: int) -> Lane:
+    """The device's window, cut into pieces that say of every instant what was overlapped.
+
+    Compute beside which no copy ran is `compute`, a copy beside a kernel `hidden-copy`; communication with neither
+    compute nor copy beside it is `exposed-comm`. So with each word for the length of its pieces
+
+        compute + hidden-copy + exposed-comm = compute_ns + exposed_comm_ns
+        hidden-copy = hidden_copy_ns;  exposed-copy:* = exposed_copy_ns, cause by cause
+        exposed-other = exposed_other_ns;  idle:* = idle_ns, cause by cause
+        all together = span_ns
+    """
+    t, exposed, idle = analysis.timeline, analysis.exposed, analysis.idle
+    parts: list[tuple[I64, int | U8]] = [
+        (subtract(t.compute, t.copy).starts if len(t.copy.starts) else t.compute.starts, ID["compute"]),
+        (subtract(t.copy, t.exposed_copy).starts, ID["hidden-copy"]),
+        (subtract(t.exposed_comm, t.copy).starts, ID["exposed-comm"]),
+        (t.exposed_other.starts, ID["exposed-other"]),
+        (exposed.start_ns, (exposed.cause + FIRST_EXPOSED_COPY).astype(np.uint8)),
+        (idle.start_ns, (idle.cause + FIRST_IDLE).astype(np.uint8)),
+    ]
+    starts = np.concatenate([start for start, _ in parts])
+    category = np.concatenate([np.broadcast_to(np.asarray(c, np.uint8), start.shape) for start, c in parts])
+    order = np.argsort(starts, kind="stable")
+    # Each piece ends where the next begins.
+    bounds = np.append(starts[order], t.end_ns) - origin_ns
+    category = category[order]
+    return prepared(
+        group=_group(analysis),
+        label="overlap",
+        kind="overlap",
+        device=analysis.result.device,
+        start_ns=bounds[:-1],
+        end_ns=bounds[1:],
+        category=category,
+        source=np.broadcast_to(np.int32(-1), order.shape),
+        names=LABELS,
+        name_id=category,
+    )
+
+
+def _periods(trace: Trace, analysis: DeviceAnalysis, origin_ns: int, periods: Periods, depth: I8) -> list[Lane]:
+    """Steps or ranges, a lane for each depth."""
+    steps = periods is analysis.steps
+    lanes = []
+    for level, rows in rows_by(depth):
+        lanes.append(
+            prepared(
+                group=_group(analysis),
+                label="steps" if steps else "ranges",
+                kind="steps" if steps else "ranges",
+                depth=level,
+                device=analysis.result.device,
+                start_ns=periods.start_ns[rows] - origin_ns,
+                end_ns=periods.end_ns[rows] - origin_ns,
+                category=np.full(len(rows), ID["step" if steps else "range"], np.uint8),
+                source=rows.astype(np.int32),
+                names=trace.names,
+                name_id=trace.annotations.name_id[periods.row[rows]],
+            )
+        )
+    return lanes
+
+
+def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[Lane]:
+    ops, main = analysis.timeline.ops, analysis.result.main_stream
+    category = of_gpu_ops(ops)
+    lanes = []
+    for stream, rows in rows_by(ops.stream):
+        label = f"stream {stream}" if stream >= 0 else "no stream"
+        lanes.append(
+            prepared(
+                group=_group(analysis),
+                label=f"{label} (main)" if stream == main else label,
+                kind="stream",
+                device=analysis.result.device,
+                stream=stream,
+                start_ns=ops.start_ns[rows] - origin_ns,
+                end_ns=ops.end_ns[rows] - origin_ns,
+                category=category[rows],
+                source=rows.astype(np.int32),
+                names=ops.names,
+                name_id=ops.name_id[rows],
+            )
+        )
+    return sorted(lanes, key=lambda lane: (lane.stream != main, -lane.busy_ns, lane.stream))
+
+
+def _host_lanes(trace: Trace, origin_ns: int) -> list[Lane]:
+    """Annotations, CPU ops, runtime calls and the profiler's own time, nested as they ran.
+
+    The thread of the steps comes first, then those that launch, the busiest of them first.
+    """
+    tables = (trace.annotations, trace.cpu_ops, trace.runtime_calls, trace.overheads)
+    threads = distinct(np.concatenate([table.thread for table in tables])).tolist()
+    categories = _categories(trace)
+    return [
+        lane
+        for thread, label in _threads(trace, threads)
+        for lane in _thread_lanes(thread, label, tables, categories, origin_ns)
+    ]
+
+
+def _categories(trace: Trace) -> tuple[U8, ...]:
+    """The category of every event of each table."""
+    calls = np.full(len(trace.runtime_calls), ID["runtime-call"], np.uint8)
+    calls[find_blocking(trace).row] = ID["blocking-call"]
+    return (
+        np.where(is_step(trace.annotations), ID["step"], ID["range"]).astype(np.uint8),
+        np.full(len(trace.cpu_ops), ID["cpu-op"], np.uint8),
+        calls,
+        np.full(len(trace.overheads), ID["profiler"], np.uint8),
+    )
+
+
+def _threads(trace: Trace, threads: list[int]) -> list[tuple[int, str]]:
+    """The threads in the order in which they are drawn, with what they are called."""
+    launch = trace.gpu_ops.launch
+    launching = _counted(trace.runtime_calls.thread[launch[launch >= 0]])
+    stepping = _counted(trace.annotations.thread[is_step(trace.annotations)])
+    calling = _counted(trace.runtime_calls.thread)
+    order = sorted(
+        threads,
+        key=lambda one: (-stepping.get(one, 0), -launching.get(one, 0), -calling.get(one, 0), one),
+    )
+    labels = []
+    for place, thread in enumerate(order):
+        main = place == 0 and (thread in stepping or thread in launching)
+        label = "unknown thread" if thread == -1 else f"thread {thread}"
+        labels.append((thread, f"{label} (main)" if main else label))
+    return labels
+
+
+def _counted(threads: I64) -> dict[int, int]:
+    return {thread: len(rows) for thread, rows in rows_by(threads)}
+
+
+def _thread_lanes(
+    thread: int,
+    group: str,
+    tables: tuple[HostEvents, ...],
+    categories: tuple[U8, ...],
+    origin_ns: int,
+) -> list[Lane]:
+    rows = [rows_of(table, thread) for table in tables]
+    parts = list(zip(tables, categories, rows, strict=True))
+    start = np.concatenate([table.start_ns[mine] for table, _, mine in parts])
+    end = np.concatenate([table.end_ns[mine] for table, _, mine in parts])
+    order = by_start(start, end)
+    start, end = start[order] - origin_ns, end[order] - origin_ns
+    category = np.concatenate([category[mine] for _, category, mine in parts])[order]
+    name_id = np.concatenate([table.name_id[mine] for table, _, mine in parts])[order]
+    source = np.concatenate([mine.astype(np.int32) for mine in rows])[order]
+    return [
+        prepared(
+            group=group,
+            label="",
+            kind="host",
+            depth=level,
+            thread=thread,
+            start_ns=start[mine],
+            end_ns=end[mine],
+            category=category[mine],
+            source=source[mine],
+            names=tables[0].names,
+            name_id=name_id[mine],
+        )
+        for level, mine in rows_by(depths(start, end))
+    ]
+
+
+DEEPEST = 8
+"""Rows of one nest; what lies deeper is drawn in the last, over what it lies in."""
+
+
+def depths(start_ns: I64, end_ns: I64) -> I8:
+    """How many events are open when each one opens, at most `DEEPEST - 1`. They must be sorted by start, then longest
+    first; one of no length counts as 1 ns."""
+    closed = np.sort(np.maximum(end_ns, start_ns + 1), kind="stable")
+    depth = np.arange(len(start_ns)) - np.searchsorted(closed, start_ns, side="right")
+    capped: I8 = np.clip(depth, 0, DEEPEST - 1).astype(np.int8)
+    return capped
+
+
+def first_free(start_ns: I64, end_ns: I64) -> I8:
+    """The first row in which each event finds room, for events that cross one another, by start."""
+    rows = np.zeros(len(start_ns), np.int8)
+    ends: list[int] = []
+    for number, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+        row = next((row for row, taken in enumerate(ends) if taken <= start), len(ends))
+        if row == len(ends) and row < DEEPEST:
+            ends.append(end)
+        row = min(row, DEEPEST - 1)
+        rows[number], ends[row] = row, max(end, ends[row])
+    return rows
+
+
+def by_start(start_ns: I64, end_ns: I64) -> Index:
+    """The order by start, then longest first, for times that are sorted in parts: one stable sort, and another of
+    the few that begin at once."""
+    order = np.argsort(start_ns, kind="stable")
+    begun = start_ns[order]
+    same = np.append(False, begun[1:] == begun[:-1])
+    tied = np.flatnonzero(same | np.append(same[1:], False))
+    among = order[tied]
+    order[tied] = among[np.lexsort((-end_ns[among], start_ns[among]))]
+    return order

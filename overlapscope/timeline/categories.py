@@ -34,6 +34,7 @@ CATEGORIES: tuple[str, ...] = (*_GPU, *_OVERLAP, *_HOST, "step")
 """A category's number is its place here, on the wire too."""
 
 ID = {name: number for number, name in enumerate(CATEGORIES)}
+CALLS = (ID["blocking-call"], ID["runtime-call"])
 FIRST_EXPOSED_COPY = ID[f"exposed-copy:{COPY_CAUSES[0]}"]
 FIRST_IDLE = ID[f"idle:{IDLE_CAUSES[0]}"]
 

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from overlapscope.base.words import clean
-from overlapscope.timeline import details_gpu, details_host
-from overlapscope.timeline.categories import CATEGORIES
-from overlapscope.timeline.lane import Lanes
+import numpy as np
+
+from overlapscope.analysis.edges import EXACT, HIGH
+from overlapscope.analysis.host import sites
+from overlapscope.analysis.pieces import ExposedCopies
+from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown, partition
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.intervals import I64, Intervals
+from overlapscope.base.words import bandwidth, clean, percent, plural, share, size, unit_for
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.timeline import links
+from overlapscope.timeline.categories import CALLS, CATEGORIES, FIRST_EXPOSED_COPY, FIRST_IDLE, ID
+from overlapscope.timeline.lane import Lane, Lanes, idle_caused
+from overlapscope.timeline.links import EventWait
+from overlapscope.timeline.span import span
+from overlapscope.trace.model import Kind, Memory, Sync, Trace
+
+Facts = list[list[str]]
+"""Pairs of a word and what there is to say, both fit to be shown as plain text."""
+Details = dict[str, Any]
+"""`facts`, `arrows`, and of a copy that is exposed `causes`: the ns of each."""
+
+REBUILT = "rests on an event edge that the trace does not state"
+_ANNOTATIONS = (ID["step"], ID["range"])
+_WAITS_TOLD = 3
+"""Waits of one op told one by one."""
 
 
 def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
-    """One row of a lane, as JSON: `{"lane", "row", "start", "end", "title", "category", "facts", "arrows"}`.
-
-    `facts` are pairs of plain texts; a copy that is exposed has `causes` too: the ns of each cause.
+    """One row of a lane, as JSON: `{"lane", "row", "start", "end", "title", "category"}` and its `Details`.
 
     Raises KeyError where there is no such lane or row.
     """
     lane = lanes.lane(lane_id)
     if not 0 <= row < len(lane):
         raise KeyError(f"row {row} of lane {lane_id}")
-    about = {
-        "stream": details_gpu.of_op,
-        "overlap": details_gpu.of_piece,
-        "steps": details_gpu.of_period,
-        "ranges": details_gpu.of_period,
-        "host": details_host.of_event,
-    }[lane.kind](lanes, lane, row)
+    about = {"stream": _gpu_op, "overlap": _piece, "steps": _period, "ranges": _period, "host": _host_event}[lane.kind]
     return {
         "lane": lane.id,
         "row": row,
@@ -34,4 +48,296 @@ def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
         "end": int(lane.end_ns[row]),
         "title": clean(lane.name(row)),
         "category": CATEGORIES[lane.category[row]],
-    } | about
+    } | about(lanes, lane, row)
+
+
+# -- on the device
+
+
+def _gpu_op(lanes: Lanes, lane: Lane, row: int) -> Details:
+    """A kernel, copy or memset."""
+    device = _device(lane)
+    analysis, mine = lanes.device(device), int(lane.source[row])
+    timeline, ops = analysis.timeline, analysis.timeline.ops
+    start, end, kind = int(ops.start_ns[mine]), int(ops.end_ns[mine]), ops.kind[mine]
+    facts: Facts = [
+        ["start", instant(start - lanes.origin_ns)],
+        ["duration", duration(end - start)],
+        ["stream", f"{lane.label} of {lane.group}"],
+        *_moved(timeline, mine),
+        *_launch_facts(lanes, device, mine),
+    ]
+    details: Details = {}
+    if kind in (Kind.H2D, Kind.D2H):
+        causes, confidence = _exposed_inside(analysis.exposed, start, end)
+        facts += _hidden_and_exposed(sum(causes.values()), end - start)
+        if causes:
+            facts.append(["cause", by_cause(causes)])
+            details["causes"] = causes
+        if confidence < EXACT:
+            facts.append(["confidence", REBUILT])
+    elif kind == Kind.COMM:
+        facts += _hidden_and_exposed(_inside(timeline.exposed_comm, start, end), end - start)
+    elif kind == Kind.COMPUTE:
+        facts.append(["copies beside it", part_of(_inside(timeline.copy, start, end), end - start)])
+    waits = links.waits_of_gpu_op(lanes, device, mine)
+    facts += _wait_facts(lanes, waits)
+    return {"facts": facts, "arrows": links.arrows_of_gpu_op(lanes, device, mine, waits)} | details
+
+
+def _hidden_and_exposed(exposed: int, length: int) -> Facts:
+    return [["hidden", part_of(length - exposed, length)], ["exposed", part_of(exposed, length)]]
+
+
+def _moved(timeline: Timeline, row: int) -> Facts:
+    """Bytes, bandwidth and kinds of memory of a memory operation."""
+    ops = timeline.ops
+    facts: Facts = []
+    moved, took = int(ops.bytes[row]), int(ops.end_ns[row] - ops.start_ns[row])
+    if moved >= 0:
+        facts.append(["bytes", f"{size(moved)} ({moved:,} B)" if moved >= 1_000 else size(moved)])
+        if took:
+            facts.append(["bandwidth", f"{bandwidth(moved / took)} GB/s"])
+    source, target = Memory(int(ops.source_kind[row])), Memory(int(ops.target_kind[row]))
+    if ops.kind[row] in (Kind.H2D, Kind.D2H):
+        facts.append(["memory", f"{source.name.lower()} to {target.name.lower()}"])
+    return facts
+
+
+def _launch_facts(lanes: Lanes, device: int, row: int) -> Facts:
+    """Which call launched an op, when, and from where in the code."""
+    trace, ops = lanes.analysis.trace, lanes.device(device).timeline.ops
+    calls, call = trace.runtime_calls, int(ops.launch[row])
+    if call < 0:
+        return [["launched by", "not recorded"]]
+    called, thread = int(calls.start_ns[call]), int(calls.thread[call])
+    delay = int(ops.start_ns[row]) - called
+    when = f"{duration(abs(delay))} {'before it began' if delay >= 0 else 'after it began: the clocks disagree'}"
+    return [
+        ["launched by", f"{clean(calls.name(call))} on thread {thread}"],
+        ["called", f"{when}, at {instant(called - lanes.origin_ns)}"],
+        ["call took", duration(int(calls.end_ns[call]) - called)],
+        *_code(trace, thread, called),
+    ]
+
+
+def _piece(lanes: Lanes, lane: Lane, row: int) -> Details:
+    """A piece of the device's window: what was overlapped in it, or why nothing was."""
+    start, end, category = int(lane.start_ns[row]), int(lane.end_ns[row]), int(lane.category[row])
+    facts: Facts = [["start", instant(start)], ["duration", duration(end - start)]]
+    if category < FIRST_EXPOSED_COPY:
+        return {"facts": facts, "arrows": []}
+    about = _idle_piece if category >= FIRST_IDLE else _exposed_piece
+    more, arrows, confidence = about(lanes, _device(lane), start + lanes.origin_ns)
+    doubt = [["confidence", REBUILT]] if confidence < EXACT else []
+    return {"facts": facts + more + doubt, "arrows": arrows}
+
+
+def _idle_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[links.Arrow], int]:
+    """Facts, arrows and confidence of the piece of idle time that begins at an instant."""
+    trace, analysis = lanes.analysis.trace, lanes.device(device)
+    idle, calls, gaps = analysis.idle, trace.runtime_calls, analysis.timeline.idle
+    piece = int(idle.start_ns.searchsorted(at))
+    call, thread = int(idle.call[piece]), int(idle.thread[piece])
+    facts: Facts = [["cause", str(IDLE_CAUSES[idle.cause[piece]])]]
+    arrows: list[links.Arrow] = []
+    if call >= 0:
+        facts.append(["call", f"{clean(calls.name(call))} on thread {thread}"])
+        facts.append(["call took", duration(int(calls.end_ns[call] - calls.start_ns[call]))])
+        arrows = links.arrows_of_calls(lanes, np.array([call]))
+    if thread >= 0:
+        facts += _code(trace, thread, int(idle.host_ns[piece]))
+    gap = int(gaps.ends.searchsorted(at, side="right"))
+    facts.append(["gap", f"{duration(int(gaps.ends[gap] - gaps.starts[gap]))} without any GPU op"])
+    return facts, arrows, int(idle.confidence[piece])
+
+
+def _exposed_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[links.Arrow], int]:
+    """The same of a piece of exposed copy time."""
+    analysis = lanes.device(device)
+    exposed, ops = analysis.exposed, analysis.timeline.ops
+    piece = int(exposed.start_ns.searchsorted(at))
+    copy = int(exposed.copy[piece])
+    waits = links.waits_of_gpu_op(lanes, device, copy)
+    facts: Facts = [
+        ["cause", str(COPY_CAUSES[exposed.cause[piece]])],
+        ["copy", f"{clean(ops.name(copy))} on stream {int(ops.stream[copy])}"],
+        *_moved(analysis.timeline, copy),
+        *_launch_facts(lanes, device, copy),
+        *_wait_facts(lanes, waits),
+    ]
+    return facts, links.arrows_of_gpu_op(lanes, device, copy, waits), int(exposed.confidence[piece])
+
+
+def _period(lanes: Lanes, lane: Lane, row: int) -> Details:
+    """A step or range on the device, with its figures."""
+    start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
+    figures = span(lanes, _device(lane), start, end)
+    facts: Facts = [
+        ["start", instant(start)],
+        ["duration", duration(end - start)],
+        ["overlap efficiency", percent(efficiency_shown(figures))],
+        ["hidden copy", percent(hidden_copy_shown(figures))],
+        *([word, part_of(ns, figures.span_ns)] for word, ns in partition(figures).items() if ns),
+    ]
+    for word, causes in (("exposed by cause", figures.exposed_copy_by_cause), ("idle by cause", figures.idle_by_cause)):
+        if any(causes.values()):
+            facts.append([word, by_cause({cause: ns for cause, ns in causes.items() if ns})])
+    return {"facts": facts, "arrows": []}
+
+
+def _device(lane: Lane) -> int:
+    if lane.device is None:
+        raise KeyError(f"lane {lane.id} is of no device")
+    return lane.device
+
+
+# -- on the host
+
+
+def _host_event(lanes: Lanes, lane: Lane, row: int) -> Details:
+    """A runtime call, CPU op, annotation, or the profiler's own time."""
+    trace, category = lanes.analysis.trace, int(lane.category[row])
+    start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
+    thread = -1 if lane.thread is None else lane.thread
+    facts: Facts = [["start", instant(start)], ["duration", duration(end - start)], ["thread", lane.group]]
+    waits: list[EventWait] = []
+    if category in CALLS:
+        call = int(lane.source[row])
+        calls = np.array([call], np.int64)
+        if category == ID["blocking-call"]:
+            facts += [["host waited", duration(end - start)], ["idle caused", duration(int(idle_caused(lanes)[call]))]]
+        facts += _code(trace, thread, start + lanes.origin_ns)
+        waits = links.waits_of_call(lanes, call)
+        facts += _wait_facts(lanes, waits) or _facts_of_idle_wait(trace, call)
+    else:
+        # What belongs to a step or range may be launched by any thread, as autograd does.
+        own = None if category in _ANNOTATIONS else thread
+        calls = _calls_inside(trace, own, start + lanes.origin_ns, end + lanes.origin_ns)
+        if category == ID["cpu-op"]:
+            facts += [fact for fact in _code(trace, thread, start + lanes.origin_ns) if fact[0] == "line"]
+    facts += _launched(lanes, calls)
+    # A range launches thousands; their arrows would say nothing.
+    launches = links.arrows_of_calls(lanes, calls) if category in CALLS or category == ID["cpu-op"] else []
+    return {"facts": facts, "arrows": launches + links.arrows_of_waits(lanes, waits)}
+
+
+def _calls_inside(trace: Trace, thread: int | None, start_ns: int, end_ns: int) -> I64:
+    """Runtime calls that a thread, or any, began in a span."""
+    calls = trace.runtime_calls
+    first, last = (int(calls.start_ns.searchsorted(at)) for at in (start_ns, end_ns))
+    if thread is None:
+        return np.arange(first, last)
+    return first + np.flatnonzero(calls.thread[first:last] == thread)
+
+
+def _launched(lanes: Lanes, calls: I64) -> Facts:
+    """The ops that calls launched, on whatever device: the name of one, the time of many."""
+    timelines = (one.timeline for one in lanes.analysis.devices)
+    launched = [timeline.ops.take(links.launched_by(timeline.ops, calls)) for timeline in timelines]
+    ops = [of_device for of_device in launched if len(of_device)]
+    took = duration(sum(int((of_device.end_ns - of_device.start_ns).sum()) for of_device in ops))
+    count = sum(map(len, ops))
+    if not count:
+        return []
+    many = f"{plural(count, 'GPU op')}, {took} of GPU time"
+    return [["launched", many if count > 1 else f"{clean(ops[0].name(0))}, {took}"]]
+
+
+# -- event waits
+
+
+def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
+    """Of each which event it is, which streams it orders, and whether the trace states that."""
+    facts = [["event", _wait_text(lanes, wait)] for wait in waits[:_WAITS_TOLD]]
+    if len(waits) > _WAITS_TOLD:
+        facts.append(["more events", f"{len(waits) - _WAITS_TOLD:,}"])
+    return facts
+
+
+def _facts_of_idle_wait(trace: Trace, call: int) -> Facts:
+    """The same of a call that made a stream wait without holding back any op that is known."""
+    sync = _sync_of(trace, call)
+    if sync < 0:
+        return []
+    stream = int(trace.syncs.stream[sync])
+    return [["event", f"{_event(trace, sync)}stream {stream} waits, but no op is known to have been held back"]]
+
+
+def _wait_text(lanes: Lanes, wait: EventWait) -> str:
+    trace = lanes.analysis.trace
+    source = int(trace.gpu_ops.device[wait.source_op])
+    waiting = f"stream {int(lanes.device(wait.device).timeline.ops.stream[wait.held])}"
+    waited_for = f"stream {int(trace.gpu_ops.stream[wait.source_op])}"
+    if source != wait.device:
+        waiting, waited_for = f"{waiting} of device {wait.device}", f"{waited_for} of device {source}"
+    rebuilt = f"rebuilt, {'high' if wait.confidence == HIGH else 'low'} confidence"
+    parts = [
+        f"{_event(trace, _sync_of(trace, wait.wait))}{waiting} waits for {waited_for}",
+        "exact" if wait.confidence == EXACT else rebuilt,
+        *(["its record call is not known"] if wait.record < 0 else []),
+    ]
+    return "; ".join(parts)
+
+
+def _event(trace: Trace, sync: int) -> str:
+    """The event's number, to begin a sentence with."""
+    event = int(trace.syncs.event[sync]) if sync >= 0 else -1
+    return f"{event}: " if event >= 0 else ""
+
+
+def _sync_of(trace: Trace, call: int) -> int:
+    """Row of the sync record of a wait call; -1 where there is none."""
+    correlation = int(trace.runtime_calls.correlation[call])
+    records = (trace.syncs.correlation == correlation) & (trace.syncs.kind == Sync.STREAM_WAIT_EVENT)
+    return int(np.argmax(records)) if correlation > 0 and records.any() else -1
+
+
+# -- small pieces
+
+
+def duration(ns: int) -> str:
+    """A length with the digits it has."""
+    return f"{ns:,} ns" if abs(ns) < 1_000 else unit_for(abs(ns)).text(ns)
+
+
+def instant(ns: int) -> str:
+    """A time from the origin, to the nanosecond."""
+    return f"{ns / 1e6:,.6f} ms" if abs(ns) < 1 << 52 else f"{ns:,} ns"
+
+
+def part_of(part: int, whole: int) -> str:
+    """A length and its share of the whole."""
+    return f"{duration(part)} ({share(part, whole)})"
+
+
+def by_cause(causes: dict[str, int]) -> str:
+    """`same-stream 1.2 ms, no-compute 0.3 ms`, longest first."""
+    return ", ".join(f"{cause} {duration(ns)}" for cause, ns in sorted(causes.items(), key=lambda pair: -pair[1]))
+
+
+def _code(trace: Trace, thread: int, at_ns: int) -> Facts:
+    """The innermost CPU op and the Python line around an instant of a thread."""
+    site = sites(trace, np.array([-1]), np.array([thread], np.int64), np.array([at_ns], np.int64)).told(trace, 0)
+    return [[word, clean(text)] for word, text in (("CPU op", site.op), ("line", site.line)) if text is not None]
+
+
+def _touching(starts: I64, ends: I64, start_ns: int, end_ns: int) -> slice:
+    """Which of some sorted, disjoint intervals reach into a span."""
+    return slice(int(ends.searchsorted(start_ns, side="right")), int(starts.searchsorted(end_ns, side="left")))
+
+
+def _inside(a: Intervals, start_ns: int, end_ns: int) -> int:
+    """Length of a set in one span; costs as much as lies in it."""
+    rows = _touching(a.starts, a.ends, start_ns, end_ns)
+    return int((np.minimum(a.ends[rows], end_ns) - np.maximum(a.starts[rows], start_ns)).sum())
+
+
+def _exposed_inside(exposed: ExposedCopies, start_ns: int, end_ns: int) -> tuple[dict[str, int], int]:
+    """The exposed copy time of a span by cause, and the lowest confidence of it."""
+    rows = _touching(exposed.start_ns, exposed.end_ns, start_ns, end_ns)
+    ns = np.zeros(len(COPY_CAUSES), np.int64)
+    lengths = np.minimum(exposed.end_ns[rows], end_ns) - np.maximum(exposed.start_ns[rows], start_ns)
+    np.add.at(ns, exposed.cause[rows], lengths)
+    causes = {str(cause): int(length) for cause, length in zip(COPY_CAUSES, ns, strict=True) if length}
+    return causes, int(exposed.confidence[rows].min(initial=np.iinfo(np.int8).max))

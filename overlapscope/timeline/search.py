@@ -10,7 +10,7 @@ import numpy as np
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
 from overlapscope.timeline.lane import Lane, Lanes
-from overlapscope.timeline.places import Place
+from overlapscope.timeline.links import LaneRow
 from overlapscope.trace.model import I32, Bool
 
 _KEPT = 4
@@ -25,7 +25,7 @@ class _Matches:
     count: int
 
 
-def search(lanes: Lanes, text: str, after: int | Place, direction: int) -> dict[str, Any]:
+def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dict[str, Any]:
     """The next op (`direction` 1) whose name contains the text in any case, or the one before (-1); past the last comes
     the first again. `after` is the op to go on from, a match or not, or an instant: then the first that begins behind
     it, or the last that begins before it.
@@ -68,9 +68,9 @@ class _Position(NamedTuple):
     row: int
 
 
-def _position(lanes: Lanes, after: int | Place, direction: int) -> _Position:
+def _position(lanes: Lanes, after: int | LaneRow, direction: int) -> _Position:
     """Right behind what is to be gone on from, or right before it."""
-    if not isinstance(after, Place):
+    if not isinstance(after, LaneRow):
         return _Position(after, len(lanes.lanes) if direction > 0 else -1, 0)
     lane = lanes.lane(after.lane)
     if not 0 <= after.row < len(lane):

@@ -35,7 +35,7 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
         before, behind = fill.before(bounds).tolist()
         ran[name] = behind - before
 
-    # The overlap lane divides the window; `build_gpu._overlap` says into what.
+    # The overlap lane divides the window; `build._overlap` says into what.
     exposed_copy = sum(ran[f"exposed-copy:{cause}"] for cause in COPY_CAUSES)
     copy = ran["hidden-copy"] + exposed_copy
     sm = ran["compute"] + ran["hidden-copy"] + ran["exposed-comm"]

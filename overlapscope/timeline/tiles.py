@@ -19,8 +19,7 @@ import numpy as np
 from overlapscope.base.words import clean
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.lane import Lanes
-from overlapscope.timeline.model import model
-from overlapscope.timeline.view import view
+from overlapscope.timeline.view import model, view
 from overlapscope.timeline.worst import SUBJECTS, worst
 
 COLUMNS = 2048

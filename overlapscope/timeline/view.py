@@ -5,7 +5,7 @@
                    "lanes": [{"lane", "fill": [{"category", "at"}], "ops": {"count", "at"}}]}
     payload; every "at" is an offset from its beginning and a multiple of 4
 
-A fill is `Uint8[columns]`, as `columns.shares` says; categories that cover nothing in view have none. The ops are
+A fill is `Uint8[columns]`, as `fill.shares` says; categories that cover nothing in view have none. The ops are
 those at least `WIDE` columns wide, at most `MOST` of a lane (the longest), by start, so that a parent comes before its
 children: `Float32 start[count]`, `Float32 length[count]` (ns from the view's start, cut off one span before it and one
 span behind it, so that they are exact to a thousandth of a column), `Uint32 row[count]`, `Int32 name[count]` (place in
@@ -23,9 +23,77 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.base.words import clean
-from overlapscope.timeline.columns import columns_of, shares
-from overlapscope.timeline.lane import Lane, Lanes
-from overlapscope.timeline.wide import at_least
+from overlapscope.timeline.categories import CATEGORIES
+from overlapscope.timeline.fill import columns_of, shares
+from overlapscope.timeline.lane import Lane, Lanes, least_level
+from overlapscope.trace.model import I32
+
+
+def model(lanes: Lanes) -> dict[str, Any]:
+    """The lanes and their span, as JSON. `window` is that of the GPU work of all devices: host times may lie far off it
+    where the clocks disagree. None without a device."""
+    windows = [(one.timeline.start_ns, one.timeline.end_ns) for one in lanes.analysis.devices]
+    origin = lanes.origin_ns
+    return {
+        "origin_ns": str(origin),
+        "start": lanes.start_ns,
+        "end": lanes.end_ns,
+        "window": [min(w[0] for w in windows) - origin, max(w[1] for w in windows) - origin] if windows else None,
+        "categories": list(CATEGORIES),
+        "lanes": [
+            {
+                "id": lane.id,
+                "group": clean(lane.group),
+                "label": clean(lane.label),
+                "kind": lane.kind,
+                "depth": lane.depth,
+                "device": lane.device,
+            }
+            for lane in lanes.lanes
+        ],
+    }
+
+
+def _at_least(lane: Lane, start_ns: int, end_ns: int, length_ns: int, most: int) -> I32:
+    """Rows of the ops inside `[start_ns, end_ns)` that last at least `length_ns` (above 0), by start; of more than
+    `most` the longest."""
+    parts = []
+    for level in range(least_level(length_ns), len(lane.brackets.bounds) - 1):
+        rows = lane.brackets.reaching(lane.start_ns, level, start_ns, end_ns)
+        if len(rows):
+            ends = lane.end_ns[rows]
+            parts.append(rows[(ends > start_ns) & (ends - lane.start_ns[rows] >= length_ns)])
+    if not parts:
+        return np.empty(0, np.int32)
+    found = np.concatenate(parts)
+    if len(found) > most:
+        length = lane.end_ns[found] - lane.start_ns[found]
+        found = found[np.argsort(-length, kind="stable")[:most]]
+    found.sort()
+    return found
+
+
+def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
+    """Row of the op of a lane nearest the middle of `[start_ns, end_ns)`: the shortest around it, else one that lies
+    next to it; None where that does not touch the span. An op of no length counts as 1 ns.
+
+    Raises KeyError where there is no such lane.
+    """
+    lane = lanes.lane(lane_id)
+    end_ns = max(end_ns, start_ns + 1)
+    middle = (start_ns + end_ns) // 2
+    candidates: list[tuple[int, int, int]] = []
+    for level in range(len(lane.brackets.bounds) - 1):
+        rows = lane.brackets.around(lane.start_ns, level, middle)
+        begin = lane.start_ns[rows]
+        stop = np.maximum(lane.end_ns[rows], begin + 1)
+        away = np.maximum(np.maximum(begin - middle, middle - stop + 1), 0)
+        touches = (begin < end_ns) & (stop > start_ns)
+        # Of equally near ones the shortest, and of those the last, which is drawn on top.
+        columns = (away[touches], (stop - begin)[touches], -rows[touches].astype(np.int64))
+        candidates += zip(*(column.tolist() for column in columns), strict=True)
+    return -min(candidates)[2] if candidates else None
+
 
 WIDE, NAMED = 3, 24
 MOST = 4_000
@@ -55,7 +123,7 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
             for one in lane.fills
             if (share := shares(one, grid)) is not None
         ]
-        rows = at_least(lane, start_ns, end_ns, wide_ns, MOST)
+        rows = _at_least(lane, start_ns, end_ns, wide_ns, MOST)
         at = _add_ops(payload, names, lane, rows, start_ns, end_ns, columns) if len(rows) else 0
         shown.append({"lane": lane.id, "fill": fill, "ops": {"count": len(rows), "at": at}})
     header = msgspec.json.encode(

@@ -11,8 +11,8 @@ from overlapscope.analysis.host import find_blocking
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
-from overlapscope.timeline import places
-from overlapscope.timeline.facts import duration
+from overlapscope.timeline import links
+from overlapscope.timeline.details import duration
 from overlapscope.timeline.lane import Lanes, idle_caused
 from overlapscope.trace.model import I64
 
@@ -62,16 +62,16 @@ def _ranking(lanes: Lanes, kind: Subject) -> _Ranking:
 def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
     start, end = case.start_ns - lanes.origin_ns, case.end_ns - lanes.origin_ns
     if kind == "stall":
-        place = places.of_call(lanes, case.row)
+        place = links.row_of_call(lanes, case.row)
         name = clean(lanes.analysis.trace.runtime_calls.name(case.row))
         cost = f"caused {duration(case.cost_ns)} of idle" if case.cost_ns else f"waited {duration(case.wait_ns)}"
         title = f"{name}: {cost}"
     elif kind == "idle":
         longest, cause = _longest_piece(lanes.device(case.device), case.start_ns, case.end_ns)
-        place = places.piece_at(lanes, case.device, longest - lanes.origin_ns)
+        place = links.row_of_piece(lanes, case.device, longest - lanes.origin_ns)
         title = f"idle gap of {duration(case.cost_ns)}, mostly {cause}"
     else:
-        place = places.of_gpu_op(lanes, case.device, case.row)
+        place = links.row_of_gpu_op(lanes, case.device, case.row)
         exposed = lanes.device(case.device).exposed
         cause = COPY_CAUSES[exposed.cause[exposed.start_ns.searchsorted(case.start_ns)]]
         name = clean(lanes.device(case.device).timeline.ops.name(case.row))

@@ -18,7 +18,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.base.words import percent, unit_for
 from overlapscope.documents.colors import palette
 from overlapscope.reading import load
-from overlapscope.timeline import Lane, Lanes, places
+from overlapscope.timeline import Lane, Lanes, links
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import go, settle, visit
 from tests.support import kineto_files
@@ -274,8 +274,8 @@ def test_a_click_on_any_end_of_an_event_wait_draws_all_of_it(page: Page, dashboa
     lanes_of = drawn(EVENT_WAIT)
     (device,) = lanes_of.analysis.devices
     edges, number = device.edges, len(device.edges.held) // 2
-    source, held = (places.of_gpu_op(lanes_of, 0, int(ops[number])) for ops in (edges.source, edges.held))
-    record, wait = (places.of_call(lanes_of, int(calls[number])) for calls in (edges.record, edges.wait))
+    source, held = (links.row_of_gpu_op(lanes_of, 0, int(ops[number])) for ops in (edges.source, edges.held))
+    record, wait = (links.row_of_call(lanes_of, int(calls[number])) for calls in (edges.record, edges.wait))
     for place in (record, wait, source, held):
         told = lanes.op(lanes_of, *place)
         length = max(told["end"] - told["start"], 1_000)
@@ -329,11 +329,11 @@ def test_search_goes_from_match_to_match(page: Page, dashboard: Served) -> None:
     page.get_by_label("search by name").fill("memcpy HTOD")
     count = lanes.search(drawn(PIPELINE), "memcpy htod", -1, 1)["count"]
     expect(page.locator(".tl-count")).to_have_text(f"{count:,} matches")
-    after: int | lanes.Place = view(page)[0] - 1
+    after: int | lanes.LaneRow = view(page)[0] - 1
     for number in (1, 2):
         page.keyboard.press("Enter")
         match = lanes.search(drawn(PIPELINE), "memcpy htod", after, 1)["match"]
-        after = lanes.Place(match["lane"], match["row"])
+        after = lanes.LaneRow(match["lane"], match["row"])
         expect(page.locator(".tl-count")).to_have_text(f"{number} of {count:,}")
         in_url(page, "op", f"{match['lane']}:{match['row']}")
         start, end = view(page)

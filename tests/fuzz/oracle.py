@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import math
@@ -150,7 +149,7 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
         yield "ranks", lambda: _ranks(case.origin, trace)
     if rng.random() < 0.03:
         yield "timeline", lambda: lanes.build(analysis)
-    if rng.random() < 0.003 and _has_plotly():
+    if rng.random() < 0.003:
         yield "html", lambda: _html(analysis)
 
 
@@ -430,11 +429,6 @@ def _html(analysis: TraceAnalysis) -> None:
 
     drawn = html.render(file_document(Page(build([analysis])), [lanes.build(analysis)]))
     _must("<script>alert" not in drawn and "<img src=x" not in drawn, "a name that is taken for HTML")
-
-
-@cache
-def _has_plotly() -> bool:
-    return importlib.util.find_spec("plotly") is not None
 
 
 def _diff(rng: random.Random, origin: Origin, report: Report) -> None:

@@ -272,7 +272,6 @@ def test_devices_that_do_not_fit_a_comment_are_named() -> None:
 
 
 def test_html_is_small_and_loads_nothing() -> None:
-    pytest.importorskip("plotly")
     page = as_page(real(*PAIRS[3]))
     assert len(page) < 5_000_000
     assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", page)
@@ -311,7 +310,6 @@ def test_hostile_names_do_nothing_in_markdown(verbose: bool) -> None:
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_hostile_names_do_nothing_in_html(verbose: bool) -> None:
-    pytest.importorskip("plotly")
     page = as_page(sample(HOSTILE), verbose=verbose)
     assert "<script>x</script>" not in page
     assert "&lt;script&gt;x&lt;/script&gt;" in page

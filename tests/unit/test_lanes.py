@@ -26,8 +26,8 @@ from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.base.intervals import covered, union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.reading import load
-from overlapscope.timeline import CATEGORIES, Lane, Lanes, places
-from overlapscope.timeline.facts import duration
+from overlapscope.timeline import CATEGORIES, Lane, Lanes, links
+from overlapscope.timeline.details import duration
 from overlapscope.timeline.fill import Fill
 from overlapscope.timeline.lane import idle_caused
 from overlapscope.timeline.view import MOST, NAMED, WIDE
@@ -265,14 +265,14 @@ def test_search_goes_on_from_any_op_to_every_match(trace: Trace, text: str, data
     first = next((i for i, one in enumerate(expected) if one > here), 0)
     last = next((i for i in reversed(range(len(expected))) if expected[i] < here), len(expected) - 1)
     for direction, begin in ((1, first), (-1, last)):
-        after = lanes.Place(*here[1:])
+        after = lanes.LaneRow(*here[1:])
         for step in range(len(expected)):
             number = (begin + direction * step) % len(expected)
             found = lanes.search(drawn, text, after, direction)
             match = found["match"]
             assert (match["start"], match["lane"], match["row"]) == expected[number]
             assert (found["number"], found["count"]) == (number + 1, len(expected))
-            after = lanes.Place(match["lane"], match["row"])
+            after = lanes.LaneRow(match["lane"], match["row"])
 
 
 @settings(max_examples=60, deadline=None)
@@ -552,9 +552,9 @@ def test_each_end_of_an_event_wait_shows_all_of_it(name: str, confidence: str) -
     for device in drawn.analysis.devices:
         edges = device.edges
         for number in {0, len(edges.held) // 2, len(edges.held) - 1}:
-            source = places.of_trace_op(drawn, int(edges.source_op[number]))
-            held = places.of_gpu_op(drawn, device.result.device, int(edges.held[number]))
-            record, wait = (places.of_call(drawn, int(calls[number])) for calls in (edges.record, edges.wait))
+            source = links.row_of_trace_op(drawn, int(edges.source_op[number]))
+            held = links.row_of_gpu_op(drawn, device.result.device, int(edges.held[number]))
+            record, wait = (links.row_of_call(drawn, int(calls[number])) for calls in (edges.record, edges.wait))
             assert source is not None
             streams = [drawn.lanes[place.lane].stream for place in (held, source)]
             for place in (source, held, record, wait):
@@ -577,7 +577,7 @@ def test_a_record_call_that_is_not_known_is_not_drawn() -> None:
     drawn = built(load(TRACES / "ddp" / "rank0.json.gz"))
     edges = drawn.analysis.devices[0].edges
     number = int(np.flatnonzero(edges.record < 0)[0])
-    told = lanes.op(drawn, *places.of_call(drawn, int(edges.wait[number])))
+    told = lanes.op(drawn, *links.row_of_call(drawn, int(edges.wait[number])))
     assert dict(told["facts"])["event"].endswith("; rebuilt, low confidence; its record call is not known")
     assert [arrow["kind"] for arrow in told["arrows"]] == ["wait"]
 
@@ -585,7 +585,7 @@ def test_a_record_call_that_is_not_known_is_not_drawn() -> None:
 def test_an_op_of_a_device_that_is_not_shown_has_no_arrow() -> None:
     drawn = lanes.build(analyze_trace(load(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"), device=0))
     edges = drawn.analysis.devices[0].edges
-    told = lanes.op(drawn, *places.of_gpu_op(drawn, 0, int(edges.held[0])))
+    told = lanes.op(drawn, *links.row_of_gpu_op(drawn, 0, int(edges.held[0])))
     assert "of device 1" in dict(told["facts"])["event"]
     assert {drawn.lanes[arrow["from"]["lane"]].kind for arrow in told["arrows"]} == {"host"}
 
@@ -596,7 +596,7 @@ def test_a_wait_that_held_back_nothing_says_so() -> None:
     drawn = built(make_trace(ops, waits=waits))
     calls = drawn.analysis.trace.runtime_calls
     for row in np.flatnonzero(waits_event(calls)).tolist():
-        told = lanes.op(drawn, *places.of_call(drawn, row))
+        told = lanes.op(drawn, *links.row_of_call(drawn, row))
         assert dict(told["facts"])["event"].endswith("waits, but no op is known to have been held back")
         assert told["arrows"] == []
 
@@ -707,7 +707,7 @@ def test_what_does_not_exist_is_an_error() -> None:
         lanes.view(drawn, 0, 5, 10, [99])
     with pytest.raises(KeyError):
         lanes.span(drawn, 3, 0, 5)
-    for place in (lanes.Place(99, 0), lanes.Place(0, 99)):
+    for place in (lanes.LaneRow(99, 0), lanes.LaneRow(0, 99)):
         with pytest.raises(KeyError):
             lanes.search(drawn, "op", place, 1)
     with pytest.raises(ValueError, match="at least"):

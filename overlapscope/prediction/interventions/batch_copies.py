@@ -26,7 +26,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     runs = _runs(graph)
     is_own = np.zeros(len(graph.calls), np.bool_)
     is_own[waits_of_copies(graph, values=True)] = True
-    lines = [np.flatnonzero(graph.calls.thread == number) for number in range(len(graph.threads))]
+    calls_of_thread = [rows for _, rows in graph.by_thread()]
     gone, size, length = items.gone.copy(), items.bytes.copy(), items.duration_ns.copy()
     before, call_ns = graph.calls.before_ns.copy(), graph.calls.length_ns.copy()
     then = graph.orders.then.copy()
@@ -43,7 +43,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         gone[rest] = True
         # The one copy needs what each of them needed.
         then[np.isin(then, rest)] = first
-        calls = _calls_of(graph, run, lines[int(graph.calls.thread[items.call[first]])], is_own)
+        calls = _calls_of(graph, run, calls_of_thread[int(graph.calls.thread[items.call[first]])], is_own)
         dropped = calls[1:]
         before[dropped] = call_ns[dropped] = 0
         # The last to wait, if any did, waits for the one copy.

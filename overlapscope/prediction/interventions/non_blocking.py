@@ -64,10 +64,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     reader = np.searchsorted(since[long], calls.end_ns[downloads.call])
     found = reader < len(long)
     # The call before the work returns when the data is there.
-    by_thread = np.lexsort((calls.start_ns, calls.thread))
-    previous = np.full(len(calls), -1, np.int64)
-    previous[by_thread[1:]] = by_thread[:-1]
-    before = np.where(calls.handed_by >= 0, calls.handed_by, previous)[long[reader[found]]]
+    before = np.where(calls.handed_by >= 0, calls.handed_by, calls.previous)[long[reader[found]]]
     waits = Waits(before, downloads.item[found], np.full(int(found.sum()), graph.constants.return_ns or 0, np.int64))
     return waits.take(before >= 0)
 

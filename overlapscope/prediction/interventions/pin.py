@@ -27,8 +27,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         faster = np.flatnonzero(items.is_copy & either & (items.bytes > 0) & ~items.gone)
     changed, without_pinning, spared_ns = without_time_in(_pinned(graph, request, staged, faster), pinned_here)
     changed = without_giving_back(with_warm_caches(changed, staged, request), staged, request)
-    called = items.call[staged]
-    calls = np.concatenate([called[called >= 0], without_pinning])
+    calls = np.concatenate([graph.callers(staged), without_pinning])
     touched = len(staged) + len(without_pinning)
     if not touched:
         return Applied(graph, calls, 0, "")
@@ -59,7 +58,7 @@ def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
     launch_lag[launched], after_call[launched] = known.copy_latency_ns or 0, False
     engine_lag[staged] = known.kernel_gap_ns or 0
     length = graph.calls.length_ns.copy()
-    called = items.call[faster[items.call[faster] >= 0]]
+    called = graph.callers(faster)
     length[called] = np.minimum(length[called], known.copy_call_ns or 0)
     own = np.isin(graph.waits.item, staged) & (items.call[graph.waits.item] == graph.waits.call)
     changed = replace(

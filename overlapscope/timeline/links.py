@@ -1,0 +1,180 @@
+"""Where in the lanes a row of the trace is drawn, and what led to it and what it led to: launches, and event waits."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from overlapscope.analysis.edges import EXACT
+from overlapscope.timeline.categories import CALLS
+from overlapscope.timeline.lane import Lanes
+from overlapscope.trace.model import I64, GpuOps
+
+MOST = 50
+"""Arrows of one op; a graph launch has thousands."""
+
+
+class LaneRow(NamedTuple):
+    """An op of a lane."""
+
+    lane: int
+    row: int
+
+
+def row_of_gpu_op(lanes: Lanes, device: int, row: int) -> LaneRow:
+    """Where an op of a device (row of its `Timeline.ops`) is drawn."""
+    stream = int(lanes.device(device).timeline.ops.stream[row])
+    for lane in lanes.lanes:
+        if lane.kind == "stream" and lane.device == device and lane.stream == stream:
+            return LaneRow(lane.id, int(np.searchsorted(lane.source, np.asarray(row, lane.source.dtype))))
+    raise KeyError(f"stream {stream} of device {device}")
+
+
+def row_of_trace_op(lanes: Lanes, row: int) -> LaneRow | None:
+    """Where an op of `Trace.gpu_ops` is drawn; None where its device is not."""
+    ops = lanes.analysis.trace.gpu_ops
+    device = int(ops.device[row])
+    if all(one.result.device != device for one in lanes.analysis.devices):
+        return None
+    return row_of_gpu_op(lanes, device, int(np.count_nonzero(ops.device[:row] == device)))
+
+
+def row_of_call(lanes: Lanes, call: int) -> LaneRow:
+    """Where a runtime call (row of `Trace.runtime_calls`) is drawn."""
+    calls = lanes.analysis.trace.runtime_calls
+    thread, at = int(calls.thread[call]), int(calls.start_ns[call]) - lanes.origin_ns
+    for lane in lanes.lanes:
+        if lane.kind == "host" and lane.thread == thread:
+            first, last = (int(lane.start_ns.searchsorted(at, side=side)) for side in ("left", "right"))
+            same = (lane.source[first:last] == call) & np.isin(lane.category[first:last], CALLS)
+            if same.any():
+                return LaneRow(lane.id, first + int(np.argmax(same)))
+    raise KeyError(f"call {call}")
+
+
+def row_of_piece(lanes: Lanes, device: int, at_ns: int) -> LaneRow:
+    """The piece of a device's overlap lane around an instant inside its window, relative to the origin."""
+    for lane in lanes.lanes:
+        if lane.kind == "overlap" and lane.device == device and len(lane):
+            return LaneRow(lane.id, max(int(lane.start_ns.searchsorted(at_ns, side="right")) - 1, 0))
+    raise KeyError(f"device {device}")
+
+
+def launched_by(ops: GpuOps, calls: I64) -> I64:
+    """The GPU ops that the given runtime calls (sorted rows) launched, by start."""
+    if not len(calls):
+        return np.empty(0, np.int64)
+    between = np.flatnonzero((ops.launch >= calls[0]) & (ops.launch <= calls[-1]))
+    return between[np.isin(ops.launch[between], calls)]
+
+
+# -- event waits
+
+
+class EventWait(NamedTuple):
+    """One edge of `analysis.edges.Edges`: what recorded an event, what waited for it, whom that held back."""
+
+    device: int
+    """Of the held op."""
+    held: int
+    """Row of that device's `Timeline.ops`."""
+    source_op: int
+    """Row of `Trace.gpu_ops`, of whatever device."""
+    wait: int
+    """Row of `Trace.runtime_calls`."""
+    record: int
+    """Likewise; -1 where it is not known."""
+    confidence: int
+
+
+def waits_of_gpu_op(lanes: Lanes, device: int, row: int) -> list[EventWait]:
+    """Those that held back an op, row of the device's `Timeline.ops`, and those for which others waited for it."""
+    ops = lanes.analysis.trace.gpu_ops
+    source = int(np.flatnonzero(ops.device == device)[row])
+    waits = []
+    for one in lanes.analysis.devices:
+        concerned = one.edges.source_op == source
+        if one.result.device == device:
+            concerned |= one.edges.held == row
+        waits += _waits(lanes, one.result.device, np.flatnonzero(concerned))
+    return _surest_first(waits)
+
+
+def waits_of_call(lanes: Lanes, call: int) -> list[EventWait]:
+    """Those that a runtime call recorded or asked for."""
+    waits = []
+    for one in lanes.analysis.devices:
+        concerned = (one.edges.wait == call) | (one.edges.record == call)
+        waits += _waits(lanes, one.result.device, np.flatnonzero(concerned))
+    return _surest_first(waits)
+
+
+def _waits(lanes: Lanes, device: int, rows: I64) -> list[EventWait]:
+    edges = lanes.device(device).edges.take(rows)
+    columns = (edges.held, edges.source_op, edges.wait, edges.record, edges.confidence)
+    return [EventWait(device, *edge) for edge in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _surest_first(waits: list[EventWait]) -> list[EventWait]:
+    return sorted(waits, key=lambda wait: -wait.confidence)
+
+
+# -- arrows
+
+Arrow = dict[str, Any]
+End = tuple[LaneRow, int]
+"""An op of a lane, and the instant at which an arrow begins or ends there."""
+
+
+def arrows_of_gpu_op(lanes: Lanes, device: int, row: int, waits: list[EventWait]) -> list[Arrow]:
+    """Its launch, and the event waits it takes part in. `row` is of the device's `Timeline.ops`."""
+    call = int(lanes.device(device).timeline.ops.launch[row])
+    launched = [_launch(lanes, call, device, row)] if call >= 0 else []
+    return launched + arrows_of_waits(lanes, waits)
+
+
+def arrows_of_waits(lanes: Lanes, waits: list[EventWait]) -> list[Arrow]:
+    """From the op that was waited for to the one held back, and from the call that recorded the event to the one that
+    asked for the wait. Each is drawn once: of several waits that say the same the first counts, which is the surest."""
+    arrows: dict[tuple[LaneRow, LaneRow], Arrow] = {}
+    for wait in waits[: MOST // 2]:
+        pairs: list[tuple[End, End]] = []
+        source = row_of_trace_op(lanes, wait.source_op)
+        if source is not None:
+            ended = int(lanes.analysis.trace.gpu_ops.end_ns[wait.source_op]) - lanes.origin_ns
+            pairs.append(((source, ended), _begin(lanes, wait.device, wait.held)))
+        if wait.record >= 0:
+            pairs.append((_called(lanes, wait.record), _called(lanes, wait.wait)))
+        confidence = "exact" if wait.confidence == EXACT else "rebuilt"
+        for begin, end in pairs:
+            arrows.setdefault((begin[0], end[0]), _arrow("wait", confidence, begin, end))
+    return list(arrows.values())
+
+
+def arrows_of_calls(lanes: Lanes, calls: I64) -> list[Arrow]:
+    """From runtime calls (sorted rows) to the GPU ops that they launched."""
+    arrows: list[Arrow] = []
+    for one in lanes.analysis.devices:
+        ops, device = one.timeline.ops, one.result.device
+        rows = launched_by(ops, calls)[: MOST - len(arrows)]
+        arrows += [_launch(lanes, int(ops.launch[row]), device, row) for row in rows.tolist()]
+    return arrows
+
+
+def _launch(lanes: Lanes, call: int, device: int, row: int) -> Arrow:
+    return _arrow("launch", "exact", _called(lanes, call), _begin(lanes, device, row))
+
+
+def _called(lanes: Lanes, call: int) -> End:
+    return row_of_call(lanes, call), int(lanes.analysis.trace.runtime_calls.start_ns[call]) - lanes.origin_ns
+
+
+def _begin(lanes: Lanes, device: int, row: int) -> End:
+    began = int(lanes.device(device).timeline.ops.start_ns[row])
+    return row_of_gpu_op(lanes, device, row), began - lanes.origin_ns
+
+
+def _arrow(kind: str, confidence: str, begin: End, end: End) -> Arrow:
+    ends = {side: row._asdict() | {"at": at} for side, (row, at) in (("from", begin), ("to", end))}
+    return {"kind": kind, "confidence": confidence, **ends}
