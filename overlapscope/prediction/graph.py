@@ -137,8 +137,7 @@ class Orders(Columns):
     @classmethod
     def of(cls, first: I64, then: I64, lag_ns: int, why: Why) -> Orders:
         """Orders of one kind, all with the same lag."""
-        many = len(first)
-        return cls(first, then, np.full(many, lag_ns, np.int64), np.full(many, why, np.int8), np.full(many, 2, np.int8))
+        return cls.filled(first=first, then=then, lag_ns=lag_ns, why=why, confidence=2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import Bool, covered, union
@@ -86,24 +86,22 @@ def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
     np.add.at(size, item_of_op, np.maximum(ops.bytes, 0))
     same = np.ones(len(first), np.bool_)
     np.logical_and.at(same, item_of_op, ops.kind == ops.kind[first][item_of_op])
-    kind = np.where(alone | same, ops.kind[first], np.int8(Kind.OTHER)).astype(np.int8)
     start = ops.start_ns[first]
-    nothing = np.zeros(len(first), np.int64)
-    items = Items(
-        device=ops.device[first].astype(np.int64),
+    items = Items.filled(
+        device=ops.device[first],
         lane=stream_keys(ops.device[first], ops.stream[first]),
-        kind=kind,
+        kind=np.where(alone | same, ops.kind[first], Kind.OTHER),
         host_memory=ops.host_memory[first],
         bytes=size,
-        duration_ns=(end - start).astype(np.float64),
+        duration_ns=end - start,
         call=call[first],
-        launch_lag_ns=nothing,
-        after_call=nothing.astype(np.bool_),
-        queue_lag_ns=nothing,
-        engine_lag_ns=nothing,
+        launch_lag_ns=0,
+        after_call=False,
+        queue_lag_ns=0,
+        engine_lag_ns=0,
         release_ns=np.where(call[first] < 0, start, _UNKNOWN),
-        moved=nothing.astype(np.bool_),
-        gone=nothing.astype(np.bool_),
+        moved=False,
+        gone=False,
         start_ns=start,
         end_ns=end,
     )
@@ -160,7 +158,7 @@ def _with_inherited(waits: _EventWaits, items: Items, called_ns: I64) -> set[tup
     An event that was recorded after a stream had been told to wait, but before its next op, is not reached before that
     wait is over: whoever waits for the event waits for what it waited for.
     """
-    on_lane = {lane: np.flatnonzero(items.lane == lane) for lane in distinct(items.lane).tolist()}
+    on_lane = dict(rows_by(items.lane))
     result: set[tuple[int, int, int]] = set()
     holding: dict[int, dict[tuple[int, bool], _Hold]] = {}
     """By held item: the last item of each lane that holds it, surely or not. It implies those before it on its lane."""
@@ -267,8 +265,7 @@ def _staging(items: Items, called: I64, queued: I64) -> int:
 def _ends_before(items: Items, group: I64, *, running: bool) -> I64:
     """When the item before each of its group ended (the latest of all before, if `running`); unknown for the first."""
     result = np.full(len(items), _UNKNOWN)
-    order = np.lexsort((np.arange(len(items)), group))
-    for rows in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+    for _, rows in rows_by(group):
         ends = items.end_ns[rows]
         result[rows[1:]] = (np.maximum.accumulate(ends) if running else ends)[:-1]
     return result

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import locate, pick
@@ -44,8 +44,7 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
     rows = np.flatnonzero(relevant)
     part_of = np.full(len(runtime), -1, np.int64)
     outermost = np.zeros(len(rows), np.bool_)
-    for thread in distinct(runtime.thread[rows]):
-        own = np.flatnonzero(runtime.thread[rows] == thread)
+    for _, own in rows_by(runtime.thread[rows]):
         ends = runtime.end_ns[rows[own]]
         over = np.append(_EARLIEST, np.maximum.accumulate(ends)[:-1])
         outer = runtime.start_ns[rows[own]] >= over
@@ -56,15 +55,15 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
     place[kept] = np.arange(len(kept))
     start, end = runtime.start_ns[kept], runtime.end_ns[kept]
     threads, thread = np.unique(runtime.thread[kept], return_inverse=True)
-    calls = Calls(
+    calls = Calls.filled(
         row=kept,
-        thread=thread.astype(np.int64),
-        before_ns=np.zeros(len(kept), np.int64),
+        thread=thread,
+        before_ns=0,
         since_ns=start,
         length_ns=end - start,
-        handed_by=np.full(len(kept), -1, np.int64),
-        maybe_by=np.full(len(kept), -1, np.int64),
-        release_ns=np.full(len(kept), _EARLIEST),
+        handed_by=-1,
+        maybe_by=-1,
+        release_ns=_EARLIEST,
         start_ns=start,
         end_ns=end,
     )
@@ -75,10 +74,7 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     """The calls with what each comes after: the one before it on its thread, or one of a thread that handed over."""
     if not len(calls):
         return calls
-    calls_of = [np.flatnonzero(calls.thread == number) for number in range(len(threads))]
-    previous = np.full(len(calls), -1, np.int64)
-    for own in calls_of:
-        previous[own[1:]] = own[:-1]
+    calls_of, previous = [own for _, own in rows_by(calls.thread)], calls.previous
     # When its thread was free to do the work before it.
     free_ns = pick(calls.end_ns, previous, _EARLIEST)
     before = np.where(previous < 0, 0, calls.start_ns - free_ns)
@@ -224,7 +220,7 @@ class _Launches:
         order = np.argsort(called_ns, kind="stable")
         self._item, self._called_ns = launched[order], called_ns[order]
         self._end_ns, lane = items.end_ns[self._item], items.lane[self._item]
-        self.lanes = {number: np.flatnonzero(lane == number) for number in distinct(lane).tolist()}
+        self.lanes = dict(rows_by(lane))
         """Of each lane: the places of its items in that order."""
 
     def before(self, at_ns: int) -> int:

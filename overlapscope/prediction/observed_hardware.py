@@ -14,7 +14,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.edges import HIGH, find_edges
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import find_blocking, pinning
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
@@ -132,8 +132,7 @@ class _Seen:
         """The op launched before it on its stream; -1 for none."""
         self.room: Bool = np.ones(len(self.row), np.bool_)
         """The stream's queue was far from full."""
-        for lane in distinct(self.lane):
-            on_lane = np.flatnonzero(self.lane == lane)
+        for _, on_lane in rows_by(self.lane):
             self.before[on_lane[1:]] = on_lane[:-1]
             ended = np.searchsorted(np.maximum.accumulate(self.end[on_lane]), self.called[on_lane], side="right")
             self.room[on_lane] = np.arange(len(on_lane)) - ended < _QUEUE

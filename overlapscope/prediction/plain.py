@@ -1,19 +1,32 @@
 """The plain program: a recording's graph without what recording costs the host, with steps as long as they are then.
 
-Where nobody timed or told the plain step, it is estimated: an interval, from what events cost the host.
+A CPU op, a runtime call or a Python function that is recorded takes the host longer than one that is not. Ops on the
+device hardly change (1% or less on an H200). So a recording is turned into the plain program by taking time off the
+host: from the work between two calls as much as the events in it cost, from each call what recording it costs.
+
+How much that is differs from machine to machine, and from hour to hour on a shared one: 0.7 to 4 us for an op. It shows
+in the recording itself, by how much longer a kernel's launch call is than one that nobody records. Where nobody timed
+or told the plain step, it is estimated by that: an interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.plain_step import PlainStep, measured, told
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base
-from overlapscope.prediction.recording_cost import HostCost, event_cost, host_cost, without
+from overlapscope.prediction.calibration import Constants
+from overlapscope.prediction.observed_hardware import KERNEL_LAUNCH
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import lower_median, step_times
+from overlapscope.trace.model import F64, I64, HostEvents, Trace
 
 _CLOSE = 0.005
 """A replayed step is as long as the plain one if they differ by less than this share."""
@@ -30,6 +43,19 @@ _LEAST, _MOST = 0.4, 2.0
 _DEVICE, _HOST = 0.03, 0.2
 """By what shares of the device's and of the host's part of a step programs differ from one process to the next
 (`docs/noise.md`)."""
+PLAIN_LAUNCH_NS = 2200.0
+"""A kernel's launch call that nobody records. This and the shares below fit 37 recordings of 22 programs on H200s, each
+of which was timed without a profiler, too (`docs/plain.md`)."""
+_OP, _CALL, _AROUND_CALL, _FRAME = 0.8, 0.8, 0.6, 0.3
+"""What recording an op, a call, what is around a call, and a Python function costs, as shares of what it adds to a
+launch call."""
+_USUAL_ADDED_NS = 2500.0
+"""For recordings with too few launches to tell."""
+_FEWEST = 20
+_QUICK = 10
+"""Percentile of launch calls: others wait for room in a queue, or load a module."""
+_LEFT = 0.2
+"""What is left at least of each stretch of host work by what its events cost."""
 
 
 def known_step(base: Base, told_ns: int | None) -> PlainStep | None:
@@ -45,21 +71,21 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     explain, a share of all host work goes as well. What then remains is in proportion (`Base.real_ns`), as it is where
     the plain step is longer than the recorded one.
     """
-    cost = host_cost(base.graph, event_cost(base.trace, base.hardware.calibrated))
-    usual = lightened(base, cost, 1.0)
+    cost = _host_cost(base)
+    usual = _lightened(base, cost, 1.0)
     if abs(usual.steps.median_ns - plain.step_ns) <= _ALIKE * plain.step_ns:
         return replace(usual, plain=plain)
     found = _searched(
         base,
         plain.step_ns,
-        lambda times: usual if times == 1 else lightened(base, cost, times),
+        lambda times: usual if times == 1 else _lightened(base, cost, times),
         first=1.0,
         most=_MOST_TIMES,
     )
     if found.steps.median_ns > (1 + _DIFFER) * plain.step_ns:
         least = found
         found = _searched(
-            least, plain.step_ns, lambda part: lightened(base, cost, _MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART
+            least, plain.step_ns, lambda part: _lightened(base, cost, _MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART
         )
     return replace(found, plain=plain)
 
@@ -94,9 +120,14 @@ def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first:
     return best
 
 
-def lightened(base: Base, cost: HostCost, times: float, rest: float = 1.0) -> Base:
+def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> Base:
     """The recording without so many times that cost, and with the `rest` of what the host then takes, replayed."""
-    graph = without(base.graph, cost, times, rest=rest)
+    calls = replace(
+        base.graph.calls,
+        before_ns=_shortened(base.graph.calls.before_ns, times * cost.before_ns, rest),
+        length_ns=_shortened(base.graph.calls.length_ns, times * cost.length_ns, rest),
+    )
+    graph = replace(base.graph, calls=calls)
     replayed = replay(graph)
     steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
     return replace(base, graph=graph, replayed=replayed, steps=steps)
@@ -114,7 +145,7 @@ def estimated(base: Base) -> Base:
     Less and less of the host's work decides the length of a step, the less of it there is: in proportion to what the
     cost saves, the interval's ends are on the safe side. No step is shorter than what the GPU works for it.
     """
-    found = lightened(base, host_cost(base.graph, event_cost(base.trace, base.hardware.calibrated)), 1.0)
+    found = _lightened(base, _host_cost(base), 1.0)
     recorded_ns, step_ns, busy_ns = base.steps.median_ns, found.steps.median_ns, _busy_ns(base)
     saved = recorded_ns - step_ns
     differs = _DEVICE * busy_ns + _HOST * max(0, step_ns - busy_ns)
@@ -131,3 +162,60 @@ def _busy_ns(base: Base) -> int:
     there = (items.device == base.device) & ~items.gone
     busy = union(items.start_ns[there], items.end_ns[there])
     return lower_median(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.known)])
+
+
+class _HostCost(NamedTuple):
+    """What recording added to each call of a graph, in ns."""
+
+    before_ns: F64
+    """To the work before it."""
+    length_ns: float
+    """To the call."""
+
+
+def _event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, float, float]:
+    """How much longer the host takes, in ns, for an op that is recorded, inside a call and around it, and for a Python
+    function: by how long the recording's launch calls are; in the proportions of a calibration of the same machine,
+    where there is one."""
+    calls = trace.runtime_calls
+    launches = np.flatnonzero(call_kinds.named(calls, KERNEL_LAUNCH))
+    added = _USUAL_ADDED_NS
+    if len(launches) >= _FEWEST:
+        quick = float(np.percentile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK))
+        added = max(quick - PLAIN_LAUNCH_NS, 0.0)
+    op, call, around, frame = _OP, _CALL, _AROUND_CALL, _FRAME
+    if calibrated.op_cost_ns and calibrated.call_cost_ns and calibrated.frame_cost_ns:
+        then = max((calibrated.launch_call_ns or 0) - PLAIN_LAUNCH_NS, 1.0)
+        op, frame = calibrated.op_cost_ns / then, calibrated.frame_cost_ns / then
+        call, around = (calibrated.call_cost_ns / then * part / (_CALL + _AROUND_CALL) for part in (call, around))
+    return op * added, call * added, around * added, frame * added
+
+
+def _host_cost(base: Base) -> _HostCost:
+    """The cost of all events that begin in the work before each call, on its thread or on the one that handed over."""
+    graph = base.graph
+    trace, calls = graph.trace, graph.calls
+    op_ns, call_ns, around_call_ns, frame_ns = _event_cost(trace, base.hardware.calibrated)
+    before = np.full(len(calls), around_call_ns)
+    giver = np.where(calls.handed_by >= 0, calls.thread[calls.handed_by], calls.thread)
+    tables: tuple[tuple[HostEvents, float], ...] = (
+        (trace.cpu_ops, op_ns),
+        (trace.annotations, op_ns),
+        (trace.python_frames, frame_ns),
+        (trace.runtime_calls, call_ns + around_call_ns),
+    )
+    for table, each in tables:
+        rows_of = dict(rows_by(table.thread))
+        for number, thread in enumerate(graph.threads):
+            if thread in rows_of:
+                starts = table.start_ns[rows_of[thread]]
+                own = (calls.thread == number) | (giver == number)
+                inside = np.searchsorted(starts, calls.start_ns[own]) - np.searchsorted(starts, calls.since_ns[own])
+                before[own] += each * np.maximum(inside, 0)
+    return _HostCost(before, call_ns)
+
+
+def _shortened(lengths: I64, by: F64 | float, rest: float) -> I64:
+    # What is not positive is no work: a thread went on before the one that handed over had returned.
+    shorter = np.where(lengths > 0, np.maximum(lengths - by, _LEFT * lengths) * rest, lengths)
+    return np.rint(shorter).astype(np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,14 +31,13 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     ops = predicted_ops(graph, replayed)
     ops = replace(ops, launch=pick(place, ops.launch))
     names, ops = _renamed(trace.names, ops, graph)
+    host_tables = ("cpu_ops", "annotations", "python_frames", "overheads")
+    host: dict[str, Any] = {name: _sorted(clock.host(getattr(trace, name)))[0] for name in host_tables}
     moved = replace(
         trace,
         gpu_ops=ops,
         runtime_calls=calls,
-        cpu_ops=_sorted(clock.host(trace.cpu_ops))[0],
-        annotations=_sorted(clock.host(trace.annotations))[0],
-        python_frames=_sorted(clock.host(trace.python_frames))[0],
-        overheads=_sorted(clock.host(trace.overheads))[0],
+        **host,
         syncs=trace.syncs.take(np.empty(0, np.intp)),
         device_annotations=trace.device_annotations.take(np.empty(0, np.intp)),
         collectives=_collectives(graph, replayed),
@@ -46,7 +45,8 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
         end_ns=clock.instant(trace.end_ns),
     )
     # All tables share one table of names.
-    tables = {f.name: replace(getattr(moved, f.name), names=names) for f in fields(moved) if _is_table(moved, f.name)}
+    columns = {f.name: getattr(moved, f.name) for f in fields(moved)}
+    tables = {name: replace(table, names=names) for name, table in columns.items() if isinstance(table, Table)}
     return replace(moved, names=names, **tables)
 
 
@@ -64,10 +64,6 @@ def plain_trace(base: Base) -> Trace:
     moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, thread, place=syncs.place))
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
     return replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
-
-
-def _is_table(trace: Trace, name: str) -> bool:
-    return isinstance(getattr(trace, name), Table)
 
 
 def _renamed(names: tuple[str, ...], ops: GpuOps, graph: Graph) -> tuple[tuple[str, ...], GpuOps]:
@@ -93,11 +89,6 @@ def _sorted(table: T) -> tuple[T, I64]:
 
 def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
     """The GPU ops as they would have run, by start; their launches are rows of the recording's calls."""
-    moved, _ = _sorted(_gpu_ops(graph, replayed))
-    return moved
-
-
-def _gpu_ops(graph: Graph, replayed: Replay) -> GpuOps:
     ops, items = graph.trace.gpu_ops, graph.items
     item = graph.item_of_op
     kept = ~items.gone[item]
@@ -110,9 +101,6 @@ def _gpu_ops(graph: Graph, replayed: Replay) -> GpuOps:
     pinned = ops.is_copy & (items.host_memory[item] == Memory.PINNED)
     source = np.where(pinned & (ops.kind == Kind.H2D), Memory.PINNED, ops.source_kind)
     target = np.where(pinned & (ops.kind == Kind.D2H), Memory.PINNED, ops.target_kind)
-    call = items.call[item]
-    rows = pick(graph.calls.row, call, 0)
-    launch = np.where(call >= 0, rows, -1)
     moved = replace(
         ops,
         start_ns=start,
@@ -120,12 +108,12 @@ def _gpu_ops(graph: Graph, replayed: Replay) -> GpuOps:
         stream=stream.astype(np.int32),
         source_kind=source.astype(np.int8),
         target_kind=target.astype(np.int8),
-        launch=launch,
+        launch=pick(graph.calls.row, items.call[item]),
         correlation=_correlations(graph),
         bytes=np.where(single & (ops.bytes >= 0), items.bytes[item], ops.bytes),
         stated_gb_per_s=np.full(len(ops), -1.0),
     )
-    return moved.take(kept)
+    return _sorted(moved.take(kept))[0]
 
 
 def _correlations(graph: Graph) -> I64:
@@ -139,8 +127,6 @@ def _correlations(graph: Graph) -> I64:
 def _collectives(graph: Graph, replayed: Replay) -> Collectives:
     """Collectives with their kernels' new times."""
     notes, ops = graph.trace.collectives, graph.trace.gpu_ops
-    if not len(notes):
-        return notes
     # A collective stands where its kernel does in the source's list of events.
     row = locate(ops.place, notes.place)
     item = graph.item_of_op[row]

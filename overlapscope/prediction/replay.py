@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from overlapscope.analysis.edges import HANDOVER_NS
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph
 from overlapscope.trace.model import Kind
@@ -131,8 +131,8 @@ class _Simulation:
 
     def run(self) -> Replay:
         items, calls = self._graph.items, self._graph.calls
-        todo = [self._lane(rows) for rows in reversed(_members(items.lane))]
-        todo += [self._thread(rows) for rows in reversed(_members(calls.thread))]
+        todo = [self._lane(rows) for _, rows in reversed(rows_by(items.lane))]
+        todo += [self._thread(rows) for _, rows in reversed(rows_by(calls.thread))]
         self._todo = todo
         while todo or self._engine_event():
             while todo:
@@ -248,12 +248,6 @@ class _Simulation:
             engine.free = self._end[item] = round(at)
             self._todo += self._for_item.pop(item, [])
         return True
-
-
-def _members(group: I64) -> list[I64]:
-    """The rows of each group, in order."""
-    order = np.argsort(group, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(group) else []
 
 
 def _by_row(row: I64, other: I64, lag: I64, rows: I64) -> dict[int, list[tuple[int, int]]]:

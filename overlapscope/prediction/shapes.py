@@ -10,10 +10,10 @@ from collections import defaultdict
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import around
 from overlapscope.base.columns import pick
-from overlapscope.base.intervals import I64, Bool, Index
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.reading.shapes import ITEM_BYTES, Inputs, Signature, read_inputs
 from overlapscope.trace.model import Trace
 
@@ -55,7 +55,7 @@ class Shapes:
         for number, one in enumerate(self._signatures):
             for elements in one.elements:
                 self._having[elements].append(number)
-        self._on_thread: dict[int, Index] = {}
+        self._on_thread = dict(rows_by(self._ops.thread))
         self._reading: dict[int, Bool] = {}
         self._parts: dict[int, I64] = {}
         self._moved: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -77,9 +77,8 @@ class Shapes:
             ops, calls = self._ops, self._calls
             rows = np.flatnonzero(self._with_input(elements))
             inside = np.zeros(len(calls), np.bool_)
-            for thread in distinct(ops.thread[rows]).tolist():
-                called = np.flatnonzero(calls.thread == thread)
-                own = rows[ops.thread[rows] == thread]
+            for thread, own in rows_by(ops.thread[rows]):
+                called, own = np.flatnonzero(calls.thread == thread), rows[own]
                 depth = np.zeros(len(called) + 1, np.int64)
                 np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.start_ns[own]), 1)
                 np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.end_ns[own]), -1)
@@ -128,7 +127,7 @@ class Shapes:
     def _taken_from(self, op: int) -> set[int]:
         """Elements of the tensors that parts were taken of right before a copy: `buffer[3].copy_(new)`."""
         ops, found = self._ops, set[int]()
-        rows = self._rows(int(ops.thread[op]))
+        rows = self._on_thread[int(ops.thread[op])]
         at = int(np.searchsorted(rows, op))
         for row in rows[max(0, at - _LOOK) : at][::-1].tolist():
             name = ops.name(row)
@@ -138,8 +137,3 @@ class Shapes:
             elif name not in _BESIDES_COPIES and ops.end_ns[row] <= ops.start_ns[op]:
                 break
         return found
-
-    def _rows(self, thread: int) -> Index:
-        if thread not in self._on_thread:
-            self._on_thread[thread] = np.flatnonzero(self._ops.thread == thread)
-        return self._on_thread[thread]

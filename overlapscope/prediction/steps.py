@@ -11,7 +11,7 @@ from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph
-from overlapscope.trace.model import Bool, Kind, Trace
+from overlapscope.trace.model import Bool, Kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,8 @@ def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I
     """Numbers of the steps that are judged: behind the recorder's warm-up and the lead-in, as recorded."""
     items = graph.items
     number = step_of_items(graph)
-    there = (items.device == device) & (number >= _first_judged(graph.trace)) & _launched_on(graph, stream)
+    warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
+    there = (items.device == device) & (number >= warm_up) & _launched_on(graph, stream)
     found = [one for one in distinct(number[there]) if items.start_ns[there & (number == one)].min() >= judged_from_ns]
     return np.array(found, np.int64)
 
@@ -97,12 +98,6 @@ def _launched_on(graph: Graph, stream: int) -> Bool:
     found = np.zeros(len(graph.items), np.bool_)
     found[graph.item_of_op[graph.trace.gpu_ops.stream == stream]] = True
     return found
-
-
-def _first_judged(trace: Trace) -> int:
-    rows = np.flatnonzero(is_step(trace.annotations))
-    judged = judged_steps(trace)
-    return int(np.searchsorted(rows, judged[0])) if len(judged) else 0
 
 
 def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I64) -> int:

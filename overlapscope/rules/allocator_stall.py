@@ -7,8 +7,7 @@ from collections import Counter
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.words import duration, listed
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import name
-from overlapscope.rules.rule import Draft, Rule, on_claimed
+from overlapscope.rules.rule import Draft, Rule, name, on_claimed
 
 
 def _draft(claims: Claims, pieces: Pieces) -> Draft:

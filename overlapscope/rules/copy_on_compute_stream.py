@@ -7,8 +7,7 @@ import numpy as np
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules._text import streams
-from overlapscope.rules.rule import Draft, Rule, on_claimed
+from overlapscope.rules.rule import Draft, Rule, on_claimed, streams
 
 
 def _draft(claims: Claims, pieces: Pieces) -> Draft:

@@ -11,8 +11,7 @@ from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import covered, cut
 from overlapscope.base.words import duration, percent, share
 from overlapscope.rules._claims import Claims
-from overlapscope.rules._text import name
-from overlapscope.rules.rule import Draft, Rule
+from overlapscope.rules.rule import Draft, Rule, name
 from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.model import Kind
 

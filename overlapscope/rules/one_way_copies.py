@@ -10,8 +10,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
 from overlapscope.base.words import duration, listed, plural, share
 from overlapscope.rules._claims import Claims, copies_in, streams_of
-from overlapscope.rules._text import streams
-from overlapscope.rules.rule import Draft, Rule
+from overlapscope.rules.rule import Draft, Rule, streams
 from overlapscope.trace.model import Kind
 
 AT_ONCE = 0.1

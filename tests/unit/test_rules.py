@@ -16,9 +16,8 @@ from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES, _page
 from overlapscope.rules._claims import judged_windows, share_out
-from overlapscope.rules._text import name
 from overlapscope.rules.finding import Finding
-from overlapscope.rules.rule import Draft, Rule
+from overlapscope.rules.rule import Draft, Rule, name
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace, recordings
 from tests.support.recordings import analysis_of
