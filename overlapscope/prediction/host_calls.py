@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
@@ -261,13 +262,8 @@ def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
     as it has recorded since it last waited for any, they are taken to be these, in order.
     """
     runtime, syncs = trace.runtime_calls, trace.syncs
-    event_of = {
-        correlation: event
-        for correlation, event, kind in zip(
-            syncs.correlation.tolist(), syncs.event.tolist(), syncs.kind.tolist(), strict=True
-        )
-        if kind == Sync.EVENT and event >= 0 and correlation > 0
-    }
+    known = syncs.take((syncs.kind == Sync.EVENT) & (syncs.event >= 0) & (syncs.correlation > 0))
+    event_of = dict(zip(known.correlation.tolist(), known.event.tolist(), strict=True))
     correlation = runtime.correlation[calls.row]
     synced = {int(row): number for number, row in enumerate(calls.row) if int(correlation[number]) in event_of}
     if not synced:
@@ -276,17 +272,13 @@ def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
     found: dict[int, int] = {}
     for thread in distinct(runtime.thread[list(synced)]).tolist():
         recorded: list[int] = []
-        batch: list[int] = []
         own = np.flatnonzero(runtime.thread == thread)
-        for row in own[records[own] | np.isin(own, list(synced))].tolist():
-            if row in synced:
-                batch.append(synced[row])
-                continue
-            if batch:
-                found |= _in_pairs(batch, recorded, correlation, event_of)
-                batch, recorded = [], []
-            recorded.append(int(runtime.start_ns[row]))
-        found |= _in_pairs(batch, recorded, correlation, event_of)
+        calls_of_events = own[records[own] | np.isin(own, list(synced))].tolist()
+        for waiting, rows in groupby(calls_of_events, key=synced.__contains__):
+            if waiting:
+                found |= _in_pairs([synced[row] for row in rows], recorded, correlation, event_of)
+            else:
+                recorded = [int(runtime.start_ns[row]) for row in rows]
     return found
 
 

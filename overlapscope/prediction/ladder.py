@@ -48,13 +48,7 @@ def best(
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
     chosen = conclude(recorded, base, ())
-    while left:
-        steps = [(one,) for one in left]
-        gained = _best_of(base, taken, steps)
-        if now - gained[0] < LEAST_GAIN * was:
-            gained = _best_of(base, taken, list(combinations(left, 2)))
-            if now - gained[0] < LEAST_GAIN * was:
-                break
+    while gained := _next(base, taken, left, now):
         now, added = gained
         taken = in_order((*taken, *added))
         left = [choice for choice in left if choice not in added]
@@ -78,13 +72,11 @@ def _candidates(base: Base) -> list[Choice]:
     blocking = call_kinds.synchronises(runtime)
     rows = base.graph.calls.row[base.graph.waits.call]
     names = sorted({runtime.name(row) for row in rows[blocking[rows]].tolist()} - _reading(base, blocking))
-    choices = []
-    for intervention in INTERVENTIONS.values():
-        if intervention.argument_required:
-            choices += [Choice(intervention, name) for name in names]
-        else:
-            choices.append(Choice(intervention))
-    return choices
+    return [
+        Choice(intervention, argument)
+        for intervention in INTERVENTIONS.values()
+        for argument in (names if intervention.argument_required else [None])
+    ]
 
 
 def _reading(base: Base, blocking: Bool) -> set[str]:
@@ -103,15 +95,20 @@ def _reading(base: Base, blocking: Bool) -> set[str]:
     return {runtime.name(row) for row in calls.row[waits[landed]].tolist()}
 
 
-def _best_of(
-    base: Base, taken: Sequence[Choice], steps: Sequence[tuple[Choice, ...]]
-) -> tuple[int, tuple[Choice, ...]]:
-    """The shortest step that adding one of the given sets brings, and which; the first of equals."""
-    tried = []
-    for added in steps:
-        choices = in_order((*taken, *added))
-        try:
-            tried.append((outcome(base, choices, [Stance.EXPECTED] * len(choices)).step_ns, added))
-        except Deadlock:
-            continue
-    return min(tried, key=lambda one: one[0]) if tried else (2**62, ())
+def _next(
+    base: Base, taken: Sequence[Choice], left: Sequence[Choice], now_ns: int
+) -> tuple[int, tuple[Choice, ...]] | None:
+    """The shortest step that adding one of those left brings, or else two, and which, the first of equals; None where
+    nothing gains enough on the step of `now_ns`."""
+    for many in (1, 2):
+        tried = []
+        for added in combinations(left, many):
+            choices = in_order((*taken, *added))
+            try:
+                tried.append((outcome(base, choices, [Stance.EXPECTED] * len(choices)).step_ns, added))
+            except Deadlock:
+                continue
+        best = min(tried, key=lambda one: one[0], default=None)
+        if best is not None and now_ns - best[0] >= LEAST_GAIN * base.step_ns:
+            return best
+    return None

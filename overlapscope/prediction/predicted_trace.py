@@ -45,8 +45,10 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
         end_ns=clock.instant(trace.end_ns),
     )
     # All tables share one table of names.
-    columns = {f.name: getattr(moved, f.name) for f in fields(moved)}
-    tables = {name: replace(table, names=names) for name, table in columns.items() if isinstance(table, Table)}
+    parts = {field.name: getattr(moved, field.name) for field in fields(moved)}
+    tables: dict[str, Any] = {
+        name: replace(part, names=names) for name, part in parts.items() if isinstance(part, Table)
+    }
     return replace(moved, names=names, **tables)
 
 

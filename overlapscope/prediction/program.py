@@ -128,20 +128,15 @@ def _found(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> P
 def summary(recorded: Device, program: Program) -> Plain:
     """What the report says of one device while nothing is recorded."""
     device, step = program.device(recorded.device), program.step
-    parts = _fallback(recorded, step.step_ns) if device is None else _parts(device, step.step_ns)
-    buckets = None
-    if parts is not None:
-        sums = dict.fromkeys(Buckets.__struct_fields__, 0)
-        for (bucket, _), ns in parts.items():
-            sums[bucket] += ns
-        buckets = Buckets(**sums)
+    parts = _fallback(recorded, step.step_ns) if device is None else _fitted(_typical(device), step.step_ns)
+    sums = {bucket: sum(_by_cause(parts or {}, bucket).values()) for bucket in Buckets.__struct_fields__}
     return Plain(
         step_ns=step.step_ns,
         low_ns=step.low_ns,
         high_ns=step.high_ns,
         origin=step.origin,
         recorded_step_ns=program.recorded.recorded.median_ns,
-        buckets=buckets,
+        buckets=None if parts is None else Buckets(**sums),
         exposed_copy_by_cause=_by_cause(parts or {}, _COPY),
         idle_by_cause=_by_cause(parts or {}, _IDLE),
         program=device if step.decides else None,
@@ -150,11 +145,6 @@ def summary(recorded: Device, program: Program) -> Plain:
 
 _Parts = dict[tuple[str, str], int]
 """What divides a step, by bucket and cause; no cause for buckets that have none."""
-
-
-def _parts(device: Device, step_ns: int) -> _Parts:
-    """Those of the replay's step of median length, adding up to what a step takes."""
-    return _fitted(_typical(device), step_ns)
 
 
 def _fallback(device: Device, step_ns: int) -> _Parts | None:
@@ -172,6 +162,7 @@ def _fallback(device: Device, step_ns: int) -> _Parts | None:
 
 
 def _fitted(parts: _Parts, step_ns: int) -> _Parts:
+    """The parts, adding up to what a step takes."""
     return fitted(parts | {_UNKNOWN: parts.get(_UNKNOWN, 0)}, _UNKNOWN, step_ns)
 
 

@@ -190,13 +190,10 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     windows = judged_windows(device)
     waits = _find_own_waits(trace, timeline)
     tiny = _tiny_copies(trace, timeline, windows)
-    pieces = _joined(
-        _claim_copies(trace, device, windows, waits, tiny), _claim_idle(trace, device, windows, waits, tiny)
-    )
-    if len(windows.starts):
-        ns = {name: int(each.sum()) for name, each in lengths(timeline, *windows).items()}
-    else:
-        ns = dict.fromkeys(lengths(timeline, np.zeros(1, np.int64), np.zeros(1, np.int64)), 0)
+    claims = (_claim_copies, _claim_idle)
+    pieces = Pieces.joined([claim(trace, device, windows, waits, tiny) for claim in claims])
+    pieces = pieces.take(np.argsort(pieces.start_ns, kind="stable"))
+    ns = {name: int(each.sum()) for name, each in lengths(timeline, *windows).items()}
     judged = int((windows.ends - windows.starts).sum())
     return Claims(analysis, device, pieces, windows, judged, *measured(ns), tiny, np.flatnonzero(waits.copy))
 
@@ -323,11 +320,6 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
     at = np.where(at_call, pick(calls.start_ns, call, 0), host)
     where = np.where(at_call, pick(calls.thread, call), thread)
     return Pieces(start, end, rule, cause, np.full(len(start), -1, np.int64), call, at, where)
-
-
-def _joined(*parts: Pieces) -> Pieces:
-    pieces = Pieces.joined(parts)
-    return pieces.take(np.argsort(pieces.start_ns, kind="stable"))
 
 
 def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:

@@ -3,59 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.causes import CopyCause
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule, claimed
 
-
-class _Reason(NamedTuple):
-    cause: CopyCause
-    title: str
-    seen: str
-    advice: str
-
-
-_REASONS = (
-    _Reason(
-        cause=CopyCause.LATE_ISSUE,
-        title="Copies issued too late are exposed for",
-        seen="began right when they were issued, which was after the compute that could have hidden them had ended",
-        advice="Issue the copy for the next step before this step's compute is launched, or at least before anything "
+_REASONS = {
+    CopyCause.LATE_ISSUE: (
+        "Copies issued too late are exposed for",
+        "began right when they were issued, which was after the compute that could have hidden them had ended",
+        "Issue the copy for the next step before this step's compute is launched, or at least before anything "
         "that makes the host wait (.item(), synchronize): prefetch one batch ahead into a second buffer, on a copy "
         "stream.",
     ),
-    _Reason(
-        cause=CopyCause.EVENT_WAIT,
-        title="Copies that an event wait orders against compute are exposed for",
-        seen="were issued in time, but an event wait kept copy and compute apart: either the copy waited for "
+    CopyCause.EVENT_WAIT: (
+        "Copies that an event wait orders against compute are exposed for",
+        "were issued in time, but an event wait kept copy and compute apart: either the copy waited for "
         "compute to end, or the next compute waited for the copy",
-        advice="Wait for what is needed and no more: instead of wait_stream() on the whole compute stream, record "
+        "Wait for what is needed and no more: instead of wait_stream() on the whole compute stream, record "
         "an event right after the last kernel that uses the buffer and wait for that; with two buffers that take "
         "turns the copy waits for the step before last and runs beside this one. Let compute wait for the copy just "
         "before its first use.",
     ),
-    _Reason(
-        cause=CopyCause.ENGINE_BUSY,
-        title="Copies queued behind other copies are exposed for",
-        seen="were queued behind other copies of the same direction, or held such a copy up, until compute had run out",
-        advice="Issue the copies in the order in which compute needs them, the urgent one first, and cut the bulk "
+    CopyCause.ENGINE_BUSY: (
+        "Copies queued behind other copies are exposed for",
+        "were queued behind other copies of the same direction, or held such a copy up, until compute had run out",
+        "Issue the copies in the order in which compute needs them, the urgent one first, and cut the bulk "
         "copy into chunks so that the urgent one can go in between: one direction has one queue, whatever the "
         "stream.",
     ),
-)
+}
+"""By cause: title, what was seen and advice."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
     late = claims.of("late-prefetch")
-    for reason in _REASONS:
-        pieces = late.with_copy_cause(reason.cause)
+    for cause, (title, seen, advice) in _REASONS.items():
+        pieces = late.with_copy_cause(cause)
         if not claims.matters(pieces.time_ns):
             continue
         rebuilt = any(
-            e.subject == "exposed-copy" and e.cause == reason.cause and e.confidence == "rebuilt"
+            e.subject == "exposed-copy" and e.cause == cause and e.confidence == "rebuilt"
             for e in claims.device.result.evidence
         )
         doubt = " The recording does not state which event was waited for; it was rebuilt from the timeline." * rebuilt
@@ -63,11 +52,11 @@ def _check(claims: Claims) -> Iterator[Draft]:
             claims,
             pieces,
             Draft(
-                title=f"{reason.title} {duration(pieces.time_ns)}",
-                detail=f"{plural(len(pieces.copies), 'copy')} {reason.seen} (cause {reason.cause}).{doubt}",
-                advice=reason.advice,
+                title=f"{title} {duration(pieces.time_ns)}",
+                detail=f"{plural(len(pieces.copies), 'copy')} {seen} (cause {cause}).{doubt}",
+                advice=advice,
                 # No intervention loosens an event wait or changes the order in a queue.
-                fixes=None if reason.cause == CopyCause.LATE_ISSUE else (),
+                fixes=None if cause == CopyCause.LATE_ISSUE else (),
             ),
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,42 +27,32 @@ BESIDE = 0.1
 """A copy that runs beside others for more than this share of its time shares the link and is not judged."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Slow:
-    rows: I64
-    excess_ns: I64
-    best: float
-    unknown: bool
-    direction: str
-
-
 def _check(claims: Claims) -> Iterator[Draft]:
     timeline = claims.device.timeline
     ops = timeline.ops
-    for slow in _slow_classes(timeline, copies_in(timeline, claims.windows)):
-        row, start, end = cut(ops.start_ns[slow.rows], ops.end_ns[slow.rows], claims.windows)
-        exposed = np.zeros(len(slow.rows), np.int64)
+    for kind, slow, excess_ns, best in _slow_copies(timeline, copies_in(timeline, claims.windows)):
+        row, start, end = cut(ops.start_ns[slow], ops.end_ns[slow], claims.windows)
+        exposed = np.zeros(len(slow), np.int64)
         np.add.at(exposed, row, covered(timeline.exposed_copy, start, end))
-        each = np.minimum(slow.excess_ns, exposed)
+        each = np.minimum(excess_ns, exposed)
         # Two copies that run together for a moment share its exposed time.
         cost = min(int(each.sum()), claims.judged_ns)
         if not claims.matters(cost):
             continue
-        moved = int(ops.bytes[slow.rows].sum())
-        took = int((ops.end_ns - ops.start_ns)[slow.rows].sum())
-        beside_comm = int(covered(timeline.comm, ops.start_ns[slow.rows], ops.end_ns[slow.rows]).sum())
+        moved = int(ops.bytes[slow].sum())
+        took = int((ops.end_ns - ops.start_ns)[slow].sum())
+        beside_comm = int(covered(timeline.comm, ops.start_ns[slow], ops.end_ns[slow]).sum())
         guess = (
             "The recording does not tell pinned from pageable memory; pageable memory is the likeliest "
-            "reason. " * slow.unknown
+            "reason. " * bool((ops.host_memory[slow] == Memory.UNKNOWN).any())
         )
         if beside_comm > took // 2:
             guess += "Communication ran beside most of them and may share the link. "
-        worst = slow.rows[int(np.argmax(each))]
+        worst = slow[int(np.argmax(each))]
         yield Draft(
-            title=f"Slow {slow.direction} copies lose up to {duration(cost)} "
-            f"({share(cost, claims.judged_ns)} of the span)",
-            detail=f"{plural(len(slow.rows), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} "
-            f"GB/s, where others of about the same size, direction and memory kind reached {slow.best:.1f} "
+            title=f"Slow {kind.name} copies lose up to {duration(cost)} ({share(cost, claims.judged_ns)} of the span)",
+            detail=f"{plural(len(slow), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} "
+            f"GB/s, where others of about the same size, direction and memory kind reached {best:.1f} "
             f"GB/s; no other copy ran beside them. {guess}Other findings may count the same exposed time "
             "for its cause.",
             advice="Look for what shares the link or the host's memory at that time: another process or GPU "
@@ -75,8 +64,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
         )
 
 
-def _slow_classes(timeline: Timeline, rows: I64) -> Iterator[_Slow]:
-    """Slow copies by direction, with the bandwidth they would have had at the best of their classes."""
+def _slow_copies(timeline: Timeline, rows: I64) -> Iterator[tuple[Kind, I64, I64, float]]:
+    """The slow ones of some copies by direction: their rows, how much longer than the best of its class each took, and
+    the bandwidth they would have had, in GB/s."""
     ops = timeline.ops
     length = ops.end_ns - ops.start_ns
     rows = rows[(ops.bytes[rows] >= LARGE_BYTES) & (length[rows] > 0)]
@@ -95,17 +85,11 @@ def _slow_classes(timeline: Timeline, rows: I64) -> Iterator[_Slow]:
     enough = np.bincount(group) >= FEWEST
     slow = enough[group] & (rate < SLOW * best[group])
     excess = length[rows] - (ops.bytes[rows] / best[group]).astype(np.int64)
-    host_side = ops.host_memory[rows]
     for kind in (Kind.H2D, Kind.D2H):
         here = slow & (ops.kind[rows] == kind)
         if here.any():
-            yield _Slow(
-                rows[here],
-                excess[here],
-                float(ops.bytes[rows[here]].sum() / (ops.bytes[rows[here]] / best[group[here]]).sum()),
-                bool((host_side[here] == Memory.UNKNOWN).any()),
-                kind.name,
-            )
+            moved = ops.bytes[rows[here]]
+            yield kind, rows[here], excess[here], float(moved.sum() / (moved / best[group[here]]).sum())
 
 
 def _shares_link(timeline: Timeline, rows: I64) -> Bool:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import pinning
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool
@@ -122,11 +123,9 @@ def _into_new_memory(graph: Graph, call: I64) -> Bool:
     rows = graph.calls.row[call]
     makes = ops.named(lambda name: name in _MAKES)
     new = np.zeros(len(call), np.bool_)
-    for thread in np.unique(runtime.thread[rows]).tolist():
-        own = np.flatnonzero(runtime.thread[rows] == thread)
+    for thread, own in rows_by(runtime.thread[rows]):
+        at = runtime.start_ns[rows[own]]
         made = ops.start_ns[makes & (ops.thread == thread)]
-        copied = np.sort(runtime.start_ns[rows[own]])
-        previous = np.concatenate([[-(2**62)], copied])[np.searchsorted(copied, runtime.start_ns[rows[own]])]
-        last = pick(made, np.searchsorted(made, runtime.start_ns[rows[own]]) - 1, -(2**62))
-        new[own] = last > previous
+        last_copied, last_made = (pick(past, np.searchsorted(past, at) - 1, -(2**62)) for past in (np.sort(at), made))
+        new[own] = last_made > last_copied
     return new

@@ -126,11 +126,12 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     """Where on the host: each range of that name, the outermost of nested ones; each step, or, without steps, the whole
     recording."""
     notes = graph.trace.annotations
-    own = notes.named(lambda one: one == name) if name is not None else is_step(notes)
+    own = is_step(notes) if name is None else notes.named(lambda one: one == name)
     if name is None and not own.any():
         return [(-(2**62), 2**62)]
-    both = union(notes.start_ns[own], notes.end_ns[own]) if name is not None else None
-    starts, ends = (notes.start_ns[own], notes.end_ns[own]) if both is None else both
+    starts, ends = notes.start_ns[own], notes.end_ns[own]
+    if name is not None:
+        starts, ends = union(starts, ends)
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 

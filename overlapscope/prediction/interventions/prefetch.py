@@ -26,16 +26,13 @@ def _apply(graph: Graph, request: Request) -> Applied:
         return Applied(graph, inputs, 0, "There are no input copies at the start of steps.")
     changed, _ = move(graph, inputs, Stance.BEST)
     # What is copied in a step is the next one's: that one's first kernel waits for it.
-    device = items.device[inputs].tolist()
-    first = _kernels(graph, last=False)
-    then = np.array([first.get((one, number + 1), -1) for one, number in zip(device, step.tolist(), strict=True)])
+    then = _kernels(graph, items.device[inputs], step + 1, last=False)
     kept = replace(changed, orders=changed.orders.take(~np.isin(changed.orders.first, inputs)))
     needed = then >= 0
     data = Orders.of(inputs[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
     if request.stance == Stance.WORST:
         # One buffer: the copy has to wait for the kernels that read it last.
-        last = _kernels(graph, last=True)
-        reads = np.array([last.get((one, number - 1), -1) for one, number in zip(device, step.tolist(), strict=True)])
+        reads = _kernels(graph, items.device[inputs], step - 1, last=True)
         read = reads >= 0
         data = Orders.joined([data, Orders.of(reads[read], inputs[read], graph.constants.handover_ns or 0, Why.DATA)])
     changed = replace(kept, orders=Orders.joined([kept.orders, data]))
@@ -59,10 +56,10 @@ def _inputs(graph: Graph) -> tuple[I64, I64]:
     return inputs, step[inputs]
 
 
-def _kernels(graph: Graph, *, last: bool) -> dict[tuple[int, int], int]:
-    """By device and step: the first kernel, or the last, on the lane that runs most of the device's."""
-    items = graph.items
-    step = step_of_items(graph)
+def _kernels(graph: Graph, devices: I64, of_steps: I64, *, last: bool) -> I64:
+    """Of some devices, each in a step: the first kernel, or the last, on the lane that runs most of the device's; -1
+    for none."""
+    items, step = graph.items, step_of_items(graph)
     chosen: dict[tuple[int, int], int] = {}
     for device in distinct(items.device).tolist():
         kernels = np.flatnonzero((items.device == device) & ~items.is_copy & ~items.gone & (step >= 0))
@@ -70,7 +67,8 @@ def _kernels(graph: Graph, *, last: bool) -> dict[tuple[int, int], int]:
         kernels = kernels[::-1] if last else kernels
         steps, first = np.unique(step[kernels], return_index=True)
         chosen |= {(device, number): row for number, row in zip(steps.tolist(), kernels[first].tolist(), strict=True)}
-    return chosen
+    wanted = zip(devices.tolist(), of_steps.tolist(), strict=True)
+    return np.array([chosen.get(place, -1) for place in wanted], np.int64)
 
 
 INTERVENTION = Intervention(
