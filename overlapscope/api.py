@@ -118,7 +118,7 @@ def whatif(
     """
     from overlapscope.prediction import predict
     from overlapscope.prediction.calibration import read
-    from overlapscope.prediction.choices import check_names
+    from overlapscope.prediction.interventions import check_names
 
     if isinstance(interventions, str):
         raise UsageError(f"interventions are a list, even of one: [{interventions!r}].")

@@ -128,7 +128,7 @@ def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
 def _predict(asked: list[str], args: argparse.Namespace) -> Prediction:
     from overlapscope.inputs import read_calibration, read_trace
     from overlapscope.prediction import best, predict
-    from overlapscope.prediction.choices import check_names
+    from overlapscope.prediction.interventions import check_names
 
     trace = read_trace(args.trace, limit_bytes=args.max_size, cache=args.cache)
     check_names(trace, asked)

@@ -11,7 +11,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import best, predict
-from overlapscope.prediction.choices import check_names
+from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.result import WhatIf
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlapscope.prediction.ladder import best
+from overlapscope.prediction.gains import best
 from overlapscope.prediction.predict import Prediction, predict
 
 __all__ = ["Prediction", "best", "predict"]

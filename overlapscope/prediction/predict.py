@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from overlapscope.analysis.host import sites_of_calls
+from overlapscope.analysis.results import Buckets, Overlap
+from overlapscope.analysis.timeline import build, lengths, measured
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.calibration import Calibration
-from overlapscope.prediction.choices import Choice, parse
 from overlapscope.prediction.data_dependencies import BY_SHAPES
-from overlapscope.prediction.figures import Figures, compared_buckets, compared_percentage, figures
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions import Choice, parse
 from overlapscope.prediction.interventions.intervention import Applied, Request
 from overlapscope.prediction.noise import spread
 from overlapscope.prediction.plain import as_plain, known_step
@@ -30,7 +32,9 @@ from overlapscope.prediction.result import (
     Constant,
     Estimate,
     Fidelity,
+    Figure,
     KnownStep,
+    Percentage,
     WhatIf,
 )
 from overlapscope.prediction.steps import StepTimes, engine_ns, step_times
@@ -64,17 +68,19 @@ class Outcome:
     """What that stands for (`Base.real_ns`)."""
 
 
-def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance]) -> tuple[Applied, ...]:
-    """What each choice makes of what the ones before it made, each at its stance."""
+def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = ()) -> tuple[Applied, ...]:
+    """What each choice makes of what the ones before it made, each at its stance; `EXPECTED` where none are given."""
     graph, applied = base.graph, []
-    for choice, stance in zip(choices, stances, strict=True):
+    for choice, stance in zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True):
         done = choice.intervention.apply(graph, Request(base.hardware, stance, choice.argument))
         applied.append(done)
         graph = done.graph
     return tuple(applied)
 
 
-def outcome(base: Base, choices: Sequence[Choice], stances: Sequence[Stance], run: Stance = Stance.EXPECTED) -> Outcome:
+def outcome(
+    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), run: Stance = Stance.EXPECTED
+) -> Outcome:
     """Apply each choice, each at its stance, and replay what comes out, as in a run that is lucky or not."""
     applied = apply(base, choices, stances)
     graph = applied[-1].graph if applied else base.graph
@@ -142,9 +148,9 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predict
         gain_ns=Estimate(value=was - step.value, low=was - step.high, high=was - step.low),
         gain_pct=100 * (was - step.value) / was if was else None,
         recorded_predicted_step_ns=_of_recording(recorded, base, choices, expected),
-        buckets=compared_buckets(before, after),
-        hidden_copy_pct=compared_percentage("hidden_copy_pct", before, after),
-        efficiency_pct=compared_percentage("efficiency_pct", before, after),
+        buckets=_compared_buckets(before, after),
+        hidden_copy_pct=_compared_percentage("hidden_copy_pct", before, after),
+        efficiency_pct=_compared_percentage("efficiency_pct", before, after),
         interventions=tuple(
             _change(base.trace, choice, done) for choice, done in zip(choices, expected.applied, strict=True)
         ),
@@ -177,21 +183,21 @@ def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expecte
     """What the changes would make of the recording's own steps."""
     if base.plain is None:
         return expected.step_ns
-    return outcome(recorded, choices, [Stance.EXPECTED] * len(choices)).step_ns
+    return outcome(recorded, choices).step_ns
 
 
 def _figures_before(base: Base) -> Figures:
     """Of the step that predictions are compared with: as recorded, or of the plain program."""
     if base.plain is None or base.replayed is None:
         step_ns = base.recorded.median_ns
-        return figures(base.trace, base.device, base.recorded, step_ns, step_ns)
+        return _figures(base.trace, base.device, base.recorded, step_ns, step_ns)
     trace = replace(base.trace, gpu_ops=predicted_ops(base.graph, base.replayed))
-    return figures(trace, base.device, base.steps, base.steps.median_ns, base.step_ns)
+    return _figures(trace, base.device, base.steps, base.steps.median_ns, base.step_ns)
 
 
 def _figures_of(base: Base, found: Outcome) -> Figures:
     trace = replace(base.trace, gpu_ops=predicted_ops(found.graph, found.replayed))
-    return figures(trace, base.device, found.steps, found.replayed_step_ns, found.step_ns)
+    return _figures(trace, base.device, found.steps, found.replayed_step_ns, found.step_ns)
 
 
 def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
@@ -284,3 +290,70 @@ def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tupl
             if len(sizes):
                 found.append(base.hardware.copy_constant(kind, int(np.median(sizes))))
     return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one timeline."""
+
+    buckets: Buckets
+    """Of the step of median length; they add up to what a step takes."""
+    overlap: Overlap
+    """Of all steps whose end is known, together: a single one may hold no copy where the host runs ahead."""
+
+
+def _figures(trace: Trace, device: int, steps: StepTimes, step_ns: int, real_ns: int) -> Figures:
+    """The figures of a device's steps, of which each takes `step_ns` when many follow each other, and stands for one of
+    `real_ns` (`base.Base.real_ns`)."""
+    known = len(steps.known)
+    middle = int(np.argsort(steps.known, kind="stable")[(known - 1) // 2])
+    timeline = build(trace, device)
+    starts = np.append(steps.start_ns[middle], steps.start_ns[0])
+    ends = np.append(steps.end_ns[middle], steps.end_ns[known - 1])
+    ns = {name: values.tolist() for name, values in lengths(timeline, starts, ends).items()}
+    buckets, _, _ = measured({name: values[0] for name, values in ns.items()})
+    _, _, overlap = measured({name: values[1] for name, values in ns.items()})
+    # What a step takes longer than its own window is time in which a copy engine works for it.
+    beyond = step_ns - int(ends[0] - starts[0])
+    buckets = msgspec.structs.replace(buckets, exposed_copy_ns=buckets.exposed_copy_ns + beyond)
+    return Figures(Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns)), overlap)
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def fitted(parts: Mapping[K, int], spare: K, whole: int) -> dict[K, int]:
+    """Lengths that add up to `whole`: what is lacking goes to the spare one, what is too much comes from it, and where
+    that is not enough from all others in proportion."""
+    result = dict(parts)
+    result[spare] = max(0, result[spare] + whole - sum(result.values()))
+    total, running, given = sum(result.values()), 0, 0
+    if total > whole:
+        for name, ns in result.items():
+            running += ns
+            # The running sum is rounded, so that no nanosecond is lost or made.
+            result[name] = running * whole // total - given
+            given += result[name]
+    return result
+
+
+def _compared_buckets(before: Figures, after: Sequence[Figures]) -> dict[str, Figure]:
+    """Each bucket, measured and predicted; `after` by stance."""
+    compared = {}
+    for name in Buckets.__struct_fields__:
+        by_stance = [getattr(one.buckets, name) for one in after]
+        predicted = Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
+        compared[name] = Figure(measured=getattr(before.buckets, name), predicted=predicted)
+    return compared
+
+
+def _compared_percentage(name: str, before: Figures, after: Sequence[Figures]) -> Percentage:
+    """A percentage of the overlap, likewise."""
+    values = [getattr(one.overlap, name) for one in after]
+    known = [value for value in values if value is not None]
+    return Percentage(
+        measured=getattr(before.overlap, name),
+        predicted=values[Stance.EXPECTED],
+        low=min(known, default=None),
+        high=max(known, default=None),
+    )

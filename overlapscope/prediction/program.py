@@ -12,8 +12,8 @@ from overlapscope.analysis.grouping import distinct, distinct_rows
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Buckets, Device, Period, Plain
 from overlapscope.prediction.base import Base, prepare
-from overlapscope.prediction.figures import fitted
 from overlapscope.prediction.plain import as_plain, estimated, known_step
+from overlapscope.prediction.predict import fitted
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.trace.model import PlainSteps, Trace
 

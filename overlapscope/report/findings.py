@@ -16,7 +16,7 @@ from overlapscope.rules.finding import CostFrom, Finding, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 
 if TYPE_CHECKING:
-    from overlapscope.prediction.savings import Savings
+    from overlapscope.prediction.gains import Savings
 
 CONTRADICTS = 0.1
 """A replay that saves less than this share of what a finding explains contradicts a finding that explains most of the
@@ -146,7 +146,7 @@ class Costs:
     def _saved_ns(self, fixes: Fixes) -> int | None:
         """None where no replay can tell."""
         # Most healthy programs have no such finding, and need neither the replay nor its modules.
-        from overlapscope.prediction.savings import Savings
+        from overlapscope.prediction.gains import Savings
 
         device = self._claims.device.result
         if self._savings is None:

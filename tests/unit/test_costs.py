@@ -11,8 +11,8 @@ import pytest
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.prediction import program
-from overlapscope.prediction.choices import parse
-from overlapscope.prediction.savings import Savings
+from overlapscope.prediction.gains import Savings
+from overlapscope.prediction.interventions import parse
 from overlapscope.report import findings as costing
 from overlapscope.report import verdict
 from overlapscope.report.findings import find_all

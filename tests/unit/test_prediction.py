@@ -16,10 +16,9 @@ from overlapscope.errors import UsageError
 from overlapscope.prediction import best, predict
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
-from overlapscope.prediction.choices import parse
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import INTERVENTIONS
+from overlapscope.prediction.interventions import INTERVENTIONS, parse
 from overlapscope.prediction.predict import Outcome, outcome
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf

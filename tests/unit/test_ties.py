@@ -10,8 +10,8 @@ import pytest
 
 from overlapscope.prediction import predict
 from overlapscope.prediction.base import prepare
-from overlapscope.prediction.choices import check_names
 from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.noise import spread
 from overlapscope.prediction.thread_turns import Relation, relations
 from overlapscope.reading import load

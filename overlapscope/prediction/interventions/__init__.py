@@ -1,9 +1,18 @@
-"""The interventions: what a prediction can change, one module each."""
+"""The interventions: what a prediction can change, one module each; and those that somebody asks for, in words: `pin`,
+`no-sync cudaStreamSynchronize`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from overlapscope.analysis.host import find_blocking, inside_named
+from overlapscope.analysis.periods import names_of
 from overlapscope.base.registry import Registry
+from overlapscope.base.words import check_known, did_you_mean
+from overlapscope.errors import UsageError
 from overlapscope.prediction.interventions.intervention import Intervention
+from overlapscope.trace.model import Trace
 
 INTERVENTIONS: Registry[Intervention] = Registry(
     __name__,
@@ -23,3 +32,72 @@ INTERVENTIONS: Registry[Intervention] = Registry(
 )
 """Every intervention, in the order in which they are applied, whatever the order asked for: what one does, a later one
 may build on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An intervention that was asked for."""
+
+    intervention: Intervention
+    argument: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As it was asked for: `no-sync cudaStreamSynchronize`."""
+        return f"{self.intervention.id} {self.argument}" if self.argument else self.intervention.id
+
+
+def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
+    """The interventions that texts ask for, in the order in which they are applied.
+
+    Raises UsageError for one that does not exist, or lacks what it has to be told.
+    """
+    choices = []
+    for text in interventions:
+        name, _, argument = text.strip().partition(" ")
+        if name not in INTERVENTIONS:
+            raise UsageError(
+                f"there is no intervention {name!r}{did_you_mean(name, INTERVENTIONS)}; "
+                f"there are {', '.join(INTERVENTIONS)}."
+            )
+        found = INTERVENTIONS[name]
+        argument = argument.strip()
+        if found.argument_required and not argument:
+            raise UsageError(f"{name} has to be told its {found.argument}, as in '{name} cudaStreamSynchronize'.")
+        if argument and found.argument is None:
+            raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
+        choices.append(Choice(found, argument or None))
+    return in_order(choices)
+
+
+def in_order(choices: Iterable[Choice]) -> tuple[Choice, ...]:
+    """The choices as they are applied, each once, in whatever order they were asked for."""
+    order = list(INTERVENTIONS)
+    return tuple(sorted({*choices}, key=lambda choice: (order.index(choice.intervention.id), choice.argument or "")))
+
+
+def check_names(trace: Trace, interventions: Sequence[str]) -> None:
+    """Raises UsageError for a call of `no-sync` or a range of `graph` that the trace does not have.
+
+    What is wrong with the interventions themselves, `parse` says.
+    """
+    for name, _, argument in (one.strip().partition(" ") for one in interventions):
+        asked = argument.strip()
+        if asked and name == "graph":
+            _check_range(trace, asked)
+        elif asked and name == "no-sync":
+            _check_call(trace, asked)
+
+
+def _check_range(trace: Trace, asked: str) -> None:
+    notes = trace.annotations
+    if not notes.named(lambda name: name == asked).any():
+        check_known(
+            trace.source, "range", asked, names_of(notes)[1], none="none but the steps" if len(notes) else "none"
+        )
+
+
+def _check_call(trace: Trace, asked: str) -> None:
+    calls, rows = trace.runtime_calls, find_blocking(trace).row
+    if not inside_named(trace, asked, calls.thread[rows], calls.start_ns[rows]).any():
+        check_known(trace.source, "blocking call", asked, dict.fromkeys(map(calls.name, rows.tolist())))
