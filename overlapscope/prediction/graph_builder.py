@@ -8,7 +8,7 @@ the graph is wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -17,13 +17,13 @@ import numpy as np
 from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.timeline import build as build_timeline
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Why
 from overlapscope.prediction.host_calls import find_calls, find_waits
 from overlapscope.prediction.shapes import look_up
-from overlapscope.trace.model import F64, I8, I64, Kind, Memory, Trace, of_stream_key, stream_keys
+from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, of_stream_key, stream_keys
 
 AFTER_CALL_NS = 50_000
 """An item begins at most this long after its launch call has returned, if nothing else holds it. Seen on an H200: up to
@@ -108,18 +108,17 @@ def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
     return items, item_of_op
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _EventWaits(Columns):
-    """Waits for events of one device's streams."""
+class _EventWait(NamedTuple):
+    """A wait for an event of a stream of the same device."""
 
-    first: I64
+    first: int
     """The last item before the event was recorded..."""
-    then: I64
+    then: int
     """...and the one that waited for it."""
-    confidence: I8
-    asked_ns: I64
+    confidence: int
+    asked_ns: int
     """When the host asked for the wait."""
-    recorded_ns: I64
+    recorded_ns: int
     """When the host recorded the event; `_UNKNOWN` where the recording does not say."""
 
 
@@ -137,13 +136,10 @@ def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> 
     found: set[tuple[int, int, int]] = set()
     for device in trace.devices:
         edges = find_edges(trace, build_timeline(trace, device))
-        waits = _EventWaits(
-            first=item_of_op[edges.source_op],
-            then=item_of_op[np.flatnonzero(trace.gpu_ops.device == device)[edges.held]],
-            confidence=edges.confidence,
-            asked_ns=called_ns[edges.wait],
-            recorded_ns=pick(called_ns, edges.record, _UNKNOWN),
-        )
+        then = item_of_op[np.flatnonzero(trace.gpu_ops.device == device)[edges.held]]
+        recorded_ns = pick(called_ns, edges.record, _UNKNOWN)
+        columns = item_of_op[edges.source_op], then, edges.confidence, called_ns[edges.wait], recorded_ns
+        waits = [_EventWait(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
         found |= _with_inherited(waits, items, pick(calls.start_ns, items.call, _UNKNOWN))
     first, then, confidence = np.array(sorted(found), np.int64).reshape(-1, 3).T
     orders = replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
@@ -152,7 +148,7 @@ def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> 
     return orders.take(possible & ((orders.confidence >= HIGH) | (waited <= HANDOVER_NS)))
 
 
-def _with_inherited(waits: _EventWaits, items: Items, called_ns: I64) -> set[tuple[int, int, int]]:
+def _with_inherited(waits: list[_EventWait], items: Items, called_ns: I64) -> set[tuple[int, int, int]]:
     """The waits as `(first, then, confidence)`, and those that they pass on. `called_ns`: of each item, its call.
 
     An event that was recorded after a stream had been told to wait, but before its next op, is not reached before that
@@ -162,9 +158,7 @@ def _with_inherited(waits: _EventWaits, items: Items, called_ns: I64) -> set[tup
     result: set[tuple[int, int, int]] = set()
     holding: dict[int, dict[tuple[int, bool], _Hold]] = {}
     """By held item: the last item of each lane that holds it, surely or not. It implies those before it on its lane."""
-    waits = waits.take(np.argsort(waits.asked_ns, kind="stable"))
-    columns = (waits.first, waits.then, waits.confidence, waits.asked_ns, waits.recorded_ns)
-    for first, then, confidence, asked, recorded in zip(*(column.tolist() for column in columns), strict=True):
+    for first, then, confidence, asked, recorded in sorted(waits, key=lambda wait: wait.asked_ns):
         holds = [_Hold(first, confidence, asked)]
         if recorded != _UNKNOWN:
             rows = on_lane[int(items.lane[first])]

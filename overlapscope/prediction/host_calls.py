@@ -157,13 +157,8 @@ def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
 
 def find_waits(trace: Trace, calls: Calls, items: Items, known: Constants) -> tuple[Calls, Waits]:
     """What each call waits for, and the calls with their lengths without waiting."""
-    candidates = [
-        _own_copies(calls, items),
-        _synchronized(trace, calls, items),
-        _queue_full(calls, items),
-    ]
-    call = np.concatenate([c for c, _ in candidates])
-    item = np.concatenate([i for _, i in candidates])
+    candidates = (_own_copies(calls, items), _synchronized(trace, calls, items), _queue_full(calls, items))
+    call, item = (np.concatenate(rows) for rows in zip(*candidates, strict=True))
     waited = items.end_ns[item] > calls.start_ns[call]
     after = calls.end_ns[call] - items.end_ns[item]
     lag = np.where(waited, after, np.minimum(after, known.return_ns or 0))

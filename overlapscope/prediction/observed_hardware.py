@@ -7,7 +7,6 @@ that a slow first call or an op held by what the trace does not tell changes not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -52,6 +51,7 @@ def observe(trace: Trace) -> Constants:
         return Constants()
     seen = _Seen(trace)
     h2d, d2h = seen.copies(Kind.H2D), seen.copies(Kind.D2H)
+    return_ns, sync_call = seen.synchronizes()
     graph_call, graph_node, graph_latency = seen.graph_launches()
     latency, starts = seen.start - seen.called, seen.idle & seen.first
     return Constants(
@@ -63,8 +63,8 @@ def observe(trace: Trace) -> Constants:
         copy_latency_ns=_positive(latency[starts & seen.pinned]),
         kernel_gap_ns=seen.kernel_gap(),
         handover_ns=seen.handover(),
-        return_ns=seen.return_ns(),
-        sync_call_ns=seen.sync_call(),
+        return_ns=return_ns,
+        sync_call_ns=sync_call,
         launch_call_ns=_median(seen.call_length[seen.first & seen.kernel & seen.room]),
         copy_call_ns=_median(seen.call_length[seen.first & seen.pinned & seen.room]),
         event_call_ns=_median(_lengths(trace, seen.event_calls)),
@@ -238,36 +238,26 @@ class _Seen:
 
     # -- synchronizes -----------------------------------------------------------------------------
 
-    @cached_property
-    def _syncs(self) -> _SyncCalls:
-        """The program's synchronizes."""
+    def synchronizes(self) -> tuple[int | None, int | None]:
+        """From the end of what a synchronize of the program waited for to its return; and the length of those before
+        which everything had ended."""
         trace, calls = self.trace, self.trace.runtime_calls
         rows = find_blocking(trace).row
         rows = rows[call_kinds.synchronises(calls)[rows]]
-        at = calls.start_ns[rows]
-        everything = pick(self.reach, np.searchsorted(self.called, at) - 1, np.iinfo(np.int64).min)
+        at, ends = calls.start_ns[rows], calls.end_ns[rows]
+        # When what had been launched before had ended: on the stream waited for, or, where that is not known, at all.
+        last = pick(self.reach, np.searchsorted(self.called, at) - 1, np.iinfo(np.int64).min)
         whole = calls.named(lambda name: "Device" in name or "Ctx" in name)[rows]
         lanes = distinct(self.lane)
         known = (whole & (len(trace.devices) == 1)) | (len(lanes) == 1)
-        last = everything.copy()
-        waited = stated_streams(trace, rows)
+        stated = stated_streams(trace, rows)
         for lane in lanes:
-            waiting, theirs = np.flatnonzero((waited == lane) & ~whole), self.lane == lane
+            waiting, theirs = np.flatnonzero((stated == lane) & ~whole), self.lane == lane
             reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(self.end[theirs]))
             last[waiting] = reach[np.searchsorted(self.called[theirs], at[waiting])]
             known[waiting] = True
-        return _SyncCalls(at, calls.end_ns[rows], last, known)
-
-    def return_ns(self) -> int | None:
-        """From the end of what a synchronize waited for to its return."""
-        syncs = self._syncs
-        waited = syncs.known & (syncs.last > syncs.start)
-        return _positive((syncs.end - syncs.last)[waited])
-
-    def sync_call(self) -> int | None:
-        """The length of synchronizes before which everything had ended."""
-        syncs = self._syncs
-        return _median((syncs.end - syncs.start)[syncs.last <= syncs.start])
+        waited = last > at
+        return _positive((ends - last)[known & waited]), _median((ends - at)[~waited])
 
     # -- graphs -----------------------------------------------------------------------------------
 
@@ -303,16 +293,6 @@ class _Seen:
         broken[1:] |= same & (gap < 0)
         chain = np.bincount(number, broken) == 0
         return _median(gap[same & chain[number[1:]]])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _SyncCalls:
-    start: I64
-    end: I64
-    last: I64
-    """When what had been launched before had ended: on the stream waited for, or, where that is not known, at all."""
-    known: Bool
-    """Whether what it waited for is known."""
 
 
 def _pinned_copies(timeline: Timeline, direction: Kind) -> tuple[Index, I64]:

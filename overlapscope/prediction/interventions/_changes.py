@@ -9,7 +9,7 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import around, on_thread
 from overlapscope.base.columns import pick
-from overlapscope.base.intervals import I64, Bool, Intervals, covered
+from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.base.words import plural, size
 from overlapscope.prediction.data_dependencies import Told, find_needs
 from overlapscope.prediction.graph import Graph, Orders, Why
@@ -103,40 +103,31 @@ def time_in(graph: Graph, events: HostEvents) -> I64:
 
 
 def without_time_in(graph: Graph, events: HostEvents) -> tuple[Graph, I64, int]:
-    """The graph without what threads did inside host events of theirs, the calls that changes, and how much time went
-    in all."""
-    changed, spared, calls = graph, 0, [NOTHING]
-    for thread, own in graph.by_thread():
-        changed, rows, went = _without_host_time(changed, own, on_thread(events, thread))
-        calls.append(rows)
-        spared += went
-    return changed, np.concatenate(calls), spared
-
-
-def _without_host_time(graph: Graph, own: I64, when: Intervals) -> tuple[Graph, I64, int]:
-    """The graph without what the thread of the given calls, which are all of its, did in the given time: work between
-    calls, and calls' own. Also the calls that it changed, and how much time went in all."""
+    """The graph without what threads did inside host events of theirs: work between calls, and calls' own. Also the
+    calls that changes, and how much time went in all."""
     calls = graph.calls
     new = calls.copied()
-    began, ended, since = calls.start_ns[own], calls.end_ns[own], calls.since_ns[own]
-    handed, before = calls.handed_by[own], calls.before_ns[own]
-    # What is left of each stretch of work that was measured.
-    left = np.where(began > since, before / np.maximum(began - since, 1), 1.0)
-    # Whoever handed over while the thread was in there is not waited for any more.
-    over = pick(calls.end_ns, handed, 0)
-    freed = (handed >= 0) & (covered(when, over, over + 1) > 0)
-    new.handed_by[own[freed]] = -1
-    if len(own) and freed[0]:
-        # A thread's first call then comes after nothing, and stays where it was.
-        new.release_ns[own[0]] = began[0]
-    since = np.where(freed, np.append(began[:1], ended[:-1]), since)
-    spared = np.rint(left * covered(when, since, began)).astype(np.int64)
-    new.before_ns[own] = np.where(freed, np.rint(left * (began - since)).astype(np.int64), before) - spared
-    inside = covered(when, began, ended) == ended - began
-    new.length_ns[own[inside]] = 0
-    waits = graph.waits.take(~np.isin(graph.waits.call, own[inside]))
-    went = int(spared.sum() + calls.length_ns[own[inside]].sum())
-    return replace(graph, calls=new, waits=waits), own[(spared > 0) | inside], went
+    spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
+    for thread, own in graph.by_thread():
+        when = on_thread(events, thread)
+        began, ended, since = calls.start_ns[own], calls.end_ns[own], calls.since_ns[own]
+        handed, before = calls.handed_by[own], calls.before_ns[own]
+        # What is left of each stretch of work that was measured.
+        left = np.where(began > since, before / np.maximum(began - since, 1), 1.0)
+        # Whoever handed over while the thread was in there is not waited for any more.
+        over = pick(calls.end_ns, handed, 0)
+        freed = (handed >= 0) & (covered(when, over, over + 1) > 0)
+        new.handed_by[own[freed]] = -1
+        if freed[0]:
+            # A thread's first call then comes after nothing, and stays where it was.
+            new.release_ns[own[0]] = began[0]
+        since = np.where(freed, np.append(began[:1], ended[:-1]), since)
+        spared[own] = np.rint(left * covered(when, since, began))
+        new.before_ns[own] = np.where(freed, np.rint(left * (began - since)).astype(np.int64), before) - spared[own]
+        gone[own] = covered(when, began, ended) == ended - began
+    new.length_ns[gone] = 0
+    changed = replace(graph, calls=new, waits=graph.waits.take(~gone[graph.waits.call]))
+    return changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum())
 
 
 def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
