@@ -124,7 +124,7 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
     waits: these are tied to the main thread and to each other unless they are seen to work side by side, and so is the
     main thread to any that it may have waited for.
     """
-    engine = _engine_threads(trace, threads)
+    engine = np.isin(threads, trace.cpu_ops.thread[trace.cpu_ops.named(lambda name: bool(_NODE.fullmatch(name)))])
     main = _main_thread(trace, calls, threads, engine)
     engine[main] = False
     autograds = engine.copy()
@@ -138,12 +138,6 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
             if relation == Relation.TURNS or both or (possible and taker == main and speaks):
                 tied[taker].append(giver)
     return tied, engine, main
-
-
-def _engine_threads(trace: Trace, threads: I64) -> Bool:
-    """Which threads run nodes of autograd's graph."""
-    ops = trace.cpu_ops
-    return np.isin(threads, ops.thread[ops.named(lambda name: _NODE.fullmatch(name) is not None)])
 
 
 def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:

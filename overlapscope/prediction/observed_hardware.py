@@ -7,8 +7,6 @@ that a slow first call or an op held by what the trace does not tell changes not
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
@@ -99,6 +97,7 @@ class _Seen:
         launched = np.flatnonzero(ops.launch >= 0)
         called = calls.start_ns[ops.launch[launched]]
         self.trace = trace
+        self.timelines = [build(trace, device) for device in trace.devices]
         self.row: Index = launched[np.lexsort((ops.start_ns[launched], called))]
         """Row of `Trace.gpu_ops`."""
         self.launch: I64 = ops.launch[self.row]
@@ -137,10 +136,6 @@ class _Seen:
             ended = np.searchsorted(np.maximum.accumulate(self.end[on_lane]), self.called[on_lane], side="right")
             self.room[on_lane] = np.arange(len(on_lane)) - ended < _QUEUE
         self.event_calls: Index = np.flatnonzero(call_kinds.records_event(calls) | call_kinds.waits_event(calls))
-
-    @cached_property
-    def timelines(self) -> list[Timeline]:
-        return [build(self.trace, device) for device in self.trace.devices]
 
     # -- copies -----------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from overlapscope.prediction.graph import Graph
 from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     _Actor = Iterator[list["_Actor"]]
 
@@ -142,10 +142,8 @@ class _Simulation:
                     waiting.append(actor)
         if None in self._end or None in self._call_end:
             raise Deadlock
-        return Replay(*(self._absolute(times) for times in (self._start, self._end, self._call_start, self._call_end)))
-
-    def _absolute(self, times: Sequence[int | None]) -> I64:
-        return np.array(times, np.int64) + self._origin
+        columns = (self._start, self._end, self._call_start, self._call_end)
+        return Replay(*(np.array(times, np.int64) + self._origin for times in columns))
 
     def _lane(self, rows: I64) -> _Actor:
         """Runs the items of a lane in order; yields the list to be put on whenever something is not known yet."""
