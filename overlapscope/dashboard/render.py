@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
@@ -29,8 +30,13 @@ _BOLD = {"fontWeight": 700}
 
 
 def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
-    """The components of what a document consists of."""
-    return [_draw(block, dark) for block in blocks]
+    """The components of what a document consists of; charts that follow one another stand side by side."""
+    drawn: list[Component] = []
+    for are_charts, group in itertools.groupby(blocks, lambda block: isinstance(block, model.Chart)):
+        components = [_draw(block, dark) for block in group]
+        several = are_charts and len(components) > 1
+        drawn += [dmc.SimpleGrid(components, cols={"base": 1, "lg": 2})] if several else components
+    return drawn
 
 
 def words(said: Words, dark: bool) -> list[Component | str]:

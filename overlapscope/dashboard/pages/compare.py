@@ -169,17 +169,14 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
     for change in device.findings:
         word = finding_standing(change)
         standing = Cell(word, tone=tables.FINDING_TONES.get(word) or "muted")
-        told = (
-            _told(device, *side) for side in ((change.before, change.cost.before), (change.after, change.cost.after))
+        sides = (
+            ("before", before, change.before, change.cost.before),
+            ("after", after, change.after, change.cost.after),
         )
+        told = (_told(device, finding, cost_ns) for _, _, finding, cost_ns in sides)
         lines.append((standing, clean(change.rule, 60), *itertools.chain(*told)))
-        ways = (("before", before, change.before), ("after", after, change.after))
-        found = [
-            parts.timeline_link(context, finding.example, name)
-            for name, context, finding in ways
-            if finding is not None
-        ]
-        links.append(html.Div([html.Div(link) for link in found]))
+        ways = [parts.timeline_link(context, finding.example, name) for name, context, finding, _ in sides if finding]
+        links.append(html.Div([html.Div(way) for way in ways]))
     titles = ("before", "cost", "after", "cost")
     columns = (words(""), words("rule"), *(words(title, flexible=title != "cost") for title in titles))
     of = "a step" if device.basis == "step" else "over the whole window"
