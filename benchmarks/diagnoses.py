@@ -82,7 +82,7 @@ def _laboratory(results: Results) -> str:
     for experiment in results.experiments:
         for variant in experiment.variants:
             for analysis in variant.analyses:
-                verdicts = list(truth.check(variant.truth, analysis, analysis.findings))
+                verdicts = list(truth.check(variant.truth, analysis, analysis.rules))
                 stated += len(verdicts)
                 agreed += sum(verdict.holds is True for verdict in verdicts)
                 times = [verdict for verdict in verdicts if "finding" not in verdict.subject]

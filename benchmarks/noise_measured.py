@@ -13,7 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from overlapscope.budgets.config import from_mapping
 from overlapscope.budgets.metrics import METRICS, Direction
 from overlapscope.budgets.samples import of_steps, series
 from overlapscope.budgets.settings import Settings
-from overlapscope.budgets.spent import Spent, by_samples, noise_floor
+from overlapscope.budgets.spent import Spent, noise_floor, spent
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Change, DeviceDiff
@@ -87,7 +87,7 @@ class Recording:
 
     @cached_property
     def spent(self) -> Spent:
-        return by_samples(of_steps(self.device), None)
+        return spent(partial(series, of_steps(self.device)), None)
 
     @cached_property
     def side(self) -> Side:

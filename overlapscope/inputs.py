@@ -85,8 +85,8 @@ def read_report(
     from overlapscope.rules.finding import costliest_first
 
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    found = look(paths)
-    files = found.files
+    looked = look(paths)
+    files = looked.files
     kinds = {path: kind_of(path, limit) for path in files}
     reports = [_read_written(path, kind) for path, kind in kinds.items() if kind is not None]
     if reports and plain_step_ns is not None:
@@ -99,7 +99,7 @@ def read_report(
     return Report(
         traces=traces,
         findings=tuple(sorted(findings, key=costliest_first)),
-        notes=tuple(dict.fromkeys((*found.notes, *(note for one in reports for note in one.notes), *mixture(traces)))),
+        notes=tuple(dict.fromkeys((*looked.notes, *(note for one in reports for note in one.notes), *mixture(traces)))),
     )
 
 
@@ -135,13 +135,15 @@ def read_calibration(path: Path | None, trace: Trace, *, device: int | None = No
     ordinals = trace.devices if device is None else (device,)
     gpus = {trace.device_names.get(ordinal) for ordinal in ordinals}
     if path is None:
-        found = calibration.read(CALIBRATION) if CALIBRATION.is_file() else None
-        return found if found is not None and gpus == {found.gpu} else None
-    found = calibration.read(path)
-    if None not in gpus and gpus != {found.gpu}:
+        calibrated = calibration.read(CALIBRATION) if CALIBRATION.is_file() else None
+        return calibrated if calibrated is not None and gpus == {calibrated.gpu} else None
+    calibrated = calibration.read(path)
+    if None not in gpus and gpus != {calibrated.gpu}:
         ran_on = ", ".join(sorted(filter(None, gpus)))
-        raise UsageError(f"{path}: is of {found.gpu}, and {trace.source} was recorded on {ran_on}; name another file.")
-    return found
+        raise UsageError(
+            f"{path}: is of {calibrated.gpu}, and {trace.source} was recorded on {ran_on}; name another file."
+        )
+    return calibrated
 
 
 def read_ranks_report(path: Path) -> RanksReport:

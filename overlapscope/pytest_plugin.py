@@ -329,10 +329,11 @@ def _check(report: Report, settings: Settings) -> tuple[bool, str]:
     """Whether it passes, and the text that `overlapscope check` prints."""
     from overlapscope.base.words import clean
     from overlapscope.budgets.check import check
-    from overlapscope.views.check.text import render
+    from overlapscope.budgets.document import log
+    from overlapscope.render.terminal import render
 
     result = check(report, settings)
-    return result.outcome == "pass", "\n".join((render(result).strip(), *map(clean, result.warnings)))
+    return result.outcome == "pass", "\n".join((render(log(result)).strip(), *map(clean, result.warnings)))
 
 
 def _why_not_here() -> str | None:

@@ -14,7 +14,7 @@ from overlapscope.analysis.periods import names_of
 from overlapscope.analysis.results import TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
-from overlapscope.base.names import check_device, check_known
+from overlapscope.base.words import check_device, check_known
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import Trace
 

@@ -49,6 +49,13 @@ def pick(column: NDArray[Any], rows: Integers, none: float = -1) -> NDArray[Any]
     return values
 
 
+def locate(column: Integers, wanted: Integers) -> I64:
+    """The first row of the column that has each wanted value; -1 where none has."""
+    order = np.argsort(column, kind="stable")
+    rows = pick(order, np.searchsorted(column[order], wanted))
+    return np.where((rows >= 0) & (pick(column, rows) == wanted), rows, -1)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Columns:
     """A table: fields that are arrays are columns of equal length, any others are shared by what is taken from it."""
@@ -59,6 +66,10 @@ class Columns:
     def take(self, rows: Integers | Bool) -> Self:
         """The table of the given rows (an index array or a boolean mask)."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _dtypes(type(self))})
+
+    def copied(self) -> Self:
+        """The table with columns of its own, to be written to."""
+        return replace(self, **{name: getattr(self, name).copy() for name in _dtypes(type(self))})
 
     @classmethod
     def empty(cls, **shared: Any) -> Self:

@@ -1,1 +1,1 @@
-"""A report, budgets and a baseline -> verdicts. Computing only: `views.check` draws them."""
+"""A report, budgets and a baseline -> verdicts, and what they are shown as."""

@@ -1,37 +1,89 @@
-"""A table of a configuration, read key by key: what is left unread in the end was not meant for us."""
+"""A table of a configuration: which keys it may have, and what their values must be."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
-from overlapscope.base.words import did_you_mean
+import msgspec
+
+from overlapscope.base.words import clean, did_you_mean
 from overlapscope.errors import ConfigError
 
-T = TypeVar("T")
+_SHOWN = 80
+"""Characters of a wrong value."""
 
-_KIND = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "a table",
-    datetime.datetime: "a time",
-    datetime.date: "a date",
-}
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the value of a key must be."""
+
+    type: Any
+    """As `msgspec.convert` takes it."""
+    must_be: str
+    """KEY stands for the key."""
+    words: tuple[str, ...] = ()
+    """All that it can be, where those are few."""
+
+
+BOOLEAN: Final = Kind(bool, "true or false")
+COUNT: Final = Kind(Annotated[int, msgspec.Meta(ge=0)], "a whole number from 0 on")
+DATE: Final = Kind(datetime.date, "a date without quotes, such as 2030-01-31")
+QUANTITY: Final = Kind(str | int | float, 'a number, or a text with a unit such as "3 ms"')
+TEXT: Final = Kind(Annotated[str, msgspec.Meta(min_length=1)], "a text that is not empty")
+TEXTS: Final = Kind(tuple[str, ...], "a list of texts")
+PATTERN: Final = Kind(Annotated[str, msgspec.Meta(min_length=1)] | int, "a name, a pattern or a whole number")
+TABLE: Final = Kind(dict[str, Any], 'a table such as { max = "…" }')
+TABLES: Final = Kind(tuple[dict[str, Any], ...], "a list of tables: write [[KEY]] above each")
+
+
+def one_of(*words: str) -> Kind:
+    """One of several words."""
+    return Kind(str, f"{', '.join(words[:-1])} or {words[-1]}", words)
 
 
 class Table:
-    """Values by key, with the place where they stand."""
+    """Values by key, with the place where they stand. Raises ConfigError for a key that is not in `keys`, and for a
+    value that cannot be its."""
 
-    def __init__(self, content: Mapping[str, Any], source: str, path: tuple[str, ...]) -> None:
-        self._content = content
+    def __init__(
+        self, content: Mapping[str, Any], source: str, path: tuple[str, ...], keys: Mapping[str, Kind]
+    ) -> None:
         self._source = source
         self._path = path
-        self._asked: dict[str, None] = {}
+        for key in content:
+            if key not in keys:
+                hint = did_you_mean(key, keys)
+                raise self.wrong(key, f"there is no such key{hint}; keys: {', '.join(sorted(keys))}")
+        self._values = {
+            key: self._converted(key, value, keys[key]) for key, value in content.items() if value is not None
+        }
+
+    def get(self, key: str) -> Any:
+        """The value; None where there is none."""
+        return self._values.get(key)
+
+    def given(self, keys: Mapping[str, Kind]) -> dict[str, Any]:
+        """Those of some keys that have a value."""
+        return {key: self._values[key] for key in keys if key in self._values}
+
+    def tables(self, key: str, keys: Mapping[str, Kind]) -> Iterator[Table]:
+        """A list of tables, as `[[key]]` writes it."""
+        for number, content in enumerate(self._values.get(key, ())):
+            yield Table(content, self._source, (*self._path, f"{key}[{number}]"), keys)
+
+    def tables_by_metric(
+        self, key: str, metrics: Mapping[str, object], keys: Mapping[str, Kind]
+    ) -> Iterator[tuple[str, Table]]:
+        """A table of tables, or of lists of tables, whose keys are names of metrics."""
+        for name, value in self._values.get(key, {}).items():
+            if name not in metrics:
+                raise self.wrong(f"{key}.{name}", no_such("metric", name, metrics))
+            for number, content in enumerate(value if isinstance(value, list) else [value]):
+                place = f"{key}.{name}[{number}]" if isinstance(value, list) else f"{key}.{name}"
+                yield name, Table(self._converted(place, content, TABLE), self._source, (*self._path, place), keys)
 
     def place(self, key: str = "") -> str:
         """`pyproject.toml: tool.overlapscope.budgets.idle_pct.max`."""
@@ -42,117 +94,19 @@ class Table:
         """The error to raise about a key, or about the whole table."""
         return ConfigError(f"{self.place(key)}: {what}.")
 
-    def done(self) -> None:
-        """Raises ConfigError where a key is left that nobody asked for."""
-        for key in self._content:
-            if key not in self._asked:
-                hint = did_you_mean(key, self._asked)
-                raise self.wrong(key, f"there is no such key{hint}; keys: {', '.join(sorted(self._asked))}")
-
-    def text(self, key: str) -> str | None:
-        """A text that is not empty."""
-        value: str | None = self._get(key, str)
-        if value == "":
-            raise self.wrong(key, "is empty")
-        return value
-
-    def choice(self, key: str, among: tuple[str, ...]) -> str | None:
-        """One of several words."""
-        value = self.text(key)
-        if value is not None and value not in among:
-            raise self.wrong(key, f"{value!r} is none of {', '.join(among)}{did_you_mean(value, among)}")
-        return value
-
-    def whole(self, key: str) -> int | None:
-        """A whole number from 0 on."""
-        value: int | None = self._get(key, int)
-        if value is not None and value < 0:
-            raise self.wrong(key, f"{value} is below zero")
-        return value
-
-    def boolean(self, key: str) -> bool | None:
-        """True or false."""
-        value: bool | None = self._get(key, bool)
-        return value
-
-    def date(self, key: str) -> datetime.date | None:
-        """A date without a time."""
-        self._asked[key] = None
-        value = self._content.get(key)
-        if value is None or (isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)):
-            return value
-        raise self.wrong(key, f"is {_named(value)}, but must be a date without quotes, such as 2030-01-31")
-
-    def quantity(self, key: str) -> str | float | None:
-        """A number, or a text that holds one with its unit."""
-        value = self._get(key, str, int, float)
-        return value if isinstance(value, str | int | float) else None
-
-    def pattern(self, key: str) -> str | None:
-        """A text with `*`, `?` and `[...]`; a whole number stands for itself."""
-        value = self._get(key, str, int)
-        if value == "":
-            raise self.wrong(key, "is empty")
-        return None if value is None else str(value)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; empty where there is none."""
-        values = self._get(key, list)
-        for value in values or ():
-            if not isinstance(value, str):
-                raise self.wrong(key, f"holds {_named(value)}, but must be a list of texts")
-        return tuple(values or ())
-
-    def tables(self, key: str) -> Iterator[Table]:
-        """A list of tables, as `[[key]]` writes it."""
-        for number, value in enumerate(self._get(key, list) or ()):
-            if not isinstance(value, dict):
-                raise self.wrong(key, f"holds {_named(value)}, but must be tables: write [[{key}]] above each")
-            yield Table(value, self._source, (*self._path, f"{key}[{number}]"))
-
-    def tables_by_name(self, key: str, known: Iterable[str], what: str) -> Iterator[tuple[str, Table]]:
-        """A table of tables, or of lists of tables, whose keys are names that are known."""
-        names = list(known)
-        for name, value in (self._get(key, dict) or {}).items():
-            if name not in names:
-                hint = did_you_mean(name, names)
-                raise self.wrong(f"{key}.{name}", f"there is no such {what}{hint}; {what}s: {', '.join(names)}")
-            for number, one in enumerate(value if isinstance(value, list) else [value]):
-                place = f"{name}[{number}]" if isinstance(value, list) else name
-                if not isinstance(one, dict):
-                    raise self.wrong(f"{key}.{place}", f'is {_named(one)}, but must be a table such as {{ max = "…" }}')
-                yield name, Table(one, self._source, (*self._path, key, place))
-
-    def matching(self, key: str, pattern: str | None, known: Iterable[str]) -> list[str]:
-        """The known names that a pattern, read from `key`, matches; all of them without one."""
-        names = list(known)
-        found = [name for name in names if pattern is None or fnmatchcase(name, pattern)]
-        if not found:
-            hint = did_you_mean(pattern or "", names)
-            raise self.wrong(key, f"there is no metric {pattern!r}{hint}; metrics: {', '.join(names)}")
-        return found
-
-    def parsed(self, key: str, read: Callable[[], T]) -> T:
-        """What `read` makes of a value; its ConfigError gets the place."""
+    def _converted(self, key: str, value: object, kind: Kind) -> Any:
         try:
-            return read()
-        except ConfigError as error:
-            raise self.wrong(key, str(error)) from None
-
-    @staticmethod
-    def given(key: str, value: object) -> dict[str, Any]:
-        """`{key: value}`, or nothing where there is no value."""
-        return {} if value is None else {key: value}
-
-    def _get(self, key: str, *kinds: type) -> Any:
-        self._asked[key] = None
-        value = self._content.get(key)
-        # To Python true is a number; nobody means it.
-        if value is None or (isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)):
-            return value
-        wanted = " or ".join(_KIND[kind] for kind in kinds)
-        raise self.wrong(key, f"is {_named(value)}, but must be {wanted}")
+            # A date is a date: a text that looks like one is none.
+            converted = msgspec.convert(value, kind.type, builtin_types=(datetime.date, datetime.datetime))
+            if not kind.words or converted in kind.words:
+                return converted
+        except msgspec.ValidationError:
+            pass
+        shown = str(value).lower() if isinstance(value, bool | datetime.date) else repr(value)
+        hint = did_you_mean(str(value), kind.words)
+        raise self.wrong(key, f"is {clean(shown, _SHOWN)}, but must be {kind.must_be.replace('KEY', key)}{hint}")
 
 
-def _named(value: object) -> str:
-    return next((name for kind, name in _KIND.items() if isinstance(value, kind)), "something else")
+def no_such(what: str, name: str, known: Mapping[str, object]) -> str:
+    """`there is no metric 'step' (did you mean 'step_time'?); metrics: step_time, …`"""
+    return f"there is no {what} {name!r}{did_you_mean(name, known)}; {what}s: {', '.join(known)}"

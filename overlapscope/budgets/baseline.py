@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from statistics import median
 from typing import Any, Final, Literal
 
 import msgspec
@@ -12,10 +12,10 @@ import msgspec
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
 from overlapscope.base.words import plural
-from overlapscope.budgets.doubt import doubt, refuse_predicted
-from overlapscope.budgets.metrics import METRICS, Direction, Metric, Sample
+from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric, Sample
+from overlapscope.budgets.missing import doubt, refuse_predicted
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.samples import Series, moved_in
+from overlapscope.budgets.samples import Measured, Series, series, step_sample
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.resampling import FEWEST
@@ -88,52 +88,42 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             found = list(self.devices)
         return found[0] if found else None
 
-    def values(
-        self, of: BaselineDevice, metric: Metric, direction: Direction | None, scope: str, *, skip: int
-    ) -> Series | None:
-        """A metric's values in the samples that are compared; None where there are none."""
-        found, spans = self._find(of, metric.id, direction, scope), self._find(of, "step_time", None, scope)
-        if spans is None:
+    def measured(self, of: BaselineDevice, scope: str, *, skip: int) -> Measured | None:
+        """What was measured of a device in the samples that are compared; None where it has no such range, or no
+        steps."""
+        lines = {
+            (line.metric, line.direction, line.cause): line
+            for line in self.series
+            if (line.rank, line.device, line.scope) == (of.rank, of.device, scope)
+        }
+        timed = lines.get(("step_time", None, None))
+        if timed is None:
             return None
-        lengths = [round(value or 0) for value in spans.values]
-        # What had nothing to measure is not written; no time was spent on it.
-        values = found.values if found else (0.0 if metric.unit == "ns" else None,) * len(lengths)
-        names = of.steps if scope == STEPS else tuple(f"{scope} ({number})" for number in range(1, len(lengths) + 1))
-        return Series(names, tuple(values), tuple(lengths)).take(self._kept(of, scope, skip))
+        spans = tuple(round(value or 0) for value in timed.values)
+        names, kept = of.steps, self.compared(of, skip=skip)
+        if scope != STEPS:
+            names = tuple(f"{scope} ({number})" for number in range(1, len(spans) + 1))
+            first = kept[0] if kept else 0
+            kept = tuple(number for number, step in enumerate(timed.steps or ()) if step >= first)
 
-    def by_cause(self, of: BaselineDevice, metric: str, scope: str, *, skip: int) -> dict[str, float]:
-        """The mean of each cause's part of `exposed_copy_time` or `idle_time` over the samples that are compared."""
-        found = {}
-        for one in self.series:
-            if (one.rank, one.device, one.metric, one.scope) == (of.rank, of.device, metric, scope) and one.cause:
-                kept = self._kept(of, scope, skip)
-                found[one.cause] = math.fsum(one.values[number] or 0.0 for number in kept) / max(1, len(kept))
-        return found
+        def read(metric: Metric, direction: Direction | None, cause: str | None = None) -> Series:
+            line = lines.get((metric.id, direction, cause))
+            # What had nothing to measure is not written; no time was spent on it.
+            nothing = 0.0 if metric.unit == "ns" else None
+            return Series(names, line.values if line else (nothing,) * len(spans), spans).take(kept)
 
-    def _kept(self, of: BaselineDevice, scope: str, skip: int) -> Sequence[int]:
-        """Which samples are compared."""
-        steps = _compared(of, self._spans(of), skip)
-        if scope == STEPS:
-            return steps
-        spans = self._find(of, "step_time", None, scope)
-        begun = (spans.steps if spans else None) or ()
-        return [number for number, step in enumerate(begun) if not steps or step >= steps[0]]
+        return read
 
-    def _spans(self, of: BaselineDevice) -> list[int]:
-        found = self._find(of, "step_time", None, STEPS)
-        return [round(value or 0) for value in found.values] if found else []
-
-    def _find(self, of: BaselineDevice, metric: str, direction: Direction | None, scope: str) -> BaselineSeries | None:
-        wanted = (of.rank, of.device, metric, direction, scope, None)
-        for one in self.series:
-            if (one.rank, one.device, one.metric, one.direction, one.scope, one.cause) == wanted:
-                return one
-        return None
-
-
-def _compared(of: BaselineDevice, spans: list[int], skip: int) -> tuple[int, ...]:
-    """As `steps.compared` chooses them; what was cut is not in the file."""
-    return without_warm_up([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
+    def compared(self, of: BaselineDevice, *, skip: int = 0) -> tuple[int, ...]:
+        """The steps of a device that are compared, as `steps.compared` chooses them; what was cut is not here."""
+        wanted = (of.rank, of.device, STEPS, "step_time")
+        spans = [
+            round(value or 0)
+            for line in self.series
+            if (line.rank, line.device, line.scope, line.metric) == wanted
+            for value in line.values
+        ]
+        return without_warm_up([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
 
 
 def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = False) -> Baseline:
@@ -164,7 +154,7 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
                 which = "without a rank" if one.rank is None else f"of rank {one.rank}"
                 raise UsageError(f"{trace.source}: is the second trace {which}; a baseline is of one job.")
             devices.append(one)
-            samples = [Sample(device.steps[n].name, device.steps[n], moved_in(device, n)) for n in whole]
+            samples = [step_sample(device, number) for number in whole]
             lines += _series(one, STEPS, samples, None)
             for name, periods in _ranges(device, patterns).items():
                 begun = [_step_of(device, period) - one.first for period in periods]
@@ -191,16 +181,17 @@ def _refuse_if_doubtful(trace: TraceResult) -> None:
 
 def doubts(baseline: Baseline) -> tuple[str, ...]:
     """What keeps relative budgets from being judged by it, in sentences."""
-    few = [one for one in baseline.devices if len(_compared(one, baseline._spans(one), 0)) < FEWEST]
+    counts = [(one, len(baseline.compared(one))) for one in baseline.devices]
     return tuple(
-        f"{_place(one)} has {plural(len(_compared(one, baseline._spans(one), 0)), 'step')} to compare: "
-        f"relative budgets need {FEWEST}."
-        for one in few
+        f"{place(one.rank, one.device)} has {plural(count, 'step')} to compare: relative budgets need {FEWEST}."
+        for one, count in counts
+        if count < FEWEST
     )
 
 
-def _place(one: BaselineDevice) -> str:
-    return f"device {one.device}" if one.rank is None else f"rank {one.rank}, device {one.device}"
+def place(rank: int | None, device: int) -> str:
+    """`rank 3, device 1`."""
+    return f"device {device}" if rank is None else f"rank {rank}, device {device}"
 
 
 def _ranges(device: Device, patterns: tuple[str, ...]) -> dict[str, list[Period]]:
@@ -217,7 +208,11 @@ def _step_of(device: Device, period: Period) -> int:
 
 def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[int] | None) -> Iterator[BaselineSeries]:
     """The series of every metric that has something to say, and of every cause."""
-    for metric, direction, cause, values in _values(samples):
+    for metric, direction, cause in _KEPT:
+        values = tuple(
+            None if value is None else whole(round(value, _DIGITS))
+            for value in series(samples, metric, direction, cause).values
+        )
         known = [value for value in values if value is not None]
         # No time needs no line; no percent is something to have.
         if (any(known) if metric.unit == "ns" else known) or metric.id == "step_time":
@@ -228,38 +223,19 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
                 direction=direction,
                 cause=cause,
                 scope=scope,
-                typical=_typical(metric, known),
+                typical=show(median(known), metric.unit) if known else "unknown",
                 steps=None if begun is None else tuple(begun),
-                values=tuple(values),
+                values=values,
             )
 
 
-def _values(samples: list[Sample]) -> Iterator[tuple[Metric, Direction | None, str | None, list[float | None]]]:
-    for metric in METRICS.values():
-        if metric.of_host:
-            continue
-        directions: tuple[Direction | None, ...] = (None, "h2d", "d2h") if metric.directional else (None,)
-        for direction in directions:
-            yield metric, direction, None, [_rounded(metric.read(sample, direction)) for sample in samples]
-    for copy_cause in COPY_CAUSES:
-        parts = [float(sample.figures.exposed_copy_by_cause.get(copy_cause, 0)) for sample in samples]
-        yield METRICS["exposed_copy_time"], None, str(copy_cause), list(map(_rounded, parts))
-    for idle_cause in IDLE_CAUSES:
-        parts = [float(sample.figures.idle_by_cause.get(idle_cause, 0)) for sample in samples]
-        yield METRICS["idle_time"], None, str(idle_cause), list(map(_rounded, parts))
-
-
-def _typical(metric: Metric, known: list[float]) -> str:
-    """The median, as text."""
-    from statistics import median
-
-    return show(median(known), metric.unit) if known else "unknown"
-
-
-def _rounded(value: float | None) -> float | None:
-    if value is None:
-        return None
-    return whole(round(value, _DIGITS))
+_KEPT: Final[tuple[tuple[Metric, Direction | None, str | None], ...]] = (
+    *((metric, None, None) for metric in METRICS.values() if not metric.of_host),
+    *((metric, direction, None) for metric in METRICS.values() if metric.directional for direction in DIRECTIONS),
+    *((METRICS["exposed_copy_time"], None, str(cause)) for cause in COPY_CAUSES),
+    *((METRICS["idle_time"], None, str(cause)) for cause in IDLE_CAUSES),
+)
+"""What is kept of every sample."""
 
 
 def whole(value: float) -> float:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from overlapscope.analysis.jobs import mixture
 from overlapscope.base.words import clean, listed, plural
-from overlapscope.budgets import pieces
 from overlapscope.budgets.baseline import Baseline
-from overlapscope.budgets.doubt import refuse_predicted
-from overlapscope.budgets.exemptions import Exemptions
-from overlapscope.budgets.forbidden import judge_rule
-from overlapscope.budgets.judge import Judged, is_relative, judge
-from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes
-from overlapscope.budgets.pieces import Piece
+from overlapscope.budgets.combine import combine
+from overlapscope.budgets.judge import judge, skipped
+from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
+from overlapscope.budgets.places import Place, find_places
 from overlapscope.budgets.quantity import show
+from overlapscope.budgets.rules import judge_rule
+from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
-from overlapscope.budgets.together import WORST_FIRST, Row, combine
-from overlapscope.budgets.verdicts import CheckResult, Outcome, Subject, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Outcome, Status, Subject, Verdict
 from overlapscope.compare import environment
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
@@ -44,10 +43,11 @@ def check(
     settings allow it.
     """
     job = Job(report, settings, baseline, today)
-    verdicts = [one.verdict for one in job.judge()]
+    verdicts = [ruling.verdict for ruling in job.judge()]
     ordered = tuple(sorted(verdicts, key=lambda one: (one.status == "pass", not one.counts, WORST_FIRST[one.status])))
+    outcome = _outcome(ordered)
     return CheckResult(
-        outcome=(outcome := _outcome(ordered)),
+        outcome=outcome,
         summary=_summary(ordered, outcome),
         program=_program_words(job.report),
         sources=tuple(trace.source for trace in job.report.traces),
@@ -57,13 +57,13 @@ def check(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ruling:
-    """A verdict, and the budget at its places that it was combined of; none for a rule or the environment."""
+class Judgement:
+    """A verdict, and what it was combined of: nothing for a rule or the environment."""
 
     verdict: Verdict
     budget: Budget | None = None
-    limit: str = ""
-    rows: tuple[Row, ...] = ()
+    """With one limit."""
+    rulings: tuple[Ruling, ...] = ()
 
 
 class Job:
@@ -74,34 +74,32 @@ class Job:
     ) -> None:
         if settings is None or not settings.allow_predicted:
             refuse_predicted(report)
-        spoken = of_program(report)
+        program = of_program(report)
         recorded = baseline is not None and not environment.is_plain(baseline.environment)
-        self._recorded_alone = recorded and spoken is not report
+        self._recorded_alone = recorded and program is not report
         # Like is compared with like: a baseline of a recording judges the recording.
-        report = report if recorded else spoken
-        self._report = report
+        self.report = report if recorded else program
+        """What is judged: of the plain program where its step is known (`report.of_program`)."""
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None)
         self._baseline = baseline
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
         for budget in self._settings.budgets:
-            if baseline is None and any(map(is_relative, budget.limits)):
+            if baseline is None and budget.relative:
                 raise UsageError(
                     f"{budget.origin or budget.metric}: a change needs something to compare with; give "
                     "--baseline FILE, which `overlapscope baseline write` makes."
                 )
-        here = environment.fingerprint(report)
+        here = environment.fingerprint(self.report)
         unlike = environment.differences(baseline.environment, here) if baseline else ()
         # Drivers are renewed under a program all the time; what they change is for the budgets to find.
-        self._differences = tuple(one for one in unlike if one.what != "driver")
-        self._unknown_here = (
-            baseline is not None and environment.is_plain(baseline.environment) and not environment.is_plain(here)
+        self._elsewhere = ", ".join(
+            f"{one.what} {clean(one.before, 80)}, here {clean(one.after, 80)}" for one in unlike if one.what != "driver"
         )
-        self._absent = absent_ranks(report, baseline)
-
-    @property
-    def report(self) -> Report:
-        """What is judged: of the plain program where its step is known (`report.of_program`)."""
-        return self._report
+        """In what the baseline's environment differs; empty where it does not."""
+        self._differences = sum(one.what != "driver" for one in unlike)
+        plain_before = baseline is not None and environment.is_plain(baseline.environment)
+        self._plain_unknown = plain_before and not environment.is_plain(here)
+        self._absent = absent_ranks(self.report, baseline.ranks if baseline is not None else ())
 
     def warnings(self) -> Iterator[str]:
         """What has to be said beside the verdicts, once all are made."""
@@ -112,112 +110,99 @@ class Job:
                 "The baseline is of a recording, so this recording is judged, not the plain program; write the "
                 "baseline again."
             )
-        if self._unknown_here:
+        if self._plain_unknown:
             yield (
                 "The baseline is of the plain program, and what a step takes here while nothing is recorded is not "
                 "known, so nothing is compared with it. Record with plain steps (`overlapscope run --plain-steps 10`), "
                 "or tell the length with --plain-step."
             )
-        elif self._differences:
+        elif self._elsewhere:
             yield (
-                f"The baseline was made elsewhere ({self._elsewhere()}), so nothing is compared with it. Check where "
+                f"The baseline was made elsewhere ({self._elsewhere}), so nothing is compared with it. Check where "
                 "it was made, or write a baseline for here."
             )
-        yield from map(clean, self._report.notes)
-        yield from mixed_notes(self._report)
+        yield from map(clean, self.report.notes)
+        yield from mixed_notes(self.report)
         yield from absence_notes(self._absent)
-        for trace in self._report.traces:
-            for one in trace.trust.checks:
-                if one.id in _DATA_LOST and one.status != "ok":
-                    yield f"{clean(trace.source)}: {clean(one.detail)}"
+        for trace in self.report.traces:
+            for asked in trace.trust.checks:
+                if asked.id in _DATA_LOST and asked.status != "ok":
+                    yield f"{clean(trace.source)}: {clean(asked.detail)}"
         yield from self._exemptions.notes()
 
-    def _elsewhere(self) -> str:
-        return ", ".join(f"{d.what} {clean(d.before, 80)}, here {clean(d.after, 80)}" for d in self._differences)
-
-    def judge(self) -> Iterator[Ruling]:
+    def judge(self) -> Iterator[Judgement]:
         """Every verdict."""
         if self._settings.strict_env and self._baseline is not None:
-            yield Ruling(self._environment())
-        if unlike := mixture(self._report.traces):
-            yield Ruling(self._of_one_job(unlike))
-        for budget, limit, rows in self._rows():
-            verdict = combine(
-                self._report, budget, limit, rows, fail_level=self._settings.fail_level, baseline=self._baseline
+            differ = f"The baseline was made elsewhere: {self._elsewhere}." if self._elsewhere else ""
+            message = differ or "This was made where the baseline was made."
+            status: Status = "fail" if differ else "pass"
+            yield Judgement(
+                _of_all("environment", "environment", status, self._differences, message, counts=bool(differ))
             )
-            yield Ruling(verdict, budget, limit, tuple(rows))
+        if unlike := mixture(self.report.traces):
+            message = f"{' '.join(unlike)} Name the traces of one job, or check each job by itself."
+            counted = not self._settings.allow_missing
+            yield Judgement(_of_all("traces of one job", "job", "unknown", None, message, counts=counted))
+        for budget, rulings in self._judged():
+            verdict = combine(
+                self.report, budget, rulings, fail_level=self._settings.fail_level, baseline=self._baseline
+            )
+            yield Judgement(verdict, budget, tuple(rulings))
         for rule in self._settings.forbid:
-            yield Ruling(judge_rule(self._report, rule, self._settings, self._absent, self._exemptions))
+            yield Judgement(judge_rule(self.report, rule, self._settings, self._absent, self._exemptions))
 
-    def _environment(self) -> Verdict:
-        differ = f"The baseline was made elsewhere: {self._elsewhere()}." if self._differences else None
-        return Verdict(
-            budget="environment",
-            metric="environment",
-            subject=Subject(scope="window"),
-            status="fail" if differ else "pass",
-            level="error",
-            value=len(self._differences),
-            limit=0,
-            unit="differences",
-            more_is_better=False,
-            message=differ or "This was made where the baseline was made.",
-            counts=bool(differ),
-        )
-
-    def _of_one_job(self, unlike: Sequence[str]) -> Verdict:
-        return Verdict(
-            budget="traces of one job",
-            metric="job",
-            subject=Subject(scope="window"),
-            status="unknown",
-            level="error",
-            value=None,
-            limit=0,
-            unit="differences",
-            more_is_better=False,
-            message=f"{' '.join(unlike)} Name the traces of one job, or check each job by itself.",
-            counts=not self._settings.allow_missing,
-        )
-
-    def _rows(self) -> Iterator[tuple[Budget, str, list[Row]]]:
-        """A budget as it holds at some places, one of its limits, and the places; several where overrides or ranges set
-        places apart."""
+    def _judged(self) -> Iterator[tuple[Budget, list[Ruling]]]:
+        """Each limit of each budget as it holds at some places, and what it comes to there; several where overrides or
+        ranges set places apart."""
         for budget in self._settings.budgets:
-            changed = [one.changes.get(budget.metric, {}) for one in self._settings.overrides]
+            changes = [override.changes.get(budget.metric, {}) for override in self._settings.overrides]
             for limit in LIMITS:
-                if limit in budget.limits or any(limit in changes for changes in changed):
-                    yield from ((resolved, limit, rows) for resolved, rows in self._limited(budget, limit))
+                if limit in budget.limits or any(limit in changed for changed in changes):
+                    for resolved, places in self._places(budget, limit).items():
+                        rulings = list(self._rulings(places))
+                        if resolved[0].ranks == "each":
+                            yield from ((resolved[0], [ruling]) for ruling in rulings)
+                        elif rulings:
+                            yield resolved[0], rulings
 
-    def _limited(self, budget: Budget, limit: str) -> Iterator[tuple[Budget, list[Row]]]:
-        overrides = [one.only(limit) for one in self._settings.overrides]
-        groups: dict[tuple[Budget, str], list[Piece]] = {}
-        for piece in pieces.find(self._report, budget.only(limit), overrides, self._absent):
-            groups.setdefault((piece.budget, piece.subject.scope), []).append(piece)
-        for (resolved, _), mine in groups.items():
+    def _places(self, budget: Budget, limit: str) -> dict[tuple[Budget, str], list[Place]]:
+        """Where a limit holds, by the budget as it is overridden there, and by range."""
+        overrides = [override.only(limit) for override in self._settings.overrides]
+        places: dict[tuple[Budget, str], list[Place]] = {}
+        for place in find_places(self.report, budget.only(limit), overrides, self._absent):
             # An override may set a limit for some places alone.
-            rows = self._judged(resolved, limit, mine) if limit in resolved.limits else []
-            if resolved.ranks == "each":
-                yield from ((resolved, [row]) for row in rows)
-            elif rows:
-                yield resolved, rows
+            if place.budget.limits:
+                places.setdefault((place.budget, place.subject.scope), []).append(place)
+        return places
 
-    def _judged(self, budget: Budget, limit: str, mine: list[Piece]) -> list[Row]:
-        rows = []
-        for piece in mine:
-            one = self._one(budget, limit, piece)
+    def _rulings(self, places: list[Place]) -> Iterator[Ruling]:
+        for place in places:
+            budget = place.budget
+            if budget.relative and self._elsewhere:
+                why = "is of the plain program" if self._plain_unknown else f"was made elsewhere ({self._elsewhere})"
+                ruling = skipped(place, why)
+            else:
+                ruling = judge(place, self._baseline, only=len(self.report.devices) == 1)
             # Of what is compared by default, nothing is missing that the baseline does not have either.
-            if not (one.nothing and budget.origin == DEFAULT_ORIGIN):
-                applied = self._exemptions.apply(budget.title(limit), budget.metric, piece.subject, one.status)
-                rows.append(Row(piece, replace(one, status=applied[0]), applied[1]))
-        return rows
+            if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
+                yield self._exemptions.apply(budget.title, budget.metric, ruling)
 
-    def _one(self, budget: Budget, limit: str, piece: Piece) -> Judged:
-        if is_relative(limit) and self._differences:
-            why = "is of the plain program" if self._unknown_here else f"was made elsewhere ({self._elsewhere()})"
-            return Judged(status="skipped", sentence=f"{budget.metric} is not compared: the baseline {why}")
-        only = len(self._report.devices) == 1
-        return judge(budget, limit, piece, self._baseline, only=only)
+
+def _of_all(budget: str, metric: str, status: Status, value: float | None, message: str, *, counts: bool) -> Verdict:
+    """A verdict about all traces together, in which no difference is allowed."""
+    return Verdict(
+        budget=budget,
+        metric=metric,
+        subject=Subject(scope="window"),
+        status=status,
+        level="error",
+        value=value,
+        limit=0,
+        unit="differences",
+        more_is_better=False,
+        message=message,
+        counts=counts,
+    )
 
 
 def _program_words(report: Report) -> str | None:
@@ -235,41 +220,35 @@ def _program_words(report: Report) -> str | None:
 
 
 def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:
-    if any(one.status == "fail" and one.counts for one in verdicts):
+    counted = {one.status for one in verdicts if one.counts}
+    if "fail" in counted:
         return "fail"
-    if any(one.status == "unknown" and one.counts for one in verdicts):
+    if "unknown" in counted or all(one.status == "skipped" for one in verdicts):
         return "inconclusive"
-    return "inconclusive" if all(one.status == "skipped" for one in verdicts) else "pass"
+    return "pass"
 
 
 def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
     """`2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`"""
     total = plural(len(verdicts), "budget")
-    parts = [
-        f"{len(mine)} of {total} {words}: {_named(mine)}"
-        for words, mine in (
-            ("failed", [one for one in verdicts if one.status == "fail" and one.counts]),
-            ("could not be judged", [one for one in verdicts if one.status == "unknown" and one.counts]),
-        )
-        if mine
-    ]
+    words: dict[Status, str] = {"fail": "failed", "unknown": "could not be judged"}
+    counted = {status: [one for one in verdicts if one.status == status and one.counts] for status in words}
+    parts = [f"{len(mine)} of {total} {words[status]}: {_named(mine)}" for status, mine in counted.items() if mine]
     if parts:
         return "; ".join(parts) + "."
     if outcome == "inconclusive":
         return "Nothing could be compared with the baseline." if verdicts else "There was nothing to judge."
-    rest = [
-        f"{len(mine)} {words}"
-        for words, mine in (
-            ("accepted for now", [one for one in verdicts if one.status == "accepted"]),
-            ("only warned of", [one for one in verdicts if one.status == "fail"]),
-            ("without data, as allowed", [one for one in verdicts if one.status == "unknown"]),
-            ("not compared", [one for one in verdicts if one.status == "skipped"]),
-        )
-        if mine
-    ]
-    kept = sum(one.status == "pass" for one in verdicts)
-    all_kept = f"All {total} kept." if len(verdicts) > 1 else "The budget is kept."
-    return f"{kept} of {total} kept, {', '.join(rest)}." if rest else all_kept
+    count = Counter(one.status for one in verdicts)
+    words = {
+        "accepted": "accepted for now",
+        "fail": "only warned of",
+        "unknown": "without data, as allowed",
+        "skipped": "not compared",
+    }
+    rest = [f"{count[status]} {said}" for status, said in words.items() if count[status]]
+    if rest:
+        return f"{count['pass']} of {total} kept, {', '.join(rest)}."
+    return f"All {total} kept." if len(verdicts) > 1 else "The budget is kept."
 
 
 def _named(verdicts: list[Verdict]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from statistics import fmean, median
 
 import numpy as np
@@ -12,133 +12,127 @@ from overlapscope.base.words import plural
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.missing import lacking
-from overlapscope.budgets.pieces import Piece
+from overlapscope.budgets.places import Place
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.samples import Series, series
-from overlapscope.budgets.settings import RELATIVE, Budget, step_fits
-from overlapscope.budgets.spent import by_baseline, by_samples, noise_floor
-from overlapscope.budgets.verdicts import Status
+from overlapscope.budgets.rulings import Ruling
+from overlapscope.budgets.samples import Measured, Series, series
+from overlapscope.budgets.settings import Budget, step_fits
+from overlapscope.budgets.spent import Spent, noise_floor, spent
 from overlapscope.compare.resampling import F64, FEWEST, draw, interval
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What a limit comes to; figures in the metric's unit."""
-
-    status: Status
-    value: float | None = None
-    samples: int = 0
-    """Those that have a value: a percentage of nothing is none."""
-    limit: float | None = None
-    baseline: float | None = None
-    low: float | None = None
-    high: float | None = None
-    sentence: str
-    """Without its place and the full stop: `step_time is 3.4 ms, but at most 3 ms is allowed`."""
-    note: str = ""
-    """Why it passes though the percentage that is allowed is exceeded: `18% more, within noise`."""
-    nothing: bool = False
-    """Whether neither side of a comparison has anything to measure."""
+def judge(place: Place, baseline: Baseline | None, *, only: bool) -> Ruling:
+    """A budget with one limit, at one place. `only`: whether the report has a single device, which needs no name to be
+    compared."""
+    if place.missing is not None:
+        return _unknown(place, place.missing)
+    budget = place.budget
+    values = series(place.samples, budget.what, budget.direction)
+    lack = lacking(budget.what, budget.direction, place.samples, values)
+    if budget.relative and baseline is not None:
+        ruling = _compared(place, values, lack, baseline, only=only)
+    else:
+        ruling = _unknown(place, lack) if lack else _absolute(place, values)
+    return replace(ruling, samples=len(values.numbers))
 
 
-def is_relative(limit: str) -> bool:
-    """Whether a limit is against the baseline."""
-    return limit in RELATIVE
+def skipped(place: Place, why: str) -> Ruling:
+    """The ruling of what is not compared with the baseline."""
+    sentence = f"{place.budget.metric} is not compared: the baseline {why}"
+    return Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
 
 
-def judge(budget: Budget, limit: str, piece: Piece, baseline: Baseline | None, *, only: bool) -> Judged:
-    """One limit at one place. `only`: whether the report has a single device, which needs no name to be compared."""
-    if piece.missing is not None:
-        return _unknown(budget, piece.missing)
-    values = series(piece.samples, budget.what, budget.direction)
-    judged = _judge(budget, limit, piece, values, baseline, only=only)
-    return replace(judged, samples=len(values.numbers))
+def spent_before(place: Place, baseline: Baseline, *, only: bool) -> Spent | None:
+    """What the baseline spent where a place is compared with it; None where it has nothing to compare with."""
+    device = _device_before(place, baseline, only=only)
+    measured = None if device is None else baseline.measured(device, place.subject.scope, skip=place.budget.skip_steps)
+    return None if measured is None else spent(measured, place.budget.direction)
 
 
-def _judge(
-    budget: Budget, limit: str, piece: Piece, values: Series, baseline: Baseline | None, *, only: bool
-) -> Judged:
-    lack = lacking(budget.what, budget.direction, piece.samples, values)
-    if not is_relative(limit) or baseline is None:
-        return _unknown(budget, lack) if lack else _absolute(budget, limit, values)
-    device = compared_with(baseline, piece, only=only)
-    before = None if device is None else past(baseline, device, piece)
-    if device is None or before is None:
-        return _unknown(budget, f"the baseline has no such {'device' if device is None else piece_kind(budget)}")
-    if lack is not None:
-        return replace(_unknown(budget, lack), nothing=not any(before.numbers))
-    return _relative(budget, limit, values, before, lambda base: _floor(budget, piece, baseline, device, base))
+def spent_now(place: Place) -> Spent:
+    """What the samples of a place spent; there is at least one."""
+    return spent(partial(series, place.samples), place.budget.direction)
 
 
-def piece_kind(budget: Budget) -> str:
-    """What a budget's samples are."""
-    return "step" if budget.where.range is None else "range"
+def against_limit(budget: Budget, value: float, bound: float, *, failed: bool) -> str:
+    """`step_time is 3.4 ms, but at most 3 ms is allowed`."""
+    said, allowed = distinct((value, bound), budget.what.unit)
+    return f"{budget.metric} is {said}, {'but ' if failed else ''}{_demand(budget, allowed)}"
 
 
-def compared_with(baseline: Baseline, piece: Piece, *, only: bool) -> BaselineDevice | None:
-    """The device of the baseline that a piece's device is compared with."""
-    device = piece.subject.device
-    return None if device is None else baseline.device_for(piece.subject.rank, device, only=only)
+def _demand(budget: Budget, bound: str) -> str:
+    return f"at least {bound} is asked for" if budget.at_least else f"at most {bound} is allowed"
 
 
-def past(baseline: Baseline, device: BaselineDevice, piece: Piece) -> Series | None:
-    """The baseline's values of a piece's metric, in the same steps."""
-    budget = piece.budget
-    values = baseline.values(device, budget.what, budget.direction, piece.subject.scope, skip=budget.skip_steps)
-    if values is None or budget.step is None or budget.where.range is not None:
-        return values
-    return values.take([n for n, name in enumerate(values.names) if step_fits(name, budget.step)])
+def _unknown(place: Place, why: str) -> Ruling:
+    sentence = f"{place.budget.metric} is unknown: {why}"
+    return Ruling(subject=place.subject, place=place, status="unknown", sentence=sentence)
 
 
-def _unknown(budget: Budget, why: str) -> Judged:
-    return Judged(status="unknown", sentence=f"{budget.metric} is unknown: {why}")
-
-
-def _absolute(budget: Budget, limit: str, values: Series) -> Judged:
-    value, bound = budget.combine(values.numbers), float(getattr(budget, limit))
-    failed = value < bound if limit == "min" else value > bound
-    return Judged(
+def _absolute(place: Place, values: Series) -> Ruling:
+    budget = place.budget
+    value, bound = budget.combine(values.numbers), float(budget.bound)
+    failed = value < bound if budget.at_least else value > bound
+    return Ruling(
+        subject=place.subject,
+        place=place,
         status="fail" if failed else "pass",
         value=value,
         limit=bound,
-        sentence=against_limit(budget, limit, value, bound, failed=failed),
+        sentence=against_limit(budget, value, bound, failed=failed),
     )
 
 
-def against_limit(budget: Budget, limit: str, value: float, bound: float, *, failed: bool) -> str:
-    """`step_time is 3.4 ms, but at most 3 ms is allowed`."""
-    said, allowed = distinct((value, bound), budget.what.unit)
-    rule = f"at least {allowed} is asked for" if _least(budget, limit) else f"at most {allowed} is allowed"
-    return f"{budget.metric} is {said}, {'but ' if failed else ''}{rule}"
+# -- against the baseline -------------------------------------------------------------------------
 
 
-def _least(budget: Budget, limit: str) -> bool:
-    """Whether a limit is a least value."""
-    return limit in ("min", "max_decrease_pct")
+def _device_before(place: Place, baseline: Baseline, *, only: bool) -> BaselineDevice | None:
+    number = place.subject.device
+    return None if number is None else baseline.device_for(place.subject.rank, number, only=only)
 
 
-def _relative(budget: Budget, limit: str, values: Series, before: Series, floor_of: Callable[[float], float]) -> Judged:
+def _compared(place: Place, values: Series, lack: str | None, baseline: Baseline, *, only: bool) -> Ruling:
+    budget = place.budget
+    device = _device_before(place, baseline, only=only)
+    if device is None:
+        return _unknown(place, "the baseline has no such device")
+    measured = baseline.measured(device, place.subject.scope, skip=budget.skip_steps)
+    if measured is None:
+        return _unknown(place, f"the baseline has no such {'step' if budget.where.range is None else 'range'}")
+    before = measured(budget.what, budget.direction)
+    if budget.step is not None and budget.where.range is None:
+        before = before.take([number for number, name in enumerate(before.names) if step_fits(name, budget.step)])
+    if lack is not None:
+        return replace(_unknown(place, lack), nothing=not any(before.numbers))
+    before, now = before.known(), values.known()
+    for whose, side in (("", now), ("the baseline has ", before)):
+        if len(side.numbers) < FEWEST:
+            what = plural(len(side.numbers), "step" if budget.where.range is None else "occurrence")
+            return _unknown(place, f"not enough data: {whose}{what} to compare, {FEWEST} are needed")
+    steps = baseline.measured(device, STEPS, skip=budget.skip_steps)
+    return _relative(place, now, before, _floor(place, measured, steps, budget.combine(before.numbers)))
+
+
+def _relative(place: Place, now: Series, before: Series, floor: float) -> Ruling:
     """A change counts where it exceeds its percentage and the noise floor, and chance would hardly make it.
 
     The limit is the baseline's value and the larger of the two.
     """
-    known, past_known = values.known(), before.known()
-    for whose, one in (("", known), ("the baseline has ", past_known)):
-        if len(one.numbers) < FEWEST:
-            what = plural(len(one.numbers), "step" if budget.where.range is None else "occurrence")
-            return _unknown(budget, f"not enough data: {whose}{what} to compare, {FEWEST} are needed")
+    budget = place.budget
     sign = -1 if budget.what.more_is_better else 1
-    value, base = budget.combine(known.numbers), budget.combine(past_known.numbers)
-    allowed, floor = base * float(getattr(budget, limit)) / 100, floor_of(base)
+    value, base = budget.combine(now.numbers), budget.combine(before.numbers)
+    allowed = base * float(budget.bound) / 100
     bound = base + sign * max(allowed, floor)
-    low, high = _interval(budget, past_known, known)
+    low, high = _interval(budget, before, now)
     beyond, certain = sign * (value - bound) > 0, min(sign * low, sign * high) > 0
     but = note = ""
     if beyond and not certain:
         but, note = "; the steps scatter so much that this may be chance", f"{_much(value, base)}, may be chance"
     elif not beyond and sign * (value - base) > allowed:
         note = f"{_much(value, base)}, within noise"
-    return Judged(
+    return Ruling(
+        subject=place.subject,
+        place=place,
         status="fail" if beyond and certain else "pass",
         value=value,
         limit=bound,
@@ -156,11 +150,11 @@ def _change(budget: Budget, value: float, base: float, bound: float, floor: floa
     said, was, allowed = distinct((value, base, bound), budget.what.unit)
     if value == base:
         return f"{budget.metric} is {said}, as in the baseline"
-    rule = f"at least {allowed} is asked for" if budget.what.more_is_better else f"at most {allowed} is allowed"
+    demand = _demand(budget, allowed)
     if floor is not None:
         # Of a percentage, the floor is not a percentage.
-        rule += f", as up to {show(floor, budget.what.unit).replace('%', ' points')} is noise"
-    return f"{budget.metric} is {said}, {_much(value, base)} than the baseline's {was} ({rule})"
+        demand += f", as up to {show(floor, budget.what.unit).replace('%', ' points')} is noise"
+    return f"{budget.metric} is {said}, {_much(value, base)} than the baseline's {was} ({demand})"
 
 
 def _much(value: float, base: float) -> str:
@@ -169,18 +163,18 @@ def _much(value: float, base: float) -> str:
     return f"{much}{'more' if value > base else 'less'}"
 
 
-def _floor(budget: Budget, piece: Piece, baseline: Baseline, device: BaselineDevice, base: float) -> float:
-    """The least change that counts, in the metric's unit."""
-    own, skip, metric = budget.noise_floor, budget.skip_steps, budget.what
+def _floor(place: Place, before: Measured, steps: Measured | None, base: float) -> float:
+    """The least change that counts, in the metric's unit. `steps`: those of the baseline, whatever is judged."""
+    own, metric, direction = place.budget.noise_floor, place.budget.what, place.budget.direction
     if own is not None and not own.share_of_step:
         return own.value
     if own is not None:
-        steps = baseline.values(device, METRICS["step_time"], None, STEPS, skip=skip)
-        return own.value / 100 * (median(steps.numbers) if steps is not None and steps.numbers else 0.0)
-    before = by_baseline(baseline, device, piece.subject.scope, budget.direction, skip=skip)
-    after = by_samples(piece.samples, budget.direction)
-    whole = fmean(metric.whole(one, budget.direction) for one in piece.samples) if metric.whole else 0.0
-    return noise_floor(metric, before, after, whole, base)
+        spans = steps(METRICS["step_time"], None).numbers if steps is not None else ()
+        return own.value / 100 * (median(spans) if spans else 0.0)
+    whole = 0.0
+    if metric.unit == "pct" and metric.whole is not None:
+        whole = fmean(metric.whole(sample, direction) for sample in place.samples)
+    return noise_floor(metric, spent(before, direction), spent_now(place), whole, base)
 
 
 def _interval(budget: Budget, before: Series, after: Series) -> tuple[float, float]:

@@ -1,17 +1,19 @@
-"""Why something cannot be judged: ranks that are absent, nothing to measure."""
+"""Why something cannot be judged: figures that cannot be believed, ranks that are absent, nothing to measure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 
-from overlapscope.analysis.results import COPIES_MATTER_FROM
+from overlapscope.analysis.results import COPIES_MATTER_FROM, TraceResult
 from overlapscope.base.words import clean, listed, percent
-from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.metrics import Direction, Metric, Sample, copy_ns
 from overlapscope.budgets.samples import Series
+from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.environment import fingerprint
+from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
+from overlapscope.trace.lost import Part, part_words
 
 _LISTED = 80
 """Absent ranks that are listed; a job may have thousands."""
@@ -19,16 +21,36 @@ _NOTED = 8
 """Absent ranks that are warned of one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """A rank of which there is no trace."""
+def doubt(trace: TraceResult, rests_on: Collection[Part]) -> str | None:
+    """Why nothing can be said of a trace's figures that are computed from these parts of the recording; None where they
+    can be believed."""
+    for check in sorted(
+        trace.trust.checks, key=lambda check: (not check_by_id(check.id).grave, check.status != "fail")
+    ):
+        gone = check.lost_parts.intersection(rests_on)
+        if gone:
+            what = f"by the trust check {check.id} some {part_words(gone)} are lost or wrong"
+            if check.status == "fail":
+                what = f"the trust check {check.id} failed"
+            what = check_by_id(check.id).grave or what
+            return f"{what} ({clean(check.detail, 300).rstrip('.')})"
+    return None
 
-    rank: int
-    sentence: str
+
+def refuse_predicted(report: Report) -> None:
+    """Raises UsageError where a trace is no recording."""
+    for trace in report.traces:
+        if trace.predicted_by is not None:
+            changes = ", ".join(trace.predicted_by) or "with nothing changed"
+            raise UsageError(
+                f"{trace.source}: was predicted by `overlapscope whatif` ({clean(changes, 120)}), and is no recording; "
+                "name a recording of the changed program, or say --allow-predicted."
+            )
 
 
-def absent_ranks(report: Report, baseline: Baseline | None) -> tuple[Absent, ...]:
-    """The ranks that took part by what the traces say, or that the baseline is of, and were not given."""
+def absent_ranks(report: Report, expected: Collection[int]) -> dict[int, str]:
+    """The ranks that took part by what the traces say, or the baseline is of (`expected`), and were not given: each
+    with why, as a sentence to be continued."""
     present = {trace.rank for trace in report.traces if trace.rank is not None}
     size = (fingerprint(report).world_size or 0) if present else 0
     found = {
@@ -36,16 +58,15 @@ def absent_ranks(report: Report, baseline: Baseline | None) -> tuple[Absent, ...
         for rank in range(min(size, len(present) + _LISTED))
         if rank not in present
     }
-    if baseline is not None and (present or len(baseline.ranks) > 1):
-        for rank in sorted(baseline.ranks - present):
+    if present or len(expected) > 1:
+        for rank in sorted(set(expected) - present):
             found.setdefault(rank, "its trace was not given, and the baseline has it")
-    return tuple(Absent(rank, sentence) for rank, sentence in found.items())
+    return found
 
 
-def absence_notes(absent: Sequence[Absent]) -> Iterator[str]:
+def absence_notes(absent: Mapping[int, str]) -> Iterator[str]:
     """A sentence for each of the first absent ranks, and one for the others."""
-    for one in absent[:_NOTED]:
-        yield f"rank {one.rank}: {one.sentence}."
+    yield from (f"rank {rank}: {why}." for rank, why in islice(absent.items(), _NOTED))
     if len(absent) > _NOTED:
         more = len(absent) - _NOTED
         # More than are listed may be absent.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, plural, size
-from overlapscope.budgets.metrics import Direction
-from overlapscope.budgets.pieces import Piece
+from overlapscope.budgets.metrics import Blame
+from overlapscope.budgets.places import Place
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.spent import Spent
 from overlapscope.budgets.verdicts import Reason
-from overlapscope.catalog.causes import CAUSES, STALL_CAUSES, Cause, Subject
+from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 
@@ -21,15 +24,20 @@ LEAST_SHARE = 0.02
 """Of the longest, which a further one must reach."""
 
 
-def reasons_of(report: Report, piece: Piece, before: Spent | None = None) -> tuple[Reason, ...]:
+def reasons_of(report: Report, place: Place, now: Spent, before: Spent | None) -> tuple[Reason, ...]:
     """What lies behind a budget's figure at one place, the longest first; against a baseline what has grown, the most
     grown first."""
-    found = list(_Finder(report, piece, before).all())
+    if place.trace is None or place.device is None:
+        return ()
+    at = place.trace.source, place.device.device
+    findings = tuple(found for found in report.findings if (found.source, found.device) == at)
+    finder = _Finder(place, place.device, _judged_steps(place, place.device), findings, now, before)
+    reasons = [reason for blame in place.budget.what.blames for reason in finder.reasons(blame)]
     if before is not None:
-        found = [one for one in found if one.time_ns > 0]
-    found.sort(key=lambda one: (-one.time_ns, one.title))
-    least = LEAST_SHARE * found[0].time_ns if found else 0
-    return tuple(one for one in found[:MOST] if one.time_ns >= least)
+        reasons = [reason for reason in reasons if reason.time_ns > 0]
+    reasons.sort(key=lambda reason: (-reason.time_ns, reason.title))
+    least = LEAST_SHARE * reasons[0].time_ns if reasons else 0
+    return tuple(reason for reason in reasons[:MOST] if reason.time_ns >= least)
 
 
 def of_finding(finding: Finding, place: str) -> Reason:
@@ -51,77 +59,64 @@ def _lines(text: str) -> str:
     return "\n".join(clean(line, 2000) for line in text.split("\n"))
 
 
+def _judged_steps(place: Place, device: Device) -> tuple[int, ...] | None:
+    if place.budget.scope == "window" or place.budget.where.range is not None:
+        return None
+    judged = {id(sample.figures) for sample in place.samples}
+    return tuple(number for number, step in enumerate(device.steps) if id(step) in judged)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Finder:
     """The reasons at one place."""
 
-    def __init__(self, report: Report, piece: Piece, before: Spent | None) -> None:
-        device, trace = piece.device, piece.trace
-        self._device: Device | None = device
-        self._piece = piece
-        self._before = before
-        self._findings = [
-            one
-            for one in report.findings
-            if device is not None and trace is not None and (one.source, one.device) == (trace.source, device.device)
-        ]
+    place: Place
+    device: Device
+    steps: tuple[int, ...] | None
+    """Numbers of those that are judged; None where the whole window is."""
+    findings: tuple[Finding, ...]
+    """Of the device."""
+    now: Spent
+    before: Spent | None
+    """None where nothing is compared."""
 
-    def all(self) -> Iterator[Reason]:
-        """In no order."""
-        if self._device is None:
-            return
-        metric, direction = self._piece.budget.what, self._piece.budget.direction
-        only = STALL_CAUSES if metric.id == "host_stall_time" else None
-        for blame in metric.blames:
-            match blame:
-                case "kernels" if self._before is not None:
-                    yield from self._compute(self._before)
-                case "exposed-copy":
-                    yield from self._causes("exposed-copy", None)
-                case "idle":
-                    yield from self._causes("idle", only)
-                case "exposed-comm":
-                    yield from self._communication()
-                case "copies":
-                    yield from self._copies(self._device, direction)
-                case "kernels":
-                    yield from self._kernels(self._device)
-
-    def _per_sample(self, total_ns: float) -> int:
-        return round(total_ns / max(1, len(self._piece.samples)))
-
-    def _each(self) -> str:
-        """`a step on average`: the budget's own value may be a median."""
-        average = " on average" if len(self._piece.samples) > 1 else ""
-        if self._piece.budget.where.range is not None:
-            return f" each time{average}"
-        return "" if self._piece.budget.scope == "window" else f" a step{average}"
+    def reasons(self, blame: Blame) -> Iterator[Reason]:
+        """Those of one kind, in no order."""
+        match blame:
+            case "exposed-copy" | "idle":
+                yield from self._causes(blame)
+            case "exposed-comm":
+                yield from self._communication()
+            case "copies":
+                yield from self._copies()
+            case "kernels" if self.before is not None:
+                title, grown_ns = self._took("compute", round(self.now.compute), self.before.compute)
+                detail = "`overlapscope diff` of two traces names the kernels."
+                yield Reason(title=title, detail=detail, time_ns=grown_ns)
+            case "kernels":
+                yield from self._kernels()
 
     def _took(self, what: str, each_ns: int, past_ns: float | None) -> tuple[str, int]:
         """What took how long, or how much longer than before; and the length that ranks it."""
-        took = f"{what}: {show(each_ns, 'ns')}{self._each()}"
+        # The budget's own value may be a median.
+        average = " on average" if len(self.place.samples) > 1 else ""
+        each = "" if self.place.budget.scope == "window" else f" a step{average}"
+        took = f"{what}: {show(each_ns, 'ns')}{each}"
         if past_ns is None:
             return took, each_ns
         grown = round(each_ns - past_ns)
         return f"{took}, {show(grown, 'ns')} more than in the baseline", grown
 
-    def _causes(self, subject: Subject, only: Sequence[str] | None) -> Iterator[Reason]:
-        spent: dict[str, int] = {}
-        for sample in self._piece.samples:
-            figures = sample.figures
-            by_cause = figures.exposed_copy_by_cause if subject == "exposed-copy" else figures.idle_by_cause
-            for cause, ns in by_cause.items():
-                if only is None or cause in only:
-                    spent[cause] = spent.get(cause, 0) + ns
-        what, past = "idle", self._before.idle if self._before else None
-        if subject == "exposed-copy":
-            what, past = "exposed copy", self._before.exposed_copy if self._before else None
-        for cause, total in spent.items():
-            each_ns = self._per_sample(total)
+    def _causes(self, blame: Subject) -> Iterator[Reason]:
+        metric = self.place.budget.what
+        past = None if self.before is None else self.before.by_cause(blame, metric)
+        for cause, mean_ns in self.now.by_cause(blame, metric).items():
+            each_ns = round(mean_ns)
             if each_ns:
-                evidence = self._evidence(subject, cause)
-                finding = self._finding(CAUSES[subject].get(cause), evidence)
+                evidence = self._evidence(blame, cause)
+                finding = self._finding(blame, cause, evidence)
                 past_ns = None if past is None else past.get(cause, 0.0)
-                title, rank_ns = self._took(f"{what}, {cause}", each_ns, past_ns)
+                title, rank_ns = self._took(f"{blame.replace('-', ' ')}, {cause}", each_ns, past_ns)
                 yield Reason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",
@@ -134,74 +129,60 @@ class _Finder:
                     rule=finding.rule if finding else None,
                 )
 
-    def _evidence(self, subject: str, cause: str) -> Evidence | None:
-        mine = [e for e in (self._device.evidence if self._device else ()) if (e.subject, e.cause) == (subject, cause)]
-        return max(mine, key=lambda e: e.time_ns, default=None)
+    def _evidence(self, blame: Subject, cause: str) -> Evidence | None:
+        """The costliest of a cause."""
+        of_cause = [
+            evidence for evidence in self.device.evidence if (evidence.subject, evidence.cause) == (blame, cause)
+        ]
+        return max(of_cause, key=lambda evidence: evidence.time_ns, default=None)
 
-    def _finding(self, cause: Cause | None, evidence: Evidence | None) -> Finding | None:
+    def _finding(self, blame: Subject, cause: str, evidence: Evidence | None) -> Finding | None:
         """The finding that answers for a cause: of its rules the first that fired, at the same op if there is one."""
-        for rule in cause.explained_by if cause else ():
-            mine = [one for one in self._findings if one.rule == rule and one.severity != "info"]
-            if mine:
-                op = evidence.op if evidence else None
-                return max(mine, key=lambda one: (one.where is not None and one.where.op == op, one.bound_ns))
+        op = evidence.op if evidence else None
+        known = CAUSES[blame].get(cause)
+        for rule in known.explained_by if known else ():
+            fired = [found for found in self.findings if found.rule == rule and found.severity != "info"]
+            if fired:
+                return max(fired, key=lambda found: (found.where is not None and found.where.op == op, found.bound_ns))
         return None
 
     def _communication(self) -> Iterator[Reason]:
-        each_ns = self._per_sample(sum(sample.figures.buckets.exposed_comm_ns for sample in self._piece.samples))
+        each_ns = round(self.now.exposed_comm)
         if each_ns:
-            finding = next((one for one in self._findings if one.rule == "exposed-communication"), None)
-            where = finding.where if finding else None
-            past = None if self._before is None else self._before.exposed_comm
-            title, rank_ns = self._took("exposed communication", each_ns, past)
-            yield Reason(
-                title=title,
-                detail=_lines(finding.detail) if finding else "",
-                advice=_lines(finding.advice) if finding else "",
-                time_ns=rank_ns,
-                op=where.op if where else None,
-                call=where.call if where else None,
-                where=where.line if where else None,
-                rule=finding.rule if finding else None,
-            )
+            finding = next((found for found in self.findings if found.rule == "exposed-communication"), None)
+            past_ns = None if self.before is None else self.before.exposed_comm
+            title, rank_ns = self._took("exposed communication", each_ns, past_ns)
+            if finding is None:
+                yield Reason(title=title, detail="", time_ns=rank_ns)
+            else:
+                yield structs.replace(of_finding(finding, ""), title=title, time_ns=rank_ns)
 
-    def _copies(self, device: Device, direction: Direction | None) -> Iterator[Reason]:
-        steps = self._steps(device)
-        slow = next((one for one in self._findings if one.rule in ("slow-link", "pageable-copy")), None)
-        for group in device.copies:
-            if direction in (None, group.direction):
+    def _copies(self) -> Iterator[Reason]:
+        slow = next((found for found in self.findings if found.rule in ("slow-link", "pageable-copy")), None)
+        for group in self.device.copies:
+            if self.place.budget.direction in (None, group.direction):
                 copies = plural(group.count, "copy")
                 rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s else ""
-                spent = group.time_ns if steps is None else sum(group.by_step.time_ns[number] for number in steps)
                 yield Reason(
                     title=f"{group.direction} {clean(group.source_kind)} to {clean(group.target_kind)}, stream "
                     f"{group.stream}: {copies}, {size(group.bytes)}{rate}",
                     detail="",
                     advice=_lines(slow.advice) if slow else "",
-                    time_ns=self._per_sample(spent),
+                    time_ns=self._mean_ns(group.time_ns, group.by_step.time_ns),
                     rule=slow.rule if slow else None,
                 )
 
-    def _compute(self, before: Spent) -> Iterator[Reason]:
-        each_ns = self._per_sample(sum(sample.figures.buckets.compute_ns for sample in self._piece.samples))
-        title, rank_ns = self._took("compute", each_ns, before.compute)
-        yield Reason(title=title, detail="`overlapscope diff` of two traces names the kernels.", time_ns=rank_ns)
-
-    def _kernels(self, device: Device) -> Iterator[Reason]:
-        if self._piece.budget.where.range is not None:
+    def _kernels(self) -> Iterator[Reason]:
+        if self.place.budget.where.range is not None:
             # Which kernels ran in a range is not counted.
             return
-        steps = self._steps(device)
-        for group in [one for one in device.kernels if not one.comm]:
-            spent = group.time_ns if steps is None else sum(group.by_step.time_ns[number] for number in steps)
-            if spent:
-                each_ns = self._per_sample(spent)
+        for group in self.device.kernels:
+            each_ns = self._mean_ns(group.time_ns, group.by_step.time_ns)
+            if each_ns and not group.comm:
                 title, _ = self._took(f"kernel {clean(group.kernel, 80)}", each_ns, None)
                 yield Reason(title=title, detail="", time_ns=each_ns, op=group.op)
 
-    def _steps(self, device: Device) -> list[int] | None:
-        """The numbers of the steps that are judged; None where the whole window is."""
-        if self._piece.budget.scope == "window" or self._piece.budget.where.range is not None:
-            return None
-        judged = {id(sample.figures) for sample in self._piece.samples}
-        return [number for number, step in enumerate(device.steps) if id(step) in judged]
+    def _mean_ns(self, whole_ns: int, by_step_ns: Sequence[int]) -> int:
+        """Of the steps that are judged, or of the window."""
+        total_ns = whole_ns if self.steps is None else sum(by_step_ns[number] for number in self.steps)
+        return round(total_ns / max(1, len(self.place.samples)))

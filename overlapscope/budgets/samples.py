@@ -1,17 +1,19 @@
-"""What budgets are judged on: the steps of a device, the occurrences of its ranges, or its window."""
+"""What budgets are judged on: steps of a device, occurrences of its ranges, or its window; and a metric's values
+in them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.results import Buckets, Device, Engines, HostStep, HostUse, Overlap, Period
-from overlapscope.budgets.metrics import Direction, Metric, Moved, Sample
+from overlapscope.analysis.results import CopyGroup, Device, HostUse, Period
+from overlapscope.analysis.timeline import measured
+from overlapscope.budgets.metrics import DIRECTIONS, Direction, Metric, Moved, Sample
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.steps import compared, occurrences, without_warm_up
-
-_DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,54 +43,35 @@ class Series:
         return tuple(value for value in self.values if value is not None)
 
 
-def series(samples: Sequence[Sample], metric: Metric, direction: Direction | None) -> Series:
-    """One metric of some samples."""
-    return Series(
-        tuple(sample.name for sample in samples),
-        tuple(metric.read(sample, direction) for sample in samples),
-        tuple(sample.figures.span_ns for sample in samples),
-    )
+class Measured(Protocol):
+    """What was measured at one place, by a recording or as a baseline keeps it."""
+
+    def __call__(self, metric: Metric, direction: Direction | None, cause: str | None = None, /) -> Series:
+        """A metric's values; with `cause`, the part of exposed copy or idle time that is due to it."""
+
+
+def series(samples: Sequence[Sample], metric: Metric, direction: Direction | None, cause: str | None = None) -> Series:
+    """What a recording measured: see `Measured`."""
+    if cause is None:
+        values = tuple(metric.read(sample, direction) for sample in samples)
+    else:
+        parts = (
+            sample.figures.idle_by_cause if metric.id == "idle_time" else sample.figures.exposed_copy_by_cause
+            for sample in samples
+        )
+        values = tuple(float(part.get(cause, 0)) for part in parts)
+    return Series(tuple(sample.name for sample in samples), values, tuple(sample.figures.span_ns for sample in samples))
 
 
 def of_steps(device: Device, *, skip: int = 0) -> tuple[Sample, ...]:
     """The steps that are compared."""
-    return tuple(
-        Sample(device.steps[number].name, device.steps[number], moved_in(device, number))
-        for number in compared(device, skip=skip)
-    )
+    return tuple(step_sample(device, number) for number in compared(device, skip=skip))
 
 
-def of_host(host: HostUse, *, skip: int = 0) -> tuple[Sample, ...]:
-    """The steps of a program without GPU activity that are compared: a GPU would have been idle all the while."""
-    steps = host.steps if host.by_steps else ()
-    kept = without_warm_up(range(min(skip, len(steps)), len(steps)), [step.span_ns for step in steps])
-    return tuple(Sample(steps[number].name, _idle(steps[number]), {}) for number in kept)
-
-
-def _idle(step: HostStep) -> Period:
-    return Period(
-        name=step.name,
-        window=step.window,
-        span_ns=step.span_ns,
-        buckets=Buckets(compute_ns=0, exposed_comm_ns=0, exposed_copy_ns=0, exposed_other_ns=0, idle_ns=step.span_ns),
-        engines=Engines(sm_ns=0, compute_ns=0, comm_ns=0, h2d_ns=0, d2h_ns=0, other_ns=0),
-        overlap=Overlap(
-            copy_ns=0,
-            hidden_copy_ns=0,
-            hidden_copy_pct=None,
-            serial_ns=0,
-            busy_ns=0,
-            ideal_ns=0,
-            efficiency_pct=None,
-            h2d_d2h_ns=0,
-            comm_compute_pct=None,
-            exposed_h2d_ns=0,
-            exposed_d2h_ns=0,
-        ),
-        exposed_copy_by_cause={},
-        idle_by_cause={IdleCause.DATA_LOADING: step.loading_ns},
-        partial=False,
-    )
+def step_sample(device: Device, number: int) -> Sample:
+    """One of `Device.steps`."""
+    moved = _moved(device, lambda group: (group.by_step.bytes[number], group.by_step.duration_ns[number]))
+    return Sample(device.steps[number].name, device.steps[number], moved)
 
 
 def of_ranges(device: Device, *, skip: int = 0) -> dict[str, tuple[Sample, ...]]:
@@ -103,21 +86,37 @@ def of_window(device: Device) -> tuple[Sample, ...]:
     """The window behind the lead-in; nothing where it is all lead-in."""
     if device.judged is None:
         return ()
-    moved: dict[Direction, Moved] = {}
-    for direction in _DIRECTIONS:
-        groups = [group for group in device.copies if group.direction == direction and says_bandwidth(group)]
-        moved[direction] = Moved(
-            sum(group.judged_bytes for group in groups), sum(group.judged_duration_ns for group in groups)
-        )
+    moved = _moved(device, lambda group: (group.judged_bytes, group.judged_duration_ns))
     return (Sample("window", device.judged, moved),)
 
 
-def moved_in(device: Device, step: int) -> dict[Direction, Moved]:
-    """What was copied each way in one of `Device.steps`."""
-    return {
-        direction: Moved(
-            sum(g.by_step.bytes[step] for g in device.copies if g.direction == direction and says_bandwidth(g)),
-            sum(g.by_step.duration_ns[step] for g in device.copies if g.direction == direction and says_bandwidth(g)),
+def _moved(device: Device, moved_by: Callable[[CopyGroup], tuple[float, float]]) -> dict[Direction, Moved]:
+    """What was copied each way; `moved_by` tells bytes and nanoseconds of a group of copies."""
+    found = {}
+    for direction in DIRECTIONS:
+        groups = [group for group in device.copies if group.direction == direction and says_bandwidth(group)]
+        amounts = [moved_by(group) for group in groups]
+        found[direction] = Moved(sum(size for size, _ in amounts), sum(duration for _, duration in amounts))
+    return found
+
+
+def of_host(host: HostUse, *, skip: int = 0) -> tuple[Sample, ...]:
+    """The steps of a program without GPU activity that are compared: a GPU would have been idle all the while."""
+    steps = host.steps if host.by_steps else ()
+    samples = []
+    for number in without_warm_up(range(min(skip, len(steps)), len(steps)), [step.span_ns for step in steps]):
+        step = steps[number]
+        buckets, engines, overlap = measured(defaultdict(int, idle=step.span_ns))
+        period = Period(
+            name=step.name,
+            window=step.window,
+            span_ns=step.span_ns,
+            buckets=buckets,
+            engines=engines,
+            overlap=overlap,
+            exposed_copy_by_cause={},
+            idle_by_cause={IdleCause.DATA_LOADING: step.loading_ns},
+            partial=False,
         )
-        for direction in _DIRECTIONS
-    }
+        samples.append(Sample(step.name, period, {}))
+    return tuple(samples)

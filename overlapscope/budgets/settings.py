@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +11,12 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Any, Final, Literal
 
-from overlapscope.budgets.metrics import METRICS, Direction, Metric
+from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.verdicts import Level, Subject
 
 Ranks = Literal["worst", "median", "each"]
 Scope = Literal["steps", "window"]
-
-AGGREGATES: Final = "median, mean, worst or a percentile such as p90"
-_AGGREGATE = re.compile(r"median|mean|worst|p(100|[1-9]\d?)")
 
 DEFAULT_FORBID: Final = (
     "blocking-copy",
@@ -123,7 +119,7 @@ class Budget:
     @property
     def direction(self) -> Direction | None:
         """The direction of copies that is asked for; None for both."""
-        return {"h2d": "h2d", "d2h": "d2h"}.get(self.where.direction or "")  # type: ignore[return-value]
+        return next((way for way in DIRECTIONS if way == self.where.direction), None)
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -136,31 +132,47 @@ class Budget:
         name = f"{self.name} ({limit.removesuffix('_pct')})" if self.name and len(self.limits) > 1 else self.name
         return replace(self, **others, name=name, noise_floor=self.noise_floor if limit in RELATIVE else None)
 
-    def title(self, limit: str) -> str:
-        """What one of its limits demands, as `--budget` understands it, with what it is narrowed to."""
+    @property
+    def relative(self) -> bool:
+        """Whether a limit is against the baseline."""
+        return not set(self.limits).isdisjoint(RELATIVE)
+
+    # -- of a budget with one limit -----------------------------------------------------------
+
+    @property
+    def bound(self) -> float:
+        """The limit: in the metric's unit, or in percent of the baseline's value."""
+        value: float = getattr(self, self.limits[0])
+        return value
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the limit is a least value."""
+        return self.limits[0] in ("min", "max_decrease_pct")
+
+    @property
+    def title(self) -> str:
+        """What is demanded, as `--budget` understands it, with what it is narrowed to."""
         if self.name is not None:
             return self.name
-        words = ["window" if self.scope == "window" else "" if self.aggregate == "median" else self.aggregate]
-        words += [self.where.direction or "", self.metric]
-        value: float = getattr(self, limit)
-        match limit:
-            case "min":
-                words.append(f">= {exact(value, self.what.unit)}")
-            case "max":
-                words.append(f"<= {exact(value, self.what.unit)}")
-            case "max_increase_pct":
-                words.append(f"increase <= {exact(value, 'pct')}")
-            case _:
-                words.append(f"decrease <= {exact(value, 'pct')}")
-        narrowed = (
-            ("in", self.where.range),
-            ("of step", self.step),
-            ("of trace", self.where.trace),
-            ("of rank", self.where.rank),
-            ("of device", self.where.device),
+        narrowed = {
+            "in": self.where.range,
+            "of step": self.step,
+            "of trace": self.where.trace,
+            "of rank": self.where.rank,
+            "of device": self.where.device,
+        }
+        words = (
+            "window" if self.scope == "window" else "" if self.aggregate == "median" else self.aggregate,
+            self.where.direction,
+            self.metric,
+            _DEMANDS[self.limits[0]],
+            exact(self.bound, "pct" if self.relative else self.what.unit),
+            *(f"{word} {pattern}" for word, pattern in narrowed.items() if pattern is not None),
         )
-        words += [f"{word} {pattern}" for word, pattern in narrowed if pattern is not None]
         return " ".join(filter(None, words))
+
+    # -- what its values come to --------------------------------------------------------------
 
     def combine(self, values: Sequence[float]) -> float:
         """The values of steps in one, by `aggregate`."""
@@ -182,11 +194,7 @@ class Budget:
 
 LIMITS: Final = ("min", "max", "max_increase_pct", "max_decrease_pct")
 RELATIVE: Final = ("max_increase_pct", "max_decrease_pct")
-
-
-def is_aggregate(text: str) -> bool:
-    """Whether it is one of `AGGREGATES`."""
-    return _AGGREGATE.fullmatch(text) is not None
+_DEMANDS: Final = {"min": ">=", "max": "<=", "max_increase_pct": "increase <=", "max_decrease_pct": "decrease <="}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,8 +260,8 @@ class Settings:
     @property
     def compared_ranges(self) -> tuple[str, ...]:
         """Patterns of the ranges that budgets compare with a baseline."""
-        relative = [one for one in self.budgets if set(one.limits) & set(RELATIVE)]
-        return tuple(dict.fromkeys(one.where.range for one in relative if one.where.range is not None))
+        ranges = [budget.where.range for budget in self.budgets if budget.relative]
+        return tuple(dict.fromkeys(pattern for pattern in ranges if pattern is not None))
 
     def completed(self, *, with_baseline: bool) -> Settings:
         """These settings, and the default budgets where none were given."""
@@ -261,21 +269,20 @@ class Settings:
             if with_baseline:
                 return replace(self, budgets=DEFAULT_RELATIVE)
             return replace(self, forbid=DEFAULT_FORBID, forbid_floor_pct=DEFAULT_FLOOR_PCT)
-        if with_baseline and not any(set(budget.limits) & set(RELATIVE) for budget in self.budgets):
+        if with_baseline and not any(budget.relative for budget in self.budgets):
             return replace(self, budgets=(*self.budgets, *DEFAULT_RELATIVE))
         return self
 
 
-def _default(metric: str, increase_pct: float) -> Budget:
-    return Budget(metric=metric, max_increase_pct=increase_pct, origin=DEFAULT_ORIGIN)
-
-
 DEFAULT_ORIGIN: Final = "the default with a baseline"
-DEFAULT_RELATIVE: Final = (
-    _default("step_time", 5),
-    _default("compute_time", 3),
-    _default("exposed_copy_time", 10),
-    _default("exposed_comm_time", 10),
-    _default("idle_time", 10),
+DEFAULT_RELATIVE: Final = tuple(
+    Budget(metric=metric, max_increase_pct=increase_pct, origin=DEFAULT_ORIGIN)
+    for metric, increase_pct in (
+        ("step_time", 5),
+        ("compute_time", 3),
+        ("exposed_copy_time", 10),
+        ("exposed_comm_time", 10),
+        ("idle_time", 10),
+    )
 )
 """What a check with a baseline judges that was told nothing of it."""

@@ -1,14 +1,14 @@
-"""What steps spent where: what reasons are told from, and how much of it may be noise."""
+"""What samples spent where: what reasons are told from, and how much of it may be noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from overlapscope.budgets.baseline import Baseline, BaselineDevice
-from overlapscope.budgets.metrics import METRICS, Blame, Direction, Metric, Sample, copy_ns
-from overlapscope.catalog.causes import STALL_CAUSES
+from overlapscope.budgets.metrics import METRICS, Blame, Direction, Metric
+from overlapscope.budgets.samples import Measured
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, STALL_CAUSES
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 
 
@@ -24,11 +24,20 @@ class Spent:
     compute: float
     copy: float
 
+    def by_cause(self, blame: Blame, metric: Metric) -> Mapping[str, float]:
+        """What a metric is made of, of exposed copies or of idle time; nothing of others."""
+        if blame == "exposed-copy":
+            return self.exposed_copy
+        if blame != "idle":
+            return {}
+        only = STALL_CAUSES if metric.id == "host_stall_time" else self.idle
+        return {cause: ns for cause, ns in self.idle.items() if cause in only}
+
     def link_and_host(self, metric: Metric) -> tuple[float, float]:
         """How much of what a metric is made of depends on the link, and how much on the host."""
         link = host = 0.0
         for blame in metric.blames:
-            by_cause = self._causes(blame, metric)
+            by_cause = self.by_cause(blame, metric)
             host += sum(ns for cause, ns in by_cause.items() if cause in HOST_CAUSES)
             if blame == "exposed-copy":
                 link += sum(ns for cause, ns in by_cause.items() if cause not in HOST_CAUSES)
@@ -36,48 +45,21 @@ class Spent:
                 link += self.exposed_comm if blame == "exposed-comm" else self.copy
         return link, host
 
-    def _causes(self, blame: Blame, metric: Metric) -> Mapping[str, float]:
-        if blame == "exposed-copy":
-            return self.exposed_copy
-        if blame != "idle":
-            return {}
-        stalls = metric.id == "host_stall_time"
-        return {cause: ns for cause, ns in self.idle.items() if not stalls or cause in STALL_CAUSES}
 
+def spent(measured: Measured, direction: Direction | None) -> Spent:
+    """The means of what was measured at a place; `direction` narrows the copies down to one."""
 
-def by_samples(samples: Sequence[Sample], direction: Direction | None) -> Spent:
-    """What the samples of a report spent; there is at least one."""
-    return Spent(
-        span=fmean(sample.figures.span_ns for sample in samples),
-        exposed_copy=_mean_by_cause(samples, lambda sample: sample.figures.exposed_copy_by_cause),
-        idle=_mean_by_cause(samples, lambda sample: sample.figures.idle_by_cause),
-        exposed_comm=fmean(sample.figures.buckets.exposed_comm_ns for sample in samples),
-        compute=fmean(sample.figures.buckets.compute_ns for sample in samples),
-        copy=fmean(copy_ns(sample, direction) for sample in samples),
-    )
-
-
-def _mean_by_cause(samples: Sequence[Sample], read: Callable[[Sample], Mapping[str, int]]) -> dict[str, float]:
-    return {cause: fmean(read(sample).get(cause, 0) for sample in samples) for cause in read(samples[0])}
-
-
-def by_baseline(
-    baseline: Baseline, device: BaselineDevice, scope: str, direction: Direction | None, *, skip: int
-) -> Spent:
-    """What the baseline's samples spent."""
-
-    def mean(metric: str) -> float:
-        way = direction if METRICS[metric].directional else None
-        values = baseline.values(device, METRICS[metric], way, scope, skip=skip)
-        return fmean(values.numbers) if values is not None and values.numbers else 0.0
+    def mean(metric: str, direction: Direction | None = None, cause: str | None = None) -> float:
+        numbers = measured(METRICS[metric], direction, cause).numbers
+        return fmean(numbers) if numbers else 0.0
 
     return Spent(
         span=mean("step_time"),
-        exposed_copy=baseline.by_cause(device, "exposed_copy_time", scope, skip=skip),
-        idle=baseline.by_cause(device, "idle_time", scope, skip=skip),
+        exposed_copy={str(cause): mean("exposed_copy_time", None, cause) for cause in COPY_CAUSES},
+        idle={str(cause): mean("idle_time", None, cause) for cause in IDLE_CAUSES},
         exposed_comm=mean("exposed_comm_time"),
         compute=mean("compute_time"),
-        copy=mean("copy_time"),
+        copy=mean("copy_time", direction),
     )
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from overlapscope.base import disk
 from overlapscope.base.output import tell, write_output
+from overlapscope.base.registry import load
 from overlapscope.errors import UnreadableTrace, UsageError
 
+if TYPE_CHECKING:
+    from overlapscope.documents.model import Document
 
-def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--output` and `--force`."""
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of stdout")
-    parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
+
+def check_result(args: argparse.Namespace, *inputs: str | Path | None) -> None:
+    """`check_output` of what the options say."""
+    check_output(args.output, force=args.force, inputs=inputs)
 
 
 def check_output(output: Path | None, *, force: bool, inputs: Iterable[str | Path | None] = ()) -> None:
@@ -38,9 +43,9 @@ def _check(output: Path, *, force: bool, inputs: Iterable[str | Path | None]) ->
     if output.exists():
         if not force:
             raise UsageError(f"{output}: exists, will not overwrite it without --force.")
-        for one in inputs:
-            if one is not None and any(path.exists() and path.samefile(output) for path in _files(one)):
-                raise UsageError(f"{output}: is what is read ({one}), and would be overwritten; name another file.")
+        for source in inputs:
+            if source is not None and any(path.exists() and path.samefile(output) for path in _files(source)):
+                raise UsageError(f"{output}: is what is read ({source}), and would be overwritten; name another file.")
         if not os.access(output, os.W_OK):
             raise UsageError(f"{output}: may not be written to; choose another file.")
     directory = Path(os.path.realpath(output)).parent
@@ -63,6 +68,16 @@ def _files(named: str | Path) -> list[Path]:
 def same_file(one: Path, other: Path) -> bool:
     """Whether two outputs would be one file."""
     return os.path.realpath(one) == os.path.realpath(other) and not disk.is_written_in_place(one)
+
+
+def drawn(document: Document, args: argparse.Namespace) -> bytes:
+    """A document in `args.format`, for `args.output` or else as stdout takes it."""
+    if args.format == "text":
+        from overlapscope.render import terminal
+
+        return terminal.to_stream(document, None if args.output else sys.stdout)
+    draw: Callable[[Document], str] = load(f"overlapscope.render.{args.format}:render")
+    return draw(document).encode("utf-8", "replace")
 
 
 def write(data: bytes, output: Path | None, *, force: bool = False) -> None:

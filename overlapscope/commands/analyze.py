@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base import registry
-from overlapscope.base.names import check_device, check_known
 from overlapscope.base.output import tell
 from overlapscope.commands import DONE
-from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._reading import add_plain_step, add_reading_arguments
-from overlapscope.errors import NotInTrace, UsageError
+from overlapscope.commands._options import (
+    add_format,
+    add_output,
+    add_plain_step,
+    add_reading,
+    add_traces,
+    add_verbose,
+    size_limit,
+)
+from overlapscope.commands._output import check_result, drawn, write
+from overlapscope.errors import NotInTrace
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
     from overlapscope.report.page import Page
-    from overlapscope.trace.model import Trace
-
-FORMATS = ("terminal", "json", "markdown", "html")
 
 
 class Command:
@@ -35,35 +39,29 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "traces", nargs="+", metavar="TRACE", help="trace file, directory of traces, pattern, or - for stdin"
-        )
-        parser.add_argument("--format", choices=FORMATS, default="terminal", help="what to print (default: terminal)")
-        add_output_arguments(parser)
+        add_traces(parser)
+        add_format(parser)
+        add_output(parser)
         parser.add_argument("--device", type=int, metavar="N", help="this device only")
         scope = parser.add_mutually_exclusive_group()
         scope.add_argument("--step", metavar="NAME", help="this step only: ProfilerStep#4, or just 4")
         scope.add_argument("--range", metavar="NAME", help="this record_function range only")
-        parser.add_argument("-v", "--verbose", action="store_true", help="every check, step, range and host stall")
+        add_verbose(parser, "every check, step, range and host stall")
         add_plain_step(parser)
-        add_reading_arguments(parser)
+        add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_output(args.output, force=args.force, inputs=args.traces)
-        if args.format == "html":
-            from overlapscope.render.page import require_plotly
-
-            require_plotly()
+        check_result(args, *args.traces)
         from overlapscope.reading import look
 
-        found = look(args.traces)
-        analyses, scope = _analyze(args, found.files)
+        looked = look(args.traces)
+        analyses, scope = _analyze(args, looked.files)
         from msgspec.structs import replace as replaced
 
         from overlapscope.report.model import build, to_json
 
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
-        report = replaced(report, notes=(*found.notes, *report.notes))
+        report = replaced(report, notes=(*looked.notes, *report.notes))
         if args.format == "json":
             write(to_json(report), args.output, force=args.force)
             return DONE
@@ -75,31 +73,24 @@ class Command:
 
 
 def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[TraceAnalysis], str]:
-    from overlapscope.reading import LIMIT_BYTES, load
+    from overlapscope.reading import load
 
-    limit = LIMIT_BYTES if args.max_size is None else args.max_size
+    limit = size_limit(args)
     traces = [load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in files]
     from overlapscope.analysis import analyze_trace
 
-    step = _step(args.step)
-    _check_device(traces, args.device)
-    _check_name(traces, step, args.range)
-    analyses = []
-    left_out = []
+    step = f"ProfilerStep#{args.step}" if args.step is not None and args.step.isdecimal() else args.step
+    analyses: list[TraceAnalysis] = []
+    left_out: list[NotInTrace] = []
     for trace in traces:
         try:
             analyses.append(analyze_trace(trace, device=args.device, step=step, range=args.range))
-        except NotInTrace:
-            left_out.append(trace.source)
-    what = ", ".join(
-        f"{name} {value}"
-        for name, value in (("device", args.device), ("step", step), ("range", args.range))
-        if value is not None
-    )
+        except NotInTrace as error:
+            left_out.append(error)
     if not analyses:
-        raise UsageError(f"{left_out[0]}: {what} launched nothing on the GPU; choose another.")
-    for source in left_out:
-        tell(f"{source}: left out, nothing ran on the GPU for {what}.")
+        raise left_out[0]
+    for reason in left_out:
+        tell(f"Left out: {reason}")
     return analyses, step or args.range or "window"
 
 
@@ -110,29 +101,6 @@ def _import_the_rest() -> None:
     from overlapscope.rules import RULES
 
     tuple(RULES.values())
-
-
-def _step(asked: str | None) -> str | None:
-    return f"ProfilerStep#{asked}" if asked is not None and asked.isdecimal() else asked
-
-
-def _check_device(traces: list[Trace], device: int | None) -> None:
-    known = sorted({one for trace in traces for one in trace.devices})
-    check_device(_sources(traces), device, known)
-
-
-def _check_name(traces: list[Trace], step: str | None, range: str | None) -> None:
-    from overlapscope.analysis.periods import names_of
-
-    named = [names_of(trace.annotations) for trace in traces]
-    for number, (what, asked) in enumerate((("step", step), ("range", range))):
-        if asked is not None:
-            known = dict.fromkeys(name for names in named for name in names[number])
-            check_known(_sources(traces), what, asked, known)
-
-
-def _sources(traces: list[Trace]) -> str:
-    return traces[0].source if len(traces) == 1 else f"{traces[0].source} and {len(traces) - 1} more"
 
 
 def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page:
@@ -148,22 +116,16 @@ def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page
 
 
 def _draw(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespace) -> bytes:
-    from overlapscope.documents.strip import LABEL_WIDTH
-    from overlapscope.report.document import document
-
     if args.format == "html":
         from overlapscope import timeline
-        from overlapscope.render import html
         from overlapscope.timeline.file import document as file_document
 
-        return html.render(file_document(page, [timeline.build(one) for one in analyses])).encode("utf-8", "replace")
-    if args.format == "markdown":
-        from overlapscope.render import markdown
+        return drawn(file_document(page, [timeline.build(analysis) for analysis in analyses]), args)
+    from overlapscope.documents.strip import LABEL_WIDTH
+    from overlapscope.render import markdown, terminal
+    from overlapscope.report.document import document
 
-        shown = document(_with_strips(page, analyses, markdown.STRIP_SLICES))
-        return markdown.render(shown).encode("utf-8", "replace")
-    from overlapscope.render import terminal
-
-    stream = None if args.output is not None else sys.stdout
-    slices = terminal.width_of(stream) - LABEL_WIDTH
-    return terminal.to_stream(document(_with_strips(page, analyses, max(10, slices))), stream)
+    slices = markdown.STRIP_SLICES
+    if args.format == "text":
+        slices = max(10, terminal.width_of(None if args.output else sys.stdout) - LABEL_WIDTH)
+    return drawn(document(_with_strips(page, analyses, slices)), args)

@@ -8,8 +8,15 @@ from pathlib import Path
 
 from overlapscope.base.output import tell
 from overlapscope.commands import DONE
+from overlapscope.commands._options import (
+    add_actions,
+    add_allow_predicted,
+    add_output,
+    add_plain_step,
+    add_reading,
+    add_traces,
+)
 from overlapscope.commands._output import check_output, write
-from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
 from overlapscope.commands.check import add_config_argument, find_config, read_settings
 from overlapscope.errors import UsageError
 
@@ -23,30 +30,15 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-        writes = actions.add_parser(
-            "write",
-            help="write the baseline of some traces",
-            description="Write the baseline of the traces of one job.",
-            formatter_class=parser.formatter_class,
-            allow_abbrev=False,
-        )
-        writes.add_argument(
-            "traces", nargs="+", metavar="TRACE", help="trace, directory of traces, pattern, report, or - for stdin"
-        )
-        writes.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the baseline to write")
-        writes.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
+        add_action = add_actions(parser)
+        writes = add_action("write", "write the baseline of the traces of one job")
+        add_traces(writes, reports=True)
+        add_output(writes, required=True)
         add_config_argument(writes)
         add_allow_predicted(writes)
         add_plain_step(writes)
-        add_reading_arguments(writes)
-        shows = actions.add_parser(
-            "show",
-            help="show what is in a baseline",
-            description="Show where a baseline was made, and the typical value of each metric.",
-            formatter_class=parser.formatter_class,
-            allow_abbrev=False,
-        )
+        add_reading(writes)
+        shows = add_action("show", "show where a baseline was made, and the typical value of each metric")
         shows.add_argument("file", metavar="FILE", help="a file that `overlapscope baseline write` wrote")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -71,14 +63,12 @@ def _write(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from overlapscope.budgets.baseline_file import from_json
-    from overlapscope.views import terminal
-    from overlapscope.views.check import baseline
+    from overlapscope.budgets.document import baseline_document
+    from overlapscope.render import terminal
 
     try:
         data = Path(args.file).read_bytes()
     except OSError as error:
         raise UsageError(f"{args.file}: cannot be read ({error.strerror or error}).") from None
-    width, color, encoding = terminal.describe(sys.stdout)
-    text = baseline.render(from_json(data, args.file), width=width, color=color, encoding=encoding)
-    write(text.encode(encoding, "replace"), None)
+    write(terminal.to_stream(baseline_document(from_json(data, args.file)), sys.stdout), None)
     return DONE

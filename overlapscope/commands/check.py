@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING
 from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
+from overlapscope.budgets.formats import FORMATS
+from overlapscope.commands._options import add_allow_predicted, add_plain_step, add_reading, add_traces, format_name
 from overlapscope.commands._output import check_output, write
-from overlapscope.commands._reading import add_allow_predicted, add_plain_step, add_reading_arguments
 from overlapscope.errors import ConfigError, UsageError
-from overlapscope.views.check import FORMATS
 
 if TYPE_CHECKING:
     from overlapscope.budgets.baseline import Baseline
     from overlapscope.budgets.settings import Settings
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.report.model import Report
-
-_FILE_WIDTH = 100
-"""Width of a text that is written to a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +51,7 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "traces", nargs="+", metavar="TRACE", help="trace, directory of traces, pattern, report, or - for stdin"
-        )
+        add_traces(parser, reports=True)
         parser.add_argument(
             "--baseline",
             metavar="FILE",
@@ -92,7 +87,7 @@ class Command:
         )
         add_allow_predicted(parser)
         add_plain_step(parser)
-        add_reading_arguments(parser)
+        add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.strict_env and args.baseline is None:
@@ -119,7 +114,7 @@ class Command:
         for warning in result.warnings:
             tell(f"overlapscope: warning: {warning}")
         for target in targets:
-            write(_drawn(result, target), target.path, force=True)
+            write(_written(result, target), target.path, force=True)
             if target.format == "github":
                 _summarize(result)
         if args.explain is not None:
@@ -175,6 +170,7 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
 
 def _target(text: str) -> Target:
     name, colon, path = text.partition(":")
+    name = format_name(name)
     if name not in FORMATS:
         raise argparse.ArgumentTypeError(
             f"there is no format {name!r}{did_you_mean(name, FORMATS)}; formats: {', '.join(FORMATS)}"
@@ -198,25 +194,45 @@ def _targets(asked: list[Target], inputs: Iterable[str | Path | None], *, explai
     return asked if asked or explains else [Target("text", None)]
 
 
-def _drawn(result: CheckResult, target: Target) -> bytes:
-    if target.format != "text":
-        text: str = load(f"overlapscope.views.check.{target.format}:render")(result)
-        return text.encode("utf-8", "replace")
-    from overlapscope.views import terminal
-    from overlapscope.views.check import text as view
+def drawn(result: CheckResult, format_name: str) -> str:
+    """The check in one of the formats that look the same everywhere."""
+    from overlapscope.budgets import document
+    from overlapscope.documents.fit import Room
+    from overlapscope.render import html, markdown
 
-    width, color, encoding = (_FILE_WIDTH, None, "utf-8") if target.path else terminal.describe(sys.stdout)
-    return view.render(result, width=width, color=color, encoding=encoding).encode(encoding, "replace")
+    if format_name == "markdown":
+        room = Room(markdown.lines, document.COMMENT_BYTES)
+        return markdown.render(document.page(result, room, folded=True))
+    if format_name == "html":
+        return html.render(document.page(result, Room(html.body, document.PAGE_BYTES)))
+    text: str = load(f"overlapscope.budgets.formats.{format_name}:render")(result)
+    return text
+
+
+def step_summary(result: CheckResult) -> str:
+    """The check as markdown, with all that fits, for `$GITHUB_STEP_SUMMARY`."""
+    from overlapscope.budgets import document
+    from overlapscope.documents.fit import Room
+    from overlapscope.render import markdown
+
+    return markdown.render(document.page(result, Room(markdown.lines, document.SUMMARY_BYTES), folded=True))
+
+
+def _written(result: CheckResult, target: Target) -> bytes:
+    if target.format != "text":
+        return drawn(result, target.format).encode("utf-8", "replace")
+    from overlapscope.budgets.document import log
+    from overlapscope.render import terminal
+
+    return terminal.to_stream(log(result), None if target.path else sys.stdout)
 
 
 def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:
+    from overlapscope.budgets.document import explanation
     from overlapscope.budgets.explain import explain
-    from overlapscope.views import terminal
-    from overlapscope.views.check import explained
+    from overlapscope.render import terminal
 
-    width, color, encoding = terminal.describe(sys.stdout)
-    found = explain(report, settings, budget, baseline=baseline)
-    return explained.render(found, width=width, color=color, encoding=encoding).encode(encoding, "replace")
+    return terminal.to_stream(explanation(explain(report, settings, budget, baseline=baseline)), sys.stdout)
 
 
 def _summarize(result: CheckResult) -> None:
@@ -224,8 +240,6 @@ def _summarize(result: CheckResult) -> None:
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
-    from overlapscope.views.check.github import step_summary
-
     try:
         with open(path, "ab") as file:
             file.write(step_summary(result).encode("utf-8", "replace"))

@@ -7,7 +7,7 @@ import os
 
 from overlapscope.base.output import tell
 from overlapscope.commands import DONE
-from overlapscope.commands._reading import add_reading_arguments, parse_size
+from overlapscope.commands._options import add_reading, parse_size, whole_number
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
 
 
@@ -32,11 +32,16 @@ class Command:
             metavar="TRACE",
             help="trace file, directory of traces, pattern, report of ranks, or - for stdin",
         )
-        parser.add_argument("--port", type=_port, metavar="N", help="default: 8050, or a free one; 0: a free one")
+        parser.add_argument(
+            "--port",
+            type=whole_number("a port", 0, 65535),
+            metavar="N",
+            help="default: 8050, or a free one; 0: a free one",
+        )
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
         parser.add_argument("--base-path", default="/", metavar="PATH", help="path that a proxy serves it under")
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
-        add_reading_arguments(parser)
+        add_reading(parser)
         parser.add_argument(
             "--max-upload",
             metavar="SIZE",
@@ -68,9 +73,3 @@ class Command:
         server.run()
         tell("Stopped.")
         return DONE
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
-    return int(text)

@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import textwrap
+import sys
 
-from overlapscope.base.output import bounded
-from overlapscope.base.words import did_you_mean
 from overlapscope.commands import DONE
 from overlapscope.commands._output import write
-from overlapscope.errors import UsageError
 
 
 class Command:
-    """Explain one rule: what it means, how it is computed, a program that has
-    the problem and the same program without it.
+    """Explain a word of a report: a rule (what it means, how it is computed, a
+    program that has the problem and the same program without it), a cause, a
+    metric, a trust check, an intervention... and what belongs to it.
+
+    Without a word, all of them are listed.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("rule", metavar="RULE", help="id of a rule, as `overlapscope rules` lists them")
+        parser.add_argument("word", metavar="WORD", nargs="*", help="such as copy-on-compute-stream or exposed copy")
 
     def run(self, args: argparse.Namespace) -> int:
-        from overlapscope.rules import RULES
-        from overlapscope.trace.lost import rests
+        from overlapscope import glossary
+        from overlapscope.render import terminal
 
-        if args.rule not in RULES:
-            hint = did_you_mean(args.rule, RULES)
-            raise UsageError(f"there is no rule {args.rule!r}{hint}; rules: {', '.join(RULES)}.")
-        rule = RULES[args.rule]
-        width = min(100, bounded(shutil.get_terminal_size().columns))
-        parts = [
-            f"{rule.id} ({rule.severity}): {rule.summary}",
-            _filled(rule.meaning, width),
-            f"How it is computed\n\n{_filled(rule.computation, width)}",
-            f"What the fix saves\n\n{_filled(rule.cost, width)}",
-            f"What it rests on\n\n{_filled(rests(rule.rests_on), width)}",
-            f"Wrong\n\n{_indented(rule.wrong)}",
-            f"Right\n\n{_indented(rule.right)}",
-        ]
-        write(("\n\n".join(parts) + "\n").encode(), None)
+        asked = " ".join(args.word)
+        document = glossary.explain(asked) if asked else glossary.listing()
+        write(terminal.to_stream(document, sys.stdout), None)
         return DONE
-
-
-def _filled(text: str, width: int) -> str:
-    """Paragraphs filled to the width; their blank lines kept."""
-    paragraphs = textwrap.dedent(text).strip().split("\n\n")
-    return "\n\n".join(textwrap.fill(" ".join(paragraph.split()), width) for paragraph in paragraphs)
-
-
-def _indented(program: str) -> str:
-    return textwrap.indent(textwrap.dedent(program).strip("\n"), "    ")

@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 
 from overlapscope.commands import DONE
-from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._reading import add_reading_arguments
+from overlapscope.commands._options import add_format, add_output, add_reading, size_limit, whole_number
+from overlapscope.commands._output import check_output, drawn, write
 from overlapscope.errors import UsageError
-
-FORMATS = ("text", "json", "csv", "markdown")
 
 
 class Command:
@@ -29,8 +27,8 @@ class Command:
             "traces", nargs="*", metavar="TRACE", help="trace file, directory of the ranks of a job, or pattern"
         )
         parser.add_argument("--list", action="store_true", help="list the analyses")
-        parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
-        add_output_arguments(parser)
+        add_format(parser, ("text", "json", "csv", "markdown"))
+        add_output(parser)
         parser.add_argument(
             "--nanoseconds", action="store_true", help="do not round, as with HTA_DISABLE_NS_ROUNDING=1"
         )
@@ -41,14 +39,19 @@ class Command:
             default="ProfilerStep",
             help="critical-path: ranges with TEXT in their names (default: ProfilerStep)",
         )
-        parser.add_argument("--instance", metavar="N", type=_number, help="critical-path: which of them, from 0")
+        parser.add_argument(
+            "--instance",
+            metavar="N",
+            type=whole_number("a number from 0 on", 0, 10**15),
+            help="critical-path: which of them, from 0",
+        )
         parser.add_argument(
             "--overlay",
             metavar="DIR",
             type=Path,
             help="sequences, critical-path: write copies of the traces with what was found into DIR",
         )
-        add_reading_arguments(parser)
+        add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.list or args.name is None:
@@ -63,8 +66,8 @@ class Command:
         from overlapscope.hta.document import document
         from overlapscope.hta.package import require
         from overlapscope.hta.run import run, to_csv, to_json
-        from overlapscope.reading import LIMIT_BYTES, expand, load
-        from overlapscope.render import markdown, terminal
+        from overlapscope.reading import expand, load
+        from overlapscope.render import terminal
 
         check_name(args.name)
         if not args.traces:
@@ -73,8 +76,7 @@ class Command:
         check_output(args.output, force=args.force, inputs=args.traces)
         if args.overlay is not None and not args.overlay.is_dir():
             raise UsageError(f"{args.overlay}: there is no such directory; create it first.")
-        limit = LIMIT_BYTES if args.max_size is None else args.max_size
-        traces = [load(path, limit_bytes=limit, cache=args.cache) for path in expand(args.traces)]
+        traces = [load(path, limit_bytes=size_limit(args), cache=args.cache) for path in expand(args.traces)]
         options = Options(
             operator=args.operator, annotation=args.annotation, instance=args.instance, overlay=args.overlay
         )
@@ -85,15 +87,9 @@ class Command:
             case "csv":
                 data = to_csv(result).encode("utf-8", "replace")
             case "markdown":
-                data = markdown.render(document(result)).encode("utf-8", "replace")
+                data = drawn(document(result), args)
             case _:
-                stream = None if args.output else sys.stdout
-                data = terminal.to_stream(document(result, width=terminal.width_of(stream)), stream)
+                width = terminal.width_of(None if args.output else sys.stdout)
+                data = drawn(document(result, width=width), args)
         write(data, args.output, force=args.force)
         return DONE
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
-    return int(text)

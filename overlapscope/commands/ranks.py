@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from overlapscope.base.output import environment
-from overlapscope.base.words import plural, shorten
+from overlapscope.base.words import plural
 from overlapscope.commands import DONE
-from overlapscope.commands._output import add_output_arguments, check_output, write
-from overlapscope.commands._reading import add_max_size
+from overlapscope.commands._options import add_format, add_max_size, add_output, size_limit, whole_number
+from overlapscope.commands._output import check_result, drawn, write
 from overlapscope.errors import UnreadableTrace
 
 if TYPE_CHECKING:
     from overlapscope.ranks.result import RanksReport
-
-FORMATS = ("text", "json", "markdown", "html")
 
 
 class Command:
@@ -35,8 +33,8 @@ class Command:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("sources", nargs="+", metavar="SOURCE", help="trace file, directory, pattern or URL")
-        parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
-        add_output_arguments(parser)
+        add_format(parser)
+        add_output(parser)
         parser.add_argument("--expect", type=_positive, metavar="N", help="how many ranks there should be")
         where = parser.add_mutually_exclusive_group()
         where.add_argument("--workers", type=_positive, metavar="N", help="processes at once (default: one per core)")
@@ -44,11 +42,7 @@ class Command:
         add_max_size(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_output(args.output, force=args.force, inputs=args.sources)
-        if args.format == "html":
-            from overlapscope.render.page import require_plotly
-
-            require_plotly()
+        check_result(args, *args.sources)
         report = _join(args)
         if not report.ranks:
             first = report.unreadable[0]
@@ -62,10 +56,7 @@ class Command:
 def _positive(text: str) -> int:
     from overlapscope.ranks.join import MOST_RANKS
 
-    number = int(text) if text.isdecimal() and len(text) < 10 else 0
-    if not 1 <= number <= MOST_RANKS:
-        raise argparse.ArgumentTypeError(f"{shorten(text, 40)!r} is not a number from 1 to {MOST_RANKS:,}")
-    return number
+    return whole_number(f"a number from 1 to {MOST_RANKS:,}", 1, MOST_RANKS)(text)
 
 
 def _join(args: argparse.Namespace) -> RanksReport:
@@ -75,14 +66,14 @@ def _join(args: argparse.Namespace) -> RanksReport:
     from overlapscope.ranks.files import expand_urls
     from overlapscope.ranks.join import Joined
     from overlapscope.ranks.result import Unreadable
-    from overlapscope.reading import LIMIT_BYTES, look
+    from overlapscope.reading import look
 
     locations = expand_urls(args.sources)
-    limit = LIMIT_BYTES if args.max_size is None else args.max_size
+    limit = size_limit(args)
     joined = Joined(expected=args.expect)
     outcomes = reduce_all(locations, scheduler=args.scheduler, workers=args.workers, limit_bytes=limit)
     unreadable = 0
-    with closing(outcomes), _bar(len(locations)) as bar:
+    with closing(outcomes), _progress(len(locations)) as advance:
         for outcome in outcomes:
             if isinstance(outcome, Unreadable):
                 joined.add(outcome)
@@ -90,19 +81,15 @@ def _join(args: argparse.Namespace) -> RanksReport:
             else:
                 for rank in outcome:
                     joined.add(rank)
-            bar(unreadable)
+            advance(unreadable)
     report = joined.report()
     return replace(report, notes=(*look(source for source in args.sources if "://" not in source).notes, *report.notes))
 
 
-class _Bar(Protocol):
-    def __call__(self, unreadable: int) -> None:
-        """One more trace is done, and so many could not be read until now."""
-
-
 @contextmanager
-def _bar(total: int) -> Iterator[_Bar]:
-    """A progress bar on stderr, if that is a terminal."""
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, if that is a terminal: called whenever a trace is done, with how many could not be read until
+    then."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda unreadable: None
         return
@@ -130,14 +117,4 @@ def _drawn(report: RanksReport, args: argparse.Namespace) -> bytes:
         return to_json(report)
     from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document
 
-    if args.format == "markdown":
-        from overlapscope.render import markdown
-
-        return markdown.render(document(report, MARKDOWN)).encode("utf-8", "replace")
-    if args.format == "html":
-        from overlapscope.render import html
-
-        return html.render(document(report, PAGE)).encode("utf-8", "replace")
-    from overlapscope.render import terminal
-
-    return terminal.to_stream(document(report, TERMINAL), None if args.output else sys.stdout)
+    return drawn(document(report, {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format]), args)

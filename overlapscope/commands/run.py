@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from overlapscope.base.output import show
 from overlapscope.base.words import clean, plural
 from overlapscope.commands import ProgramInterrupted, tell_defect
+from overlapscope.commands._options import parse_size
 from overlapscope.commands._output import check_output
-from overlapscope.commands._reading import parse_size
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script
@@ -303,8 +303,8 @@ class _Run:
 
     def _paths(self, *, force: bool) -> list[Path]:
         """The files that will be written. Raises UsageError where one cannot, or must not without `force`."""
-        args, one = self._args, self._recording.path
-        paths = [one] if args.repeat == 1 else [window_path(one, number + 1) for number in range(args.repeat)]
+        args, path = self._args, self._recording.path
+        paths = [path] if args.repeat == 1 else [window_path(path, number + 1) for number in range(args.repeat)]
         inputs = () if args.module or args.code else (args.script,)
         for path in paths:
             check_output(self._recording.shown(path), force=force, inputs=inputs)
@@ -362,11 +362,11 @@ class _Run:
         started, elsewhere = self._started, self._recording.may_be_elsewhere
         if self._children is not None:
             written = children.written(self._children, self._began_ns)
-            found = len([path for path in written if path not in self._recording.paths])
+            count = len([path for path in written if path not in self._recording.paths])
             job = shlex.quote(str(self._recording.shown(self._children)))
-            if found:
+            if count:
                 analyze = f"`overlapscope analyze {job}` shows them"
-                self._tell(f"processes that the program started left traces ({found}); {analyze}.")
+                self._tell(f"processes that the program started left traces ({count}); {analyze}.")
             elif started.count or not started.forked:
                 self._tell("no process that the program started marked a step or used a GPU.")
         elif started.count and elsewhere:

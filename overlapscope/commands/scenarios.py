@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base.output import tell
 from overlapscope.base.words import did_you_mean
 from overlapscope.commands import DONE
+from overlapscope.commands._options import add_actions, whole_number
 from overlapscope.commands._output import check_output, write
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory.experiment import SCALES
@@ -36,16 +36,9 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-        def action(name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
-            described = f"{summary[:1].upper()}{summary[1:]}.{more}"
-            return actions.add_parser(
-                name, help=summary, description=described, formatter_class=parser.formatter_class, allow_abbrev=False
-            )
-
+        action = add_actions(parser)
         action("list", "list the experiments that come with overlapscope")
-        run = action("run", "measure, record and analyse experiments", " Exits with 1 if a variant failed.")
+        run = action("run", "measure, record and analyse experiments", "Exits with 1 if a variant failed.")
         what = run.add_mutually_exclusive_group(required=True)
         what.add_argument("names", nargs="*", default=[], metavar="NAME", help="experiment, or path of a scenario file")
         what.add_argument("--all", action="store_true", help="all that come with overlapscope")
@@ -57,14 +50,18 @@ class Command:
         )
         run.add_argument("--output", type=Path, default=DIRECTORY, metavar="DIR", help=f"default: {DIRECTORY}")
         run.add_argument(
-            "--repeat", type=_count, default=0, metavar="N", help="time at least N iterations of a variant"
+            "--repeat",
+            type=whole_number("a number of iterations", 1, 10**9),
+            default=0,
+            metavar="N",
+            help="time at least N iterations of a variant",
         )
         report = action("report", "compare results with what was published and what must be true")
         report.add_argument(
             "results", nargs="?", type=Path, metavar="DIR", help="default: your own, else those shipped"
         )
         report.add_argument("--output", type=Path, metavar="DIR", help="where to write report.md and report.html")
-        calibrate = action("calibrate", "measure what predictions need to know of this GPU", " Takes some seconds.")
+        calibrate = action("calibrate", "measure what predictions need to know of this GPU", "Takes some seconds.")
         calibrate.add_argument(
             "--output", type=Path, default=CALIBRATION, metavar="FILE", help=f"default: {CALIBRATION}"
         )
@@ -79,12 +76,6 @@ class Command:
                 return _report(args)
             case _:
                 return _calibrate(args)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of iterations")
-    return int(text)
 
 
 # -- which ----------------------------------------------------------------------------------------
@@ -205,10 +196,7 @@ def _report(args: argparse.Namespace) -> int:
             check_output(output / name, force=True, inputs=[directory / FILE])
         report = document(comparisons)
         write(markdown.render(report).encode(), output / _MARKDOWN, force=True)
-        if find_spec("plotly") is None:
-            tell("There is no report.html: it needs Plotly, pip install 'overlapscope[dashboard]'.")
-        else:
-            write(html.render(report).encode(), output / _HTML, force=True)
+        write(html.render(report).encode(), output / _HTML, force=True)
     return DONE
 
 
@@ -235,8 +223,8 @@ def _calibrate(args: argparse.Namespace) -> int:
     calibration.check_writable(args.output)
     from overlapscope.laboratory.calibrate import calibrate, summary
 
-    found = calibrate()
-    calibration.write(found, args.output)
-    write(f"{summary(found)}\n".encode(), None)
+    measured = calibrate()
+    calibration.write(measured, args.output)
+    write(f"{summary(measured)}\n".encode(), None)
     tell(f"Wrote {os.fsencode(args.output).decode(errors='backslashreplace')}")
     return DONE

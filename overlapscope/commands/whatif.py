@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from overlapscope.base.registry import load
 from overlapscope.commands import DONE
-from overlapscope.commands._output import add_output_arguments, check_output, same_file, write, write_file
-from overlapscope.commands._reading import add_plain_step, add_reading_arguments
+from overlapscope.commands._options import add_format, add_output, add_plain_step, add_reading
+from overlapscope.commands._output import check_output, drawn, same_file, write, write_file
 from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from overlapscope.documents.model import Document
     from overlapscope.documents.table import Table
     from overlapscope.prediction import Prediction
     from overlapscope.prediction.result import WhatIf
 
-FORMATS = ("text", "json", "markdown", "html")
 NOT_PREDICTED = 1
 """Exit code where the replay does not explain the recording."""
 
@@ -77,13 +72,13 @@ class Command:
             help="what `overlapscope scenarios calibrate` measured on that GPU (default: that of the working "
             "directory's overlapscope-laboratory, if it is of the trace's GPU)",
         )
-        parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
-        add_output_arguments(parser)
+        add_format(parser)
+        add_output(parser)
         parser.add_argument(
             "--timeline", metavar="FILE", type=Path, help="also write the predicted timeline to FILE, as a Chrome trace"
         )
         add_plain_step(parser)
-        add_reading_arguments(parser)
+        add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         asked = list(dict.fromkeys(args.interventions or ()))
@@ -150,20 +145,14 @@ def _drawn(result: WhatIf, args: argparse.Namespace, *, nothing_asked: bool) -> 
         return encode(result)
     from overlapscope.prediction.document import document
 
-    shown = document(result, offered=_offered() if nothing_asked and result.replay.valid else None)
-    if args.format == "text":
-        from overlapscope.render import terminal
-
-        return terminal.to_stream(shown, None if args.output else sys.stdout)
-    draw: Callable[[Document], str] = load(f"overlapscope.render.{args.format}:render")
-    return draw(shown).encode("utf-8", "replace")
+    return drawn(document(result, offered=_offered() if nothing_asked and result.replay.valid else None), args)
 
 
 def _offered() -> Table:
     """What can be asked for."""
     from overlapscope.documents.table import Column, Table, rows, words
 
-    lines = [(f"--{one.id} {_metavar(one)}".rstrip(), one.help) for one in OPTIONS]
+    lines = [(f"--{option.id} {_metavar(option)}".rstrip(), option.help) for option in OPTIONS]
     lines.append(("--best", "the changes that gain most, one after the other"))
     columns = (words("option"), Column("what the program is like then", number=False, flexible=True, prose=True))
     return Table("Changes that can be predicted", columns, rows(lines))

@@ -1,1 +1,1 @@
-"""Two reports -> a diff, and what comparing takes: which steps, how much noise. Computing only; `views.diff` draws."""
+"""Two reports -> a diff, and what comparing takes: which steps, how much noise; and what a diff shows."""

@@ -74,13 +74,6 @@ class Progress:
 Tell = Callable[[Progress], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    priority: tuple[bool, int]
-    asked_s: float
-    """When it was last asked for."""
-
-
 class Background(Generic[K, V]):
     """Thread-safe. One thread computes, what was asked for last first, and ends when nobody waits for anything."""
 
@@ -99,15 +92,12 @@ class Background(Generic[K, V]):
         self._kept = kept
         self._weigh = weigh
         self._given_up_s = given_up_s
-        self._wanted: dict[K, _Wanted] = {}
+        self._wanted: dict[K, tuple[tuple[bool, int], float]] = {}
+        """How urgent each is, and when it was last asked for."""
         self._asked = 0
         self._at_work: tuple[K, Progress] | None = None
         self._working = False
         self._change = threading.Condition()
-
-    def known(self, key: K) -> V | None:
-        """The value if it was computed before."""
-        return self._kept.get(key)
 
     def put(self, key: K, value: V) -> None:
         """Keep a value that came with another one."""
@@ -120,10 +110,9 @@ class Background(Generic[K, V]):
             if self._kept.get(key) is not None or (self._at_work is not None and self._at_work[0] == key):
                 return
             self._asked += 1
-            if key in self._wanted and not urgent:
-                self._wanted[key] = _Wanted(self._wanted[key].priority, now)
-            else:
-                self._wanted[key] = _Wanted((urgent, self._asked if urgent else -self._asked), now)
+            priority = (urgent, self._asked if urgent else -self._asked)
+            before = self._wanted.get(key, (priority, now))[0]
+            self._wanted[key] = (max(priority, before), now)
             if not self._working:
                 self._working = True
                 threading.Thread(target=self._work, name=f"overlapscope-{self._name}", daemon=True).start()
@@ -140,20 +129,21 @@ class Background(Generic[K, V]):
                 self._change.wait(None if math.isinf(left) else left)
             return value
 
-    def progress(self, key: K) -> Progress | None:
-        """How far it is; None where it is not being computed."""
+    @property
+    def at_work(self) -> tuple[K, Progress] | None:
+        """What is being computed, and how far it is."""
         with self._change:
-            return self._at_work[1] if self._at_work is not None and self._at_work[0] == key else None
+            return self._at_work
 
     def _work(self) -> None:
         while True:
             with self._change:
                 late = time.monotonic() - self._given_up_s
-                self._wanted = {key: wanted for key, wanted in self._wanted.items() if wanted.asked_s >= late}
+                self._wanted = {key: wanted for key, wanted in self._wanted.items() if wanted[1] >= late}
                 if not self._wanted:
                     self._working = False
                     return
-                key = max(self._wanted, key=lambda key: self._wanted[key].priority)
+                key = max(self._wanted, key=lambda key: self._wanted[key][0])
                 del self._wanted[key]
                 self._at_work = key, Progress("beginning")
             value = self._compute(key, functools.partial(self._tell, key))

@@ -72,21 +72,17 @@ class Opened:
         return next((one for one in sections if one.device and one.device.device == device), sections[0])
 
 
+_Made = Opened | Reduced | OverlapscopeError
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is made of a trace in the background."""
+    """What is made of a trace in the background; of a file that has changed it is another one."""
 
-    id: str
+    entry: Entry
+    file: _FileState
     reduces: bool = False
     """To what the page Ranks needs; else the trace is opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What was made of a file, and the state it was in."""
-
-    result: Opened | Reduced | OverlapscopeError
-    file: _FileState
 
 
 class Library:
@@ -105,7 +101,8 @@ class Library:
         self._entries = {entry.id: entry for entry in entries}
         self._ids = {entry.path.resolve(): entry.id for entry in self._entries.values()}
         self._lock = threading.Lock()
-        self._kept: Kept[_Job, _Read] = Kept(KEPT_EVENTS)
+        self._opened_by: dict[str, _Job] = {}
+        self._kept: Kept[_Job, _Made] = Kept(KEPT_EVENTS)
         self._background = Background("loader", self._read, self._kept, _weight)
         self.results_of_pages: Kept[Hashable, Any] = Kept(_PAGE_RESULTS)
         """What pages compute of traces and need again, under keys of their own."""
@@ -134,23 +131,39 @@ class Library:
             self._ids.setdefault(path.resolve(), entry.id)
             return entry.id
 
+    def _job(self, entry: Entry) -> _Job:
+        """The one that opens a trace. Once it is open it stays as it is, whatever becomes of its file."""
+        job = self._opened_by.get(entry.id)
+        if job is None or not isinstance(self._kept.get(job), Opened):
+            job = self._opened_by[entry.id] = _Job(entry, _state_of(entry.path))
+        return job
+
+    def _result(self, id: str | None) -> _Made | None:
+        entry = self.entry(id)
+        return None if entry is None else self._kept.get(self._job(entry))
+
     def opened(self, id: str | None) -> Opened | None:
         """The trace if it is loaded."""
-        read = self._kept.get(_Job(id or ""))
-        return read.result if read is not None and isinstance(read.result, Opened) else None
+        result = self._result(id)
+        return result if isinstance(result, Opened) else None
+
+    def failure(self, id: str) -> OverlapscopeError | None:
+        """Why a trace could not be loaded; None again once its file has changed."""
+        result = self._result(id)
+        return result if isinstance(result, OverlapscopeError) else None
 
     def request(self, id: str) -> None:
         """Have a trace loaded, before those that were asked for earlier."""
-        if self.entry(id) is not None and self.failure(id) is None:
-            self._background.request(_Job(id))
+        entry = self.entry(id)
+        if entry is not None:
+            self._background.request(self._job(entry))
 
     def get(self, id: str, wait_s: float = 0.0) -> Opened | None:
         """The trace; None where it is still under way after a wait. Raises OverlapscopeError where it cannot be had."""
-        if self.entry(id) is None:
+        entry = self.entry(id)
+        if entry is None:
             raise UnreadableTrace(f"{clean(id, 100)}: there is no such trace here.")
-        self._forget_if_changed(_Job(id))
-        read = self._background.get(_Job(id), wait_s)
-        result = None if read is None else raised(read.result)
+        result = raised(self._background.get(self._job(entry), wait_s))
         return result if isinstance(result, Opened) else None
 
     def wait(self, id: str) -> Opened:
@@ -160,30 +173,23 @@ class Library:
             raise RuntimeError(f"the trace {id} was neither opened nor refused")
         return opened
 
-    def failure(self, id: str) -> OverlapscopeError | None:
-        """Why a trace could not be loaded; None again once its file has changed."""
-        self._forget_if_changed(_Job(id))
-        read = self._kept.get(_Job(id))
-        return read.result if read is not None and isinstance(read.result, OverlapscopeError) else None
-
     def loading(self, id: str) -> Progress:
         """How far a trace is that was requested."""
-        told = (self._background.progress(job) for job in (_Job(id), _Job(id, reduces=True)))
-        return next((one for one in told if one is not None), Progress("waiting for another trace"))
+        waiting, at_work = Progress("waiting for another trace"), self._background.at_work
+        return waiting if at_work is None or at_work[0].entry.id != id else at_work[1]
 
     def reduced(self, id: str) -> Reduced | None:
         """What the page Ranks needs of a trace, once it is known; it is asked for until then. Anew where its file has
         changed."""
-        if self.entry(id) is None:
+        entry = self.entry(id)
+        if entry is None:
             return Unreadable(source=id, reason="There is no such trace here.")
-        job = _Job(id, reduces=True)
-        self._forget_if_changed(job)
-        read = self._kept.get(job)
-        if read is None:
+        job = _Job(entry, _state_of(entry.path), reduces=True)
+        result = self._kept.get(job)
+        if result is None:
             # What somebody waits to look at comes before the ranks, which are many.
             self._background.request(job, urgent=False)
-            return None
-        return None if isinstance(read.result, Opened | OverlapscopeError) else read.result
+        return None if isinstance(result, Opened | OverlapscopeError) else result
 
     def ranks_files(self) -> tuple[RanksFile, ...]:
         """The reports of ranks among what was given."""
@@ -205,19 +211,9 @@ class Library:
         with self._lock:
             return self._ids.get(path.resolve())
 
-    def _forget_if_changed(self, job: _Job) -> None:
-        """Drop what was made of a file that has changed since; a trace that is opened stays as it was."""
-        read, entry = self._kept.get(job), self.entry(job.id)
-        if read is None or entry is None or isinstance(read.result, Opened):
-            return
-        if read.file != _state_of(entry.path):
-            self._kept.forget(lambda kept: kept == job)
-
-    def _read(self, job: _Job, tell: Tell) -> _Read:
+    def _read(self, job: _Job, tell: Tell) -> _Made:
         """What is asked for of a trace, which is read where it is not opened; or why that cannot be had."""
-        with self._lock:
-            entry = self._entries[job.id]
-        state, opened = _state_of(entry.path), self.opened(entry.id)
+        entry, opened = job.entry, self.opened(job.entry.id)
 
         def make() -> Opened | Reduced:
             if opened is not None:
@@ -239,16 +235,14 @@ class Library:
         if isinstance(result, OverlapscopeError) and entry.name is not None:
             result = UnreadableTrace(str(result).replace(str(entry.path), entry.name))
         if isinstance(result, OverlapscopeError) and job.reduces:
-            result = Unreadable(source=shown, reason=str(result))
-        return _Read(result, state)
+            return Unreadable(source=shown, reason=str(result))
+        return result
 
 
-def _weight(read: _Read) -> int:
+def _weight(made: _Made) -> int:
     """How many events are in memory for it."""
-    if not isinstance(read.result, Opened):
-        return 0
-    opened, plain = read.result, read.result.plain
-    return events_of(opened.analysis.trace) + (0 if plain is None else events_of(plain.analysis.trace))
+    programs = (made, made.plain) if isinstance(made, Opened) else ()
+    return sum(events_of(program.analysis.trace) for program in programs if program is not None)
 
 
 def _state_of(path: Path) -> _FileState:

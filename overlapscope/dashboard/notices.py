@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
@@ -71,16 +73,11 @@ def loading(id: str, state: Progress) -> Component:
 
 def loading_bar(id: str, state: Progress) -> Component:
     """How far it is."""
-    reading = state.part is not None
-    return dmc.Stack(
-        [
-            dmc.Text(f"{clean(id, 100)}: {state.stage}"),
-            dmc.Progress(
-                value=round(100 * state.part) if state.part is not None else 100,
-                animated=not reading,
-                striped=not reading,
-                **{"aria-label": "loading"},
-            ),
-        ],
-        w=420,
-    )
+    return progress(f"{clean(id, 100)}: {state.stage}", state.part)
+
+
+def progress(sentence: str, part: float | None) -> Component:
+    """How far something is, of which `part` is done if that is known."""
+    known = part is not None
+    bar: Any = {"value": round(100 * part) if part is not None else 100, "animated": not known, "striped": not known}
+    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420)

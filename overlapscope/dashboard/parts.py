@@ -77,10 +77,11 @@ def empty(*sentences: Children) -> Component:
     return dmc.Stack([dmc.Text(sentence, c="dimmed") for sentence in sentences], gap=4, py="xs")
 
 
-def warning(title: str, sentences: Sequence[Children], id: str) -> Component:
+def warning(context: PageContext, title: str, sentences: Sequence[Children], id: str) -> Component:
     """What has to be minded before the figures are believed."""
     said = [dmc.ListItem(sentence) for sentence in sentences]
-    return dmc.Alert(dmc.List(said, size="sm"), title=title, color="yellow", id=id)
+    head = dmc.Text(title, fw=700, size="sm", c=context.colors["fair"])
+    return dmc.Alert(dmc.List(said, size="sm"), title=head, color="yellow", id=id)
 
 
 # -- the answer -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
@@ -29,8 +30,13 @@ _BOLD = {"fontWeight": 700}
 
 
 def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
-    """The components of what a document consists of."""
-    return [_draw(block, dark) for block in blocks]
+    """The components of what a document consists of; charts that follow one another stand side by side."""
+    drawn: list[Component] = []
+    for are_charts, group in itertools.groupby(blocks, lambda block: isinstance(block, model.Chart)):
+        components = [_draw(block, dark) for block in group]
+        several = are_charts and len(components) > 1
+        drawn += [dmc.SimpleGrid(components, cols={"base": 1, "lg": 2})] if several else components
+    return drawn
 
 
 def words(said: Words, dark: bool) -> list[Component | str]:
@@ -93,6 +99,12 @@ def _(block: model.Cards, dark: bool) -> Component:
 
 
 @_draw.register
+def _(block: model.Bar, dark: bool) -> Component:
+    said: dict[str, Any] = {"aria-label": ", ".join(f"{part.name} {part.share}" for part in block.parts if part.amount)}
+    return html.Div(segments(block.parts, palette(dark)), className="timeline-bar", role="img", **said)
+
+
+@_draw.register
 def _(block: model.Chart, dark: bool) -> Component:
     title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
     return html.Div([*title, graph(block.figure(dark), block.id, name=block.title or block.id)])
@@ -112,6 +124,20 @@ def _(block: Table, dark: bool) -> Component:
 
 
 # -- figures --------------------------------------------------------------------------------------
+
+
+def segments(shown: Iterable[model.Part], colors: Mapping[str, str]) -> list[Component]:
+    """Parts of a whole side by side, for something that lays out its children as a row."""
+    return [
+        html.Div(title=f"{part.name}: {part.text}", style={"flexGrow": part.amount, "background": colors[part.color]})
+        for part in shown
+        if part.amount
+    ]
+
+
+def dotted(name: str, color: str) -> list[Component | str]:
+    """A name behind the dot of its colour."""
+    return [html.Span(className="timeline-dot", style={"background": color}), name]
 
 
 def graph(figure: Figure, id: str, *, name: str) -> Component:

@@ -51,6 +51,7 @@ class Heading:
     level: Literal[1, 2, 3] = 2
     id: str = ""
     """What links within an HTML file lead to."""
+    tone: Tone = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class Text:
     tone: Tone = ""
     strong: bool = False
     badge: str = ""
-    """How it stands, in one word (`good`), which files put before the text and a terminal shows by its colour."""
+    """How it stands, in one word (`good`), which files put before the text and a terminal shows by its colour: that of
+    the tone, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,10 +166,10 @@ def _sequences(analysis: TraceAnalysis, options: Options) -> Titled:
     analyser = CudaKernelAnalysis if options.overlay else Undrawn
     with tempfile.TemporaryDirectory() as aside:
         for rank in analysis.t.get_ranks():
-            found = analyser.get_frequent_cuda_kernel_sequences(
+            sequences = analyser.get_frequent_cuda_kernel_sequences(
                 analysis.t, options.operator, str(options.overlay or aside), rank=rank, visualize=False
             )
-            yield f"Kernel sequences under {options.operator}, rank {rank}", found
+            yield f"Kernel sequences under {options.operator}, rank {rank}", sequences
 
 
 @_analysis("critical-path", "what bounds a step (--annotation)", "critical_path_analysis")
@@ -220,11 +220,11 @@ def _counters(analysis: TraceAnalysis, options: Options) -> Titled:
     # The counters are arguments of any name, which a Trace does not hold: here HTA reads the files itself.
     own = type(analysis)(trace_files=analysis.t.trace_files)
     ranks = own.t.get_ranks()
-    found = own.get_cupti_counter_data_with_operators(ranks=ranks)
-    if not found:
+    by_rank = own.get_cupti_counter_data_with_operators(ranks=ranks)
+    if not by_rank:
         yield "Counters", None
-    for number, counters in enumerate(found):
-        yield f"Counters, {number + 1} of {len(found)}", counters
+    for number, counters in enumerate(by_rank):
+        yield f"Counters, {number + 1} of {len(by_rank)}", counters
 
 
 @_analysis("stragglers", "ranks that come late to collectives", "get_potential_stragglers")

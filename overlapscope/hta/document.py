@@ -38,8 +38,8 @@ def listing() -> Document:
 def document(result: HtaResult, *, width: int | None = None) -> Document:
     """The tables, of `MOST_ROWS` rows each; cut between columns where they are to be read in a terminal of `width`."""
     blocks: list[Block] = [Heading(heading(result), 1) if width is None else Text(heading(result), tone="muted")]
-    for one in result.tables:
-        shown = table(one, MOST_ROWS)
+    for made in result.tables:
+        shown = table(made, MOST_ROWS)
         blocks += [shown] if width is None else _pieces(shown, width)
     return Document(heading(result), (*blocks, *map(Text, lacking(result))))
 
@@ -56,21 +56,21 @@ def lacking(result: HtaResult) -> tuple[str, ...]:
     return tuple(f"{clean(title)}: there is nothing of the kind in these traces." for title in result.missing)
 
 
-def table(found: HtaTable, most: int) -> Table:
+def table(made: HtaTable, most: int) -> Table:
     """At most so many rows of a table. The ids of its columns are `c0`, `c1`, ..."""
     columns = []
-    for at, title in enumerate(found.columns):
-        number = not any(isinstance(row[at], str) for row in found.rows)
+    for at, title in enumerate(made.columns):
+        number = not any(isinstance(row[at], str) for row in made.rows)
         # A column of numbers has its title on one line, where that is not very long.
         width = max(92, min(240, 40 + 8 * len(title))) if number else _WORD_WIDTH
         columns.append(Column(clean(title, _NAME_LIMIT), number=number, flexible=not number, id=f"c{at}", width=width))
     lines = tuple(
-        Row(tuple(_cell(value, title) for value, title in zip(row, found.columns, strict=True)))
-        for row in found.rows[:most]
+        Row(tuple(_cell(value, title) for value, title in zip(row, made.columns, strict=True)))
+        for row in made.rows[:most]
     )
-    left = len(found.rows) - len(lines)
+    left = len(made.rows) - len(lines)
     note = f"And {plural(left, 'row')} more: --format csv has all." if left else ""
-    return Table(clean(found.title), tuple(columns), lines, note=note)
+    return Table(clean(made.title), tuple(columns), lines, note=note)
 
 
 def _cell(value: Value, column: str) -> Cell:

@@ -260,8 +260,8 @@ def linked(index: I64, correlation: I64, on_gpu: Bool) -> I64:
     host, device = np.flatnonzero(~on_gpu & (correlation != -1)), np.flatnonzero(on_gpu & (correlation != -1))
     for rows, others in ((host, device), (device, host)):
         at = _last(correlation[others], correlation[rows])
-        found = at >= 0
-        links[rows[found]] = index[others[at[found]]]
+        known = at >= 0
+        links[rows[known]] = index[others[at[known]]]
     return links
 
 
@@ -271,8 +271,8 @@ def _last(values: I64, wanted: I64) -> Index:
         return np.full(len(wanted), -1, np.intp)
     order = np.argsort(values, kind="stable")
     at = np.searchsorted(values[order], wanted, side="right") - 1
-    found = (at >= 0) & (values[order[np.maximum(at, 0)]] == wanted)
-    return np.where(found, order[np.maximum(at, 0)], -1)
+    known = (at >= 0) & (values[order[np.maximum(at, 0)]] == wanted)
+    return np.where(known, order[np.maximum(at, 0)], -1)
 
 
 def iterations(ts_us: NDArray[Any], stream: I64, index: I64, links: I64, steps: Steps) -> I64 | F64:

@@ -71,11 +71,11 @@ def run(
     tables, missing = [], []
     try:
         with quiet():
-            for title, found in ANALYSES[name].run(analysis, options or Options()):
-                if found is None or found.empty:
+            for title, frame in ANALYSES[name].run(analysis, options or Options()):
+                if frame is None or frame.empty:
                     missing.append(title)
                 else:
-                    tables.append(_table(title, found))
+                    tables.append(_table(title, frame))
     except OverlapscopeError:
         raise
     except Exception as error:
@@ -126,13 +126,13 @@ def _has_nanoseconds(trace: Trace) -> bool:
     return bool(((trace.gpu_ops.start_ns - trace.base_ns) % 1000).any())
 
 
-def _table(title: str, found: pd.DataFrame) -> HtaTable:
+def _table(title: str, frame: pd.DataFrame) -> HtaTable:
     """A frame's cells as plain values; what its index says comes first, where it says anything."""
-    named = [name for name in found.index.names if name is not None]
+    named = [name for name in frame.index.names if name is not None]
     if named:
-        found = found.reset_index()
-    columns = tuple(_heading(column) for column in found.columns)
-    cells = [[_value(cell) for cell in found.iloc[:, at].tolist()] for at in range(len(columns))]
+        frame = frame.reset_index()
+    columns = tuple(_heading(column) for column in frame.columns)
+    cells = [[_value(cell) for cell in frame.iloc[:, at].tolist()] for at in range(len(columns))]
     return HtaTable(title=title, columns=columns, rows=tuple(zip(*cells, strict=True)))
 
 

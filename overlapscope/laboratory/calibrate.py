@@ -57,7 +57,7 @@ def calibrate() -> Calibration:
             "calibration, constants come from the trace itself and from the H200's that is shipped."
         )
     try:
-        found = machine.describe()
+        here = machine.describe()
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "calibration.json.gz"
             record(path)
@@ -67,11 +67,11 @@ def calibrate() -> Calibration:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UsageError(f"this GPU cannot be measured ({first}); end what else uses it, and try again.") from error
     return Calibration(
-        gpu=found.gpus[0],
+        gpu=here.gpus[0],
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        torch=found.torch,
-        cuda=found.cuda,
-        driver=found.driver,
+        torch=here.torch,
+        cuda=here.cuda,
+        driver=here.driver,
         constants=constants,
     )
 
@@ -302,4 +302,4 @@ def _figures(constants: Constants) -> list[str]:
 
 
 def _best(copies: tuple[SizedTime, ...]) -> float:
-    return max(one.bytes / one.duration_ns for one in copies)
+    return max(copy.bytes / copy.duration_ns for copy in copies)

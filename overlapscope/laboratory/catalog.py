@@ -36,9 +36,9 @@ class Entry:
 def shipped() -> dict[str, Path]:
     """The scenario files that come with overlapscope, by name: inside an installed package, or of a checkout."""
     for directory in (_HERE.parent / "scenarios", _HERE.parents[1] / "scenarios"):
-        found = {path.stem: path for path in sorted(directory.glob("*.py")) if _is_scenario(path)}
-        if found:
-            return found
+        scenarios = {path.stem: path for path in sorted(directory.glob("*.py")) if _is_scenario(path)}
+        if scenarios:
+            return scenarios
     return {}
 
 

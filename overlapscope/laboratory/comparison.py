@@ -121,7 +121,7 @@ def _diagnoses(experiment: ExperimentResult) -> Iterator[Claim]:
         reason = "nothing ran on a GPU" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
         for analysis in variant.analyses or (None,):
             of = f" ({place(analysis)})" if analysis is not None and len(variant.analyses) > 1 else ""
-            for verdict in truth.check(variant.truth, analysis, analysis.findings if analysis is not None else ()):
+            for verdict in truth.check(variant.truth, analysis, analysis.rules if analysis is not None else ()):
                 text = f"{variant.name}{of}: {verdict.claim}"
                 yield Claim(experiment.name, "diagnosis", text, verdict.found or reason, verdict.holds)
 

@@ -131,9 +131,8 @@ def _claim(claim: Claim, *, of: str = "") -> Words:
 
 def _verdict(name: str, analysis: Analysis) -> Words:
     """What is said of one device in one trace."""
-    rules = ", ".join(dict.fromkeys(finding.rule for finding in analysis.findings))
     level = analysis.verdict.level
-    said = clean(f"{analysis.verdict.text} Findings: {rules or 'none'}.", 1500)
+    said = clean(f"{analysis.verdict.text} Findings: {', '.join(analysis.rules) or 'none'}.", 1500)
     return Span(name, _LEVELS.get(level, ""), strong=True), f" ({level}): {said}"
 
 
@@ -176,13 +175,13 @@ def _gpus(names: Sequence[str]) -> str:
 
 def _machines(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Each machine once; the first run's link stands for all on it."""
-    found: dict[bytes, tuple[Machine, list[str]]] = {}
+    seen: dict[bytes, tuple[Machine, list[str]]] = {}
     for comparison in comparisons:
         machine = comparison.result.machine
         key = msgspec.json.encode(msgspec.structs.replace(machine, link=HostLink()))
-        found.setdefault(key, (machine, []))[1].append(comparison.result.name)
-    for machine, names in found.values():
-        which = f" ({', '.join(names)})" if len(found) > 1 else ""
+        seen.setdefault(key, (machine, []))[1].append(comparison.result.name)
+    for machine, names in seen.values():
+        which = f" ({', '.join(names)})" if len(seen) > 1 else ""
         yield clean(f"{_machine(machine)}{which}", 1000)
 
 
@@ -220,10 +219,10 @@ def _trouble(variant: VariantResult) -> str:
 def _charts(comparison: Comparison, plots: str) -> Iterator[Chart]:
     """The wall time, and every other figure that was published, of all variants: those of which any is known."""
     variants = comparison.result.variants
-    found = {(name, figure.name): figure for name, figures in comparison.figures.items() for figure in figures}
-    published = (figure.name for figure in found.values() if figure.name == WALL or figure.published is not None)
+    figures_of = {(name, figure.name): figure for name, figures in comparison.figures.items() for figure in figures}
+    published = (figure.name for figure in figures_of.values() if figure.name == WALL or figure.published is not None)
     for number, name in enumerate(dict.fromkeys(published)):
-        here = [found.get((variant.name, name)) for variant in variants]
+        here = [figures_of.get((variant.name, name)) for variant in variants]
         ours, theirs = ([getattr(figure, of, None) for figure in here] for of in ("ours", "published"))
         spreads = [variant.wall_ms.iqr if name == WALL and variant.wall_ms else None for variant in variants]
         title = clean("wall time of an iteration, ms" if name == WALL else name, 80)

@@ -39,13 +39,15 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
     analyses = [analyze_trace(load(path, progress=False, cache=False)) for path in paths]
     report = build(analyses)
     judged = []
-    for one in analyses:
-        blocking = find_blocking(one.trace)
-        devices = tuple(_judged(one.trace, device, blocking) for device in one.devices)
-        judged.append(msgspec.structs.replace(one.result, devices=devices))
+    for analysis in analyses:
+        blocking = find_blocking(analysis.trace)
+        devices = tuple(_judged(analysis.trace, device, blocking) for device in analysis.devices)
+        judged.append(msgspec.structs.replace(analysis.result, devices=devices))
     page = Page(msgspec.structs.replace(report, traces=tuple(judged)))
     timelines = {
-        (number, device.result.device): device.timeline for number, one in enumerate(analyses) for device in one.devices
+        (number, device.result.device): device.timeline
+        for number, analysis in enumerate(analyses)
+        for device in analysis.devices
     }
     return tuple(
         _essentials(

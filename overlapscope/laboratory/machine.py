@@ -40,10 +40,10 @@ def describe() -> Machine:
 
 def _cpu() -> str | None:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or None
+        model = None
+    return model[1].strip() if model else platform.processor() or None
 
 
 def _memory() -> int | None:

@@ -22,7 +22,7 @@ _STYLE = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 
 
 class Progress:
-    """The runner's `Progress`; a context, so that the changing line is taken away again."""
+    """Is told what the runner does; a context, so that the changing line is taken away again."""
 
     def __init__(self) -> None:
         self._console = Console(
@@ -59,7 +59,7 @@ class Progress:
         self.note(f"{phase} {experiment}/{variant}")
 
     def finished(self, experiment: str, result: VariantResult) -> None:
-        """A variant is done."""
+        """A variant is done, in whichever way."""
         line = Text.assemble((f"{result.status:<7}", _STYLE[result.status]), f" {experiment}/{result.name}: ")
         line.append(clean(_outcome(result)))
         self._print(line)

@@ -50,7 +50,7 @@ def _experiment(result: ExperimentResult, directory: Path, experiment: Experimen
         current = {variant.name: _declared_as(current.get(variant.name), variant) for variant in now.variants}
         result = msgspec.structs.replace(now, date=result.date, sizes=result.sizes)
     variants = tuple(
-        msgspec.structs.replace(variant, analyses=analyse([directory / one for one in variant.traces], directory))
+        msgspec.structs.replace(variant, analyses=analyse([directory / trace for trace in variant.traces], directory))
         for variant in current.values()
     )
     return msgspec.structs.replace(result, variants=variants)

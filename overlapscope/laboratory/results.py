@@ -126,6 +126,11 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Judgement
     strip: Strip
 
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Those that fired, each once."""
+        return tuple(dict.fromkeys(finding.rule for finding in self.findings))
+
 
 class VariantResult(msgspec.Struct, frozen=True, kw_only=True):
     """One variant: what its file says of it, and what was found."""

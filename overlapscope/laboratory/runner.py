@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,18 +31,11 @@ from overlapscope.laboratory.protocol import (
 )
 from overlapscope.laboratory.results import ExperimentResult, Machine, VariantResult
 
+if TYPE_CHECKING:
+    from overlapscope.laboratory.progress import Progress
+
 NOT_YET = "not run yet"
 LOG = "output.txt"
-
-
-class Progress(Protocol):
-    """Is told what happens."""
-
-    def phase(self, experiment: str, variant: str, phase: str) -> None:
-        """Something begins."""
-
-    def finished(self, experiment: str, result: VariantResult) -> None:
-        """A variant is done, in whichever way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +107,7 @@ class _Experiment:
     def _skip(self, reason: str) -> tuple[VariantResult, ...]:
         """Nothing is run; what an earlier run found stays."""
         skipped = tuple(msgspec.structs.replace(variant, error=reason) for variant in self._result.variants)
-        if all(one.name != self._result.name for one in self._results.experiments):
+        if all(known.name != self._result.name for known in self._results.experiments):
             self._results = store.merged(self._results, msgspec.structs.replace(self._result, variants=skipped))
             store.write(self._results, self._plan.directory)
         for variant in skipped:
@@ -146,7 +139,7 @@ class _Experiment:
             return msgspec.structs.replace(result, status="failed", error=error)
         self._progress.phase(self._experiment.name, variant.name, "analysing")
         try:
-            traces = [self._plan.directory / one for one in result.traces]
+            traces = [self._plan.directory / trace for trace in result.traces]
             return msgspec.structs.replace(result, analyses=analyse(traces, self._plan.directory))
         except OverlapscopeError as fault:
             return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analysed: {fault}")
@@ -170,11 +163,11 @@ class _Experiment:
 
     def _measured(self, variant: Variant, by_rank: dict[int, Measured]) -> VariantResult:
         """The variant with what its ranks measured; the slowest one's times, the first one's figures."""
-        result = next(one for one in self._result.variants if one.name == variant.name)
+        result = next(known for known in self._result.variants if known.name == variant.name)
         ranks = [by_rank[rank] for rank in sorted(by_rank)]
         if not ranks:
             return result
-        slowest = max(ranks, key=lambda one: one.wall_ms.median if one.wall_ms else 0.0)
+        slowest = max(ranks, key=lambda rank: rank.wall_ms.median if rank.wall_ms else 0.0)
         return msgspec.structs.replace(
             result,
             status="ok",
@@ -183,12 +176,12 @@ class _Experiment:
             host_ms=slowest.host_ms,
             figures=ranks[0].figures,
             wrong_results=ranks[0].wrong_results,
-            notes=tuple(dict.fromkeys(note for one in ranks for note in one.notes)),
-            traces=tuple(_relative(one.trace, self._plan.directory) for one in ranks if one.trace is not None),
+            notes=tuple(dict.fromkeys(note for rank in ranks for note in rank.notes)),
+            traces=tuple(_relative(rank.trace, self._plan.directory) for rank in ranks if rank.trace is not None),
         )
 
     def _keep(self, done: VariantResult) -> None:
-        variants = tuple(done if one.name == done.name else one for one in self._result.variants)
+        variants = tuple(done if known.name == done.name else known for known in self._result.variants)
         self._result = msgspec.structs.replace(self._result, variants=variants)
         self._results = store.merged(self._results, self._result)
         store.write(self._results, self._plan.directory)

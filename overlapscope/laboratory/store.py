@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from overlapscope.base import disk
-from overlapscope.base.saved import decode
+from overlapscope.base.saved import decode, encode
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.results import FILE, SCHEMA_VERSION, ExperimentResult, Results
 
@@ -46,23 +46,23 @@ def read(directory: Path, *, analyses: bool = True) -> Results:
 
 def _measured(data: bytes) -> Results:
     """Raises msgspec.ValidationError."""
-    found = msgspec.json.decode(data)
-    for experiment in found.get("experiments", []):
+    decoded = msgspec.json.decode(data)
+    for experiment in decoded.get("experiments", []):
         for variant in experiment.get("variants", []):
             variant.pop("analyses", None)
-    return msgspec.convert(found, Results)
+    return msgspec.convert(decoded, Results)
 
 
 def write(results: Results, directory: Path) -> None:
     """Replace the directory's results. Raises UsageError where that cannot be done."""
     path = directory / FILE
     try:
-        disk.write(path, [msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"])
+        disk.write(path, [encode(results, indent=1)])
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error}); choose another directory.") from None
 
 
 def merged(results: Results, experiment: ExperimentResult) -> Results:
     """The results with one experiment put in, in place of an earlier run of it."""
-    others = {one.name: one for one in results.experiments}
+    others = {known.name: known for known in results.experiments}
     return msgspec.structs.replace(results, experiments=tuple((others | {experiment.name: experiment}).values()))

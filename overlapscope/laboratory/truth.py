@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
-from overlapscope.analysis.results import Overlap
+from overlapscope.analysis.results import Device
 from overlapscope.catalog.causes import CopyCause
 from overlapscope.laboratory.experiment import Truth
+from overlapscope.laboratory.results import Analysis
 
 Subject = Literal["exposed copy", "idle", "hidden copy", "finding", "no finding"]
-
-
-class Judged(Protocol):
-    """What is asked of a device's result."""
-
-    @property
-    def exposed_copy_by_cause(self) -> Mapping[str, int]: ...
-    @property
-    def idle_by_cause(self) -> Mapping[str, int]: ...
-    @property
-    def overlap(self) -> Overlap: ...
-
-
-class Fired(Protocol):
-    """What is asked of a finding."""
-
-    @property
-    def rule(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +40,8 @@ _CLAIMS: dict[Subject, str] = {
 }
 
 
-def check(truth: Truth, device: Judged | None, findings: Iterable[Fired] = ()) -> Iterator[Verdict]:
-    """One verdict for each thing that `truth` states of a device's recording; `findings` are those on that device.
+def check(truth: Truth, device: Device | Analysis | None, rules: Collection[str] = ()) -> Iterator[Verdict]:
+    """One verdict for each thing that `truth` states of a device's recording; `rules` are those that fired on it.
 
     An expected cause must explain its share of a time that is not zero; the lead-in, where nothing is judged, is
     left out of it. The hidden share is of what `device.overlap` is of.
@@ -70,12 +53,11 @@ def check(truth: Truth, device: Judged | None, findings: Iterable[Fired] = ()) -
         yield _cause("idle", truth.idle, truth.least_share, None if device is None else device.idle_by_cause)
     if truth.hidden_copy_pct is not None:
         yield _hidden(truth.hidden_copy_pct, device)
-    fired = {finding.rule for finding in findings}
-    listed = "" if device is None else ", ".join(sorted(fired)) or "none"
+    listed = "" if device is None else ", ".join(sorted(set(rules))) or "none"
     for rule in truth.findings:
-        yield Verdict("finding", rule, listed, None if device is None else rule in fired)
+        yield Verdict("finding", rule, listed, None if device is None else rule in rules)
     for rule in truth.no_findings:
-        yield Verdict("no finding", rule, listed, None if device is None else rule not in fired)
+        yield Verdict("no finding", rule, listed, None if device is None else rule not in rules)
 
 
 def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, int] | None) -> Verdict:
@@ -89,7 +71,7 @@ def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, in
     return Verdict(subject, expected, found or "no such time", judged.get(cause, 0) >= least * whole > 0)
 
 
-def _hidden(between: tuple[float, float], device: Judged | None) -> Verdict:
+def _hidden(between: tuple[float, float], device: Device | Analysis | None) -> Verdict:
     least, most = between
     expected = f"{least:g} to {most:g}%"
     if device is None:

@@ -98,7 +98,7 @@ def _sentence(error: BaseException, path: str) -> str:
     first = next(iter(str(error).strip().splitlines()), "")
     text = f"{type(error).__name__}: {first}" if first else type(error).__name__
     places = traceback.extract_tb(error.__traceback__)
-    place = [*places[-1:], *(one for one in places if one.filename == path)][-1]
+    place = [*places[-1:], *(frame for frame in places if frame.filename == path)][-1]
     return f"{text[:_ERROR_LIMIT]} ({Path(place.filename).name}:{place.lineno} in {place.name})"
 
 
@@ -121,7 +121,7 @@ class _Run:
     def run(self) -> None:
         self._begin("preparing")
         experiment = _experiment(self._asked.path)
-        (variant,) = (one for one in experiment.variants if one.name == self._asked.variant)
+        (variant,) = (known for known in experiment.variants if known.name == self._asked.variant)
         program = self._prepared(experiment, variant)
         try:
             self._begin("timing")

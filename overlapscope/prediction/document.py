@@ -227,7 +227,7 @@ def buckets(result: WhatIf) -> Table:
     """The partition of the step, measured and predicted."""
     of = unit(result)
     lines = [
-        (_bucket(name), of.number(one.measured), *_estimate(one.predicted, of))
+        (bucket(name), of.number(one.measured), *_estimate(one.predicted, of))
         for name, one in result.buckets.items()
         if one.measured or one.predicted.high
     ]
@@ -313,5 +313,6 @@ def _percentages(one: Percentage) -> tuple[str, str, str]:
     return bare_percent(one.measured), bare_percent(one.predicted), "" if low == high else f"{low} to {high}"
 
 
-def _bucket(name: str) -> str:
-    return clean(name.removesuffix("_ns").replace("_", " "))
+def bucket(field: str) -> str:
+    """`exposed copy` of `exposed_copy_ns`."""
+    return clean(field.removesuffix("_ns").replace("_", " "))

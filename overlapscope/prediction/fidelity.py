@@ -27,11 +27,11 @@ def judge(
 ) -> Fidelity:
     """Compare the replay of the unchanged graph with the recording."""
     items = graph.items
-    mine = items.device == device
+    here = items.device == device
     error_pct = float(100 * np.median(np.abs(steps.known - measured.known) / np.maximum(measured.known, 1)))
     # Where each begins within its step: an error in one step is not carried into the next.
-    step = np.maximum(np.searchsorted(measured.start_ns, items.start_ns[mine], side="right") - 1, 0)
-    late = replayed.start_ns[mine] - steps.start_ns[step] - (items.start_ns[mine] - measured.start_ns[step])
+    step = np.maximum(np.searchsorted(measured.start_ns, items.start_ns[here], side="right") - 1, 0)
+    late = replayed.start_ns[here] - steps.start_ns[step] - (items.start_ns[here] - measured.start_ns[step])
     latency = max(graph.constants.launch_latency_ns or 0, _LEAST_LATENCY_NS)
     near = float(np.mean(np.abs(late) <= latency)) if len(late) else 1.0
     reasons = []
@@ -39,8 +39,8 @@ def judge(
     if not clocks_agree(checks):
         reasons.append("The clocks of host and device do not agree, so what launched what cannot be told.")
     # Ops of the lead-in were launched before the recording, and lack nothing.
-    behind = items.start_ns[mine] >= lead_in_end_ns
-    lost = float(np.mean(items.call[mine][behind] < 0)) if behind.any() else 1.0
+    behind = items.start_ns[here] >= lead_in_end_ns
+    lost = float(np.mean(items.call[here][behind] < 0)) if behind.any() else 1.0
     if lost > MOST_LOST:
         reasons.append(
             f"{percent(100 * lost)} of the GPU ops have no recorded launch, so what they waited for cannot be told."
@@ -56,7 +56,7 @@ def judge(
             f"{percent(100 * (1 - near))} of the ops begin more than a launch's latency ({text}) away from where they "
             "were recorded."
         )
-    valid, unexplained = not reasons, int(graph.unexplained_ns[mine].sum())
+    valid, unexplained = not reasons, int(graph.unexplained_ns[here].sum())
     if valid and device in graph.keeping:
         text = duration(unexplained)
         reasons.append(f"Nothing in the recording explains waits of {text} in all; they are kept unchanged.")

@@ -19,7 +19,7 @@ blocking calls and the intervals are this package's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -102,6 +102,15 @@ class Calls(Columns):
     """As measured."""
     end_ns: I64
 
+    @property
+    def previous(self) -> I64:
+        """Of each: the call before it on its thread; -1 for none."""
+        order = np.lexsort((self.start_ns, self.thread))
+        same = self.thread[order[1:]] == self.thread[order[:-1]]
+        before = np.full(len(self), -1, np.int64)
+        before[order[1:][same]] = order[:-1][same]
+        return before
+
 
 class Why(IntEnum):
     """Why one item comes after another."""
@@ -167,3 +176,20 @@ class Graph:
     """Of each item: how long it began after all that the graph knows of."""
     keeping: frozenset[int]
     """Devices of which those waits are few, and parts of lags, so that a replay repeats them."""
+
+    def by_thread(self) -> Iterator[tuple[int, I64]]:
+        """The id of each thread, and its calls in order."""
+        for number, thread in enumerate(self.threads):
+            yield thread, np.flatnonzero(self.calls.thread == number)
+
+    def callers(self, items: I64) -> I64:
+        """The calls that launched items, one for each whose launch was recorded."""
+        called = self.items.call[items]
+        return called[called >= 0]
+
+    def launching(self, items: I64 | Bool) -> Bool:
+        """Which calls launched any of some items: their rows, or a mask."""
+        launches = np.zeros(len(self.calls), np.bool_)
+        called = self.items.call[items]
+        launches[called[called >= 0]] = True
+        return launches

@@ -11,7 +11,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import locate, pick
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, Items, Waits
 from overlapscope.prediction.thread_turns import Relation, relations
@@ -45,12 +45,12 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
     part_of = np.full(len(runtime), -1, np.int64)
     outermost = np.zeros(len(rows), np.bool_)
     for thread in distinct(runtime.thread[rows]):
-        mine = np.flatnonzero(runtime.thread[rows] == thread)
-        ends = runtime.end_ns[rows[mine]]
+        own = np.flatnonzero(runtime.thread[rows] == thread)
+        ends = runtime.end_ns[rows[own]]
         over = np.append(_EARLIEST, np.maximum.accumulate(ends)[:-1])
-        outer = runtime.start_ns[rows[mine]] >= over
-        outermost[mine] = outer
-        part_of[rows[mine]] = rows[mine][np.maximum.accumulate(np.where(outer, np.arange(len(mine)), 0))]
+        outer = runtime.start_ns[rows[own]] >= over
+        outermost[own] = outer
+        part_of[rows[own]] = rows[own][np.maximum.accumulate(np.where(outer, np.arange(len(own)), 0))]
     kept = rows[outermost]
     place = np.full(len(runtime) + 1, -1, np.int64)
     place[kept] = np.arange(len(kept))
@@ -101,12 +101,12 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     )
 
 
-def _last_ended(calls: Calls, mine: I64, ended: I64, others: list[I64]) -> I64:
+def _last_ended(calls: Calls, own: I64, ended: I64, others: list[I64]) -> I64:
     """For each call of a thread, the last of other threads' to have ended by then; -1 if its own last `ended` later."""
-    found, until = np.full(len(mine), -1, np.int64), ended[mine]
+    found, until = np.full(len(own), -1, np.int64), ended[own]
     ends = np.append(calls.end_ns, _EARLIEST)
     for rows in others:
-        latest = pick(rows, np.searchsorted(calls.end_ns[rows], calls.start_ns[mine], side="right") - 1)
+        latest = pick(rows, np.searchsorted(calls.end_ns[rows], calls.start_ns[own], side="right") - 1)
         found = np.where(ends[latest] > until, latest, found)
         until = np.maximum(until, ends[latest])
     return found
@@ -178,9 +178,9 @@ def find_waits(trace: Trace, calls: Calls, items: Items, known: Constants) -> tu
 
 def _own_copies(calls: Calls, items: Items) -> tuple[I64, I64]:
     """Copy calls that returned when their copy had ended: from or to pageable memory, or blocking by contract."""
-    mine = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
-    mine = mine[items.end_ns[mine] <= calls.end_ns[items.call[mine]]]
-    return items.call[mine], mine
+    copies = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
+    copies = copies[items.end_ns[copies] <= calls.end_ns[items.call[copies]]]
+    return items.call[copies], copies
 
 
 def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
@@ -189,7 +189,7 @@ def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
     frees = call_kinds.named(runtime, _FREES)[calls.row]
     whole = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
     launches = _Launches(calls, items)
-    stated, recorded_ns = _stated_streams(trace, calls), _paired_events(trace, calls)
+    stated, recorded_ns = stated_streams(trace, calls.row), _paired_events(trace, calls)
     found: list[tuple[int, int]] = []
     for call in np.flatnonzero(call_kinds.synchronises(runtime)[calls.row] | frees).tolist():
         begun, over = int(calls.start_ns[call]), int(calls.end_ns[call])
@@ -250,20 +250,12 @@ class _Launches:
         return int(self._item[recent][ended[np.argmax(ends[ended])]]) if len(ended) else -1
 
 
-def _stated_streams(trace: Trace, calls: Calls) -> I64:
-    """The lane that a call synchronizes, where a record says so; -1 elsewhere."""
+def stated_streams(trace: Trace, rows: I64) -> I64:
+    """The stream (`stream_keys`) that each of some runtime calls synchronizes, where a record says so; -1 elsewhere."""
     syncs = trace.syncs
-    target = np.full(len(calls), -1, np.int64)
-    stated = np.flatnonzero((syncs.kind == Sync.STREAM) & (syncs.stream >= 0) & (syncs.correlation > 0))
-    stated = stated[np.argsort(syncs.correlation[stated], kind="stable")]
-    correlation = trace.runtime_calls.correlation[calls.row]
-    found = np.searchsorted(syncs.correlation[stated], correlation)
-    match = pick(stated, found)
-    joined = (match >= 0) & (correlation > 0)
-    joined &= np.where(joined, syncs.correlation[match] == correlation, False) if len(syncs) else False
-    rows = match[joined]
-    target[joined] = stream_keys(syncs.device[rows], syncs.stream[rows])
-    return target
+    stated = syncs.take((syncs.kind == Sync.STREAM) & (syncs.stream >= 0) & (syncs.correlation > 0))
+    record = locate(stated.correlation, trace.runtime_calls.correlation[rows])
+    return pick(stream_keys(stated.device, stated.stream), record)
 
 
 def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
@@ -289,8 +281,8 @@ def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
     for thread in distinct(runtime.thread[list(synced)]).tolist():
         recorded: list[int] = []
         batch: list[int] = []
-        mine = np.flatnonzero(runtime.thread == thread)
-        for row in mine[records[mine] | np.isin(mine, list(synced))].tolist():
+        own = np.flatnonzero(runtime.thread == thread)
+        for row in own[records[own] | np.isin(own, list(synced))].tolist():
             if row in synced:
                 batch.append(synced[row])
                 continue

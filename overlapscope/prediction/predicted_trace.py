@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import locate, pick
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
@@ -59,19 +59,11 @@ def plain_trace(base: Base) -> Trace:
     graph = replace(base.graph, trace=lean)
     clock = _Clock(graph, base.replayed)
     syncs = trace.syncs
-    at, threads = _rows_of(trace, syncs.correlation), trace.runtime_calls.thread
-    thread = pick(threads, at)
+    call = np.where(syncs.correlation >= 0, locate(trace.runtime_calls.correlation, syncs.correlation), -1)
+    thread = pick(trace.runtime_calls.thread, call)
     moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, thread, place=syncs.place))
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
     return replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
-
-
-def _rows_of(trace: Trace, correlation: I64) -> I64:
-    """The runtime call of each correlation; -1 for none."""
-    known = trace.runtime_calls.correlation
-    order = np.argsort(known, kind="stable")
-    found = pick(order, np.searchsorted(known[order], correlation))
-    return np.where((correlation >= 0) & (pick(known, found, -2) == correlation), found, -1)
 
 
 def _is_table(trace: Trace, name: str) -> bool:
@@ -150,8 +142,7 @@ def _collectives(graph: Graph, replayed: Replay) -> Collectives:
     if not len(notes):
         return notes
     # A collective stands where its kernel does in the source's list of events.
-    order = np.argsort(ops.place, kind="stable")
-    row = pick(order, np.searchsorted(ops.place[order], notes.place), 0)
+    row = locate(ops.place, notes.place)
     item = graph.item_of_op[row]
     shift = replayed.start_ns[item] - graph.items.start_ns[item]
     return _sorted(
@@ -172,9 +163,9 @@ class _Clock:
         self._origin = int(min(calls.start_ns.min(initial=2**62), graph.items.start_ns.min(initial=2**62)))
         self._knots: dict[int, tuple[I64, I64]] = {}
         for number, thread in enumerate(graph.threads):
-            mine = calls.thread == number
-            measured = np.stack([calls.start_ns[mine], calls.end_ns[mine]], axis=1).ravel()
-            moved = np.stack([replayed.call_start_ns[mine], replayed.call_end_ns[mine]], axis=1).ravel()
+            own = calls.thread == number
+            measured = np.stack([calls.start_ns[own], calls.end_ns[own]], axis=1).ravel()
+            moved = np.stack([replayed.call_start_ns[own], replayed.call_end_ns[own]], axis=1).ravel()
             self._knots[thread] = measured, moved
         # Threads without calls go with the one that makes most.
         self._main = max(self._knots.values(), key=lambda knots: len(knots[0]), default=None)
@@ -183,10 +174,10 @@ class _Clock:
         """Host events at their new times."""
         start, end = table.start_ns.copy(), table.end_ns.copy()
         for one in distinct(table.thread).tolist():
-            mine = table.thread == one
+            own = table.thread == one
             knots = self._knots.get(one, self._main)
             if knots is not None:
-                start[mine], end[mine] = self._moved(knots, start[mine]), self._moved(knots, end[mine])
+                start[own], end[own] = self._moved(knots, start[own]), self._moved(knots, end[own])
         return replace(table, start_ns=start, end_ns=np.maximum(start, end))
 
     def instant(self, at_ns: int) -> int:

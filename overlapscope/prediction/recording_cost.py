@@ -94,9 +94,9 @@ def host_cost(graph: Graph, cost: EventCost) -> HostCost:
         starts = dict(zip(threads.tolist(), np.split(table.start_ns[order], first[1:]), strict=True))
         for number, thread in enumerate(graph.threads):
             if thread in starts:
-                mine = (calls.thread == number) | (giver == number)
-                inside = np.searchsorted(starts[thread], until[mine]) - np.searchsorted(starts[thread], since[mine])
-                before[mine] += each * np.maximum(inside, 0)
+                own = (calls.thread == number) | (giver == number)
+                inside = np.searchsorted(starts[thread], until[own]) - np.searchsorted(starts[thread], since[own])
+                before[own] += each * np.maximum(inside, 0)
     return HostCost(before, np.full(len(calls), cost.call_ns))
 
 

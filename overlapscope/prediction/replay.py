@@ -259,7 +259,7 @@ def _members(group: I64) -> list[I64]:
 def _by_row(row: I64, other: I64, lag: I64, rows: I64) -> dict[int, list[tuple[int, int]]]:
     """For each of the given rows that has any: the others it waits for, each with its lag."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    mine = np.isin(row, rows)
-    for one, two, three in zip(row[mine].tolist(), other[mine].tolist(), lag[mine].tolist(), strict=True):
+    own = np.isin(row, rows)
+    for one, two, three in zip(row[own].tolist(), other[own].tolist(), lag[own].tolist(), strict=True):
         found[one].append((two, three))
     return found

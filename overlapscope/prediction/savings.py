@@ -63,5 +63,5 @@ class Savings:
 
 def _span_ns(graph: Graph, replayed: Replay, device: int) -> int:
     """Length of the device's window."""
-    mine = (graph.items.device == device) & ~graph.items.gone
-    return int(replayed.end_ns[mine].max() - replayed.start_ns[mine].min())
+    there = (graph.items.device == device) & ~graph.items.gone
+    return int(replayed.end_ns[there].max() - replayed.start_ns[there].min())

@@ -144,22 +144,22 @@ class _Ends:
     def estimate(self, reference: I64) -> tuple[I64, I64]:
         """Medians of the differences of ends, from the references outwards, and how far single ones lie from them."""
         offset, error = np.zeros(self.ranks, np.int64), np.zeros(self.ranks, np.int64)
-        found = reference == np.arange(self.ranks)
-        while (missing := (reference >= 0) & ~found).any():
-            there = found[self.rank]
+        estimated = reference == np.arange(self.ranks)
+        while (missing := (reference >= 0) & ~estimated).any():
+            there = estimated[self.rank]
             ended, at = _medians(self.meeting[there], (self.end - offset[self.rank])[there])
             when = np.zeros(len(self.first), np.int64)
             tells = np.zeros(len(self.first), np.bool_)
             when[at], tells[at] = ended, True
             doubt = np.zeros(len(self.first), np.int64)
             np.maximum.at(doubt, self.meeting[there], error[self.rank][there])
-            mine = missing[self.rank] & tells[self.meeting]
-            difference, rank = (self.end - when[self.meeting])[mine], self.rank[mine]
+            told = missing[self.rank] & tells[self.meeting]
+            difference, rank = (self.end - when[self.meeting])[told], self.rank[told]
             middle, at = _medians(rank, difference)
             offset[at] = middle
-            away = np.abs(difference - offset[rank]) + (doubt + self.slack)[self.meeting[mine]]
+            away = np.abs(difference - offset[rank]) + (doubt + self.slack)[self.meeting[told]]
             np.maximum.at(error, rank, away)
-            found[at] = True
+            estimated[at] = True
         return offset, error
 
     def odd(self, offset: I64) -> Bool:

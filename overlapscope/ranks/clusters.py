@@ -152,19 +152,23 @@ class _Foreign(Cluster):
         answers = self.client.run(pydoc.locate, _VERSION, workers=list(workers), on_error="return")
         # One that is gone by now answers with an error.
         self._compare(
-            {f"worker {one}": answer for one, answer in answers.items() if not isinstance(answer, BaseException)}
+            {
+                f"worker {address}": answer
+                for address, answer in answers.items()
+                if not isinstance(answer, BaseException)
+            }
         )
 
     def _compare(self, versions: Mapping[str, object]) -> None:
         here = overlapscope.__version__
-        wrong = [(one, version) for one, version in versions.items() if version != here]
+        wrong = [(who, version) for who, version in versions.items() if version != here]
         if not wrong:
             return
-        one, version = wrong[0]
+        who, version = wrong[0]
         there = "no overlapscope" if version is None else f"overlapscope {version}"
         more = f", and {len(wrong) - 1} more are not fit either" if len(wrong) > 1 else ""
         raise ClusterFailed(
-            f"{self._address}: {one} has {there}{more}; install overlapscope {here} on the scheduler and on all "
+            f"{self._address}: {who} has {there}{more}; install overlapscope {here} on the scheduler and on all "
             "workers, as here."
         )
 
@@ -210,9 +214,9 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
                 client = stack.enter_context(Client(cluster, set_as_default=False))
         except (OSError, RuntimeError) as error:
             raise ClusterFailed(f"no processes could be started to read the traces ({said(error)}).") from None
-        mine = _Own(client, cluster, processes)
-        mine.start()
-        yield mine
+        processes_here = _Own(client, cluster, processes)
+        processes_here.start()
+        yield processes_here
 
 
 @contextmanager

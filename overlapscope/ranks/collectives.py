@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.ranks.reduced import CommKind, ReducedRank
+from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank
 
 # The names are those that ProcessGroupNCCL gives to RECORD_PARAM_COMMS.
 _SYMMETRIC = re.compile(
@@ -54,24 +54,13 @@ def point_to_point(kind: CommKind) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kernels:
+class Kernels(CommKernels):
     """All communication kernels of all ranks, as columns."""
 
-    kinds: tuple[CommKind, ...]
-    """Each once; not a column."""
     rank: I64
     """Place of the rank in the sequence given."""
-    kind: I64
-    start_ns: I64
-    end_ns: I64
-    step: I64
-    elements: I64
-    sequence: I64
     index: I64
     """The how many-th of its kind on its rank, from 0."""
-
-    def __len__(self) -> int:
-        return len(self.rank)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,28 +123,17 @@ class Meetings:
 def gather(ranks: Sequence[ReducedRank]) -> Kernels:
     """The communication kernels of all ranks in one table, kinds told apart alike."""
     numbers: dict[CommKind, int] = {}
-    kinds = []
+    kinds = [np.empty(0, np.int64)]
     for rank in ranks:
-        mine = [numbers.setdefault(kind, len(numbers)) for kind in rank.comm.kinds]
-        kinds.append(np.array(mine, np.int64)[rank.comm.kind] if mine else np.empty(0, np.int64))
-
-    def column(name: str) -> I64:
-        columns = [getattr(rank.comm, name) for rank in ranks]
-        return np.concatenate([np.empty(0, np.int64), *columns])
-
+        own = [numbers.setdefault(kind, len(numbers)) for kind in rank.comm.kinds]
+        kinds.append(np.array(own, np.int64)[rank.comm.kind])
+    kind = np.concatenate(kinds)
     place = np.repeat(np.arange(len(ranks)), [len(rank.comm) for rank in ranks])
-    kind, start = np.concatenate([np.empty(0, np.int64), *kinds]), column("start_ns")
-    return Kernels(
-        kinds=tuple(numbers),
-        rank=place,
-        kind=kind,
-        start_ns=start,
-        end_ns=column("end_ns"),
-        step=column("step"),
-        elements=column("elements"),
-        sequence=column("sequence"),
-        index=_places([place, kind], start)[0],
-    )
+    names = ("start_ns", "end_ns", "step", "elements", "sequence")
+    empty = np.empty(0, np.int64)
+    columns = {name: np.concatenate([empty, *(getattr(rank.comm, name) for rank in ranks)]) for name in names}
+    index, _ = _places([place, kind], columns["start_ns"])
+    return Kernels(kinds=tuple(numbers), kind=kind, rank=place, index=index, **columns)
 
 
 def match(kernels: Kernels, ranks: int) -> Meetings:
@@ -230,8 +208,8 @@ def _all_there(kernels: Kernels, rows: I64, first: I64, ranks: int) -> Bool:
     """Which meetings have two members or more and no more than their group; of kernels without a word, all ranks."""
     members = np.diff(np.append(first, len(rows)))
     kind = kernels.kind[rows[first]]
-    recorded = np.array([one.recorded for one in kernels.kinds], np.bool_)[kind]
-    size = np.array([one.group_size for one in kernels.kinds], np.int64)[kind]
+    recorded = np.array([told.recorded for told in kernels.kinds], np.bool_)[kind]
+    size = np.array([told.group_size for told in kernels.kinds], np.int64)[kind]
     good: Bool = (members >= 2) & ((size < 0) | (members <= size)) & (recorded | (members == ranks))
     return good
 

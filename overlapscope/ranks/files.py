@@ -71,11 +71,11 @@ def expand_urls(sources: str | Path | Iterable[str | Path]) -> tuple[Location, .
     """
     if isinstance(sources, str | Path):
         sources = [sources]
-    found: dict[tuple[str, bytes | None], Location] = {}
+    locations: dict[tuple[str, bytes | None], Location] = {}
     for source in sources:
         for location in _of_url(source) if isinstance(source, str) and "://" in source else _of_path(source):
-            found.setdefault((location.path, location.filesystem), location)
-    return tuple(found.values())
+            locations.setdefault((location.path, location.filesystem), location)
+    return tuple(locations.values())
 
 
 @contextmanager
@@ -141,16 +141,16 @@ def _of_url(url: str) -> list[Location]:
     name = re.split(r"[?#]", path)[0] if web else path
     try:
         if glob.has_magic(name):
-            paths = [one["name"] for one in filesystem.glob(path, detail=True).values() if one["type"] == "file"]
+            paths = [entry["name"] for entry in filesystem.glob(path, detail=True).values() if entry["type"] == "file"]
             wrong = "the pattern matches no file; check it"
         elif name.lower().endswith(SUFFIXES) or not _is_directory(filesystem, path, web=web):
             return [_location(filesystem, path, url, path)]
         else:
             inside = filesystem.ls(path, detail=True)
             paths = [
-                one["name"]
-                for one in inside
-                if one["type"] == "file" and is_trace_name(PurePosixPath(one["name"]).name)
+                entry["name"]
+                for entry in inside
+                if entry["type"] == "file" and is_trace_name(PurePosixPath(entry["name"]).name)
             ]
             wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file"
     except Exception as error:
@@ -163,7 +163,7 @@ def _of_url(url: str) -> list[Location]:
         ) from None
     if not paths:
         raise UnreadableTrace(f"{shown}: {wrong}.")
-    return [_location(filesystem, one, url, path) for one in sorted(paths, key=lambda one: natural(Path(one)))]
+    return [_location(filesystem, entry, url, path) for entry in sorted(paths, key=lambda entry: natural(Path(entry)))]
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
@@ -221,8 +221,8 @@ def _is_directory(filesystem: Any, path: str, *, web: bool) -> bool:
     """
     if web and path.endswith("/"):
         return True
-    found = filesystem.info(path)
-    return bool(found["type"] == "directory" or (web and found.get("mimetype") == "text/html"))
+    info = filesystem.info(path)
+    return bool(info["type"] == "directory" or (web and info.get("mimetype") == "text/html"))
 
 
 def _location(filesystem: Any, path: str, url: str, asked: str) -> Location:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from statistics import median_low
 
-import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
-from overlapscope.ranks import collectives
-from overlapscope.ranks.clocks import Offsets, find_offsets
-from overlapscope.ranks.notes import Told, clock_words, notes
+from overlapscope.ranks.comparison import Comparison, compare
+from overlapscope.ranks.notes import clock_words, notes
 from overlapscope.ranks.reduced import ReducedRank, StepFigures
-from overlapscope.ranks.result import Duplicate, Matching, RankRow, RanksReport, Unreadable
-from overlapscope.ranks.stragglers import find_stragglers, sum_by, worst_meetings
+from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
+from overlapscope.ranks.stragglers import find_stragglers, worst_meetings
 from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
-from overlapscope.ranks.waits import Waits, find_waits
 from overlapscope.reading import kineto
 
 MOST_RANKS = 1_000_000
@@ -45,61 +44,33 @@ class Joined:
     def report(self) -> RanksReport:
         """The report on all that was added so far."""
         ranks = sorted(self._ranks, key=_order)
-        unreadable = tuple(sorted(self._unreadable, key=lambda one: (one.source, one.reason)))
-        duplicated = _duplicated(ranks)
-        compared = _compared(ranks)
-        joined = [ranks[number] for number in compared]
-        kernels = collectives.gather(joined)
-        met = collectives.match(kernels, len(joined))
-        symmetric = met.symmetric()
-        offsets = find_offsets(symmetric, len(joined))
-        contradicted = not offsets.consistent and met.by in ("kernel-names", "both")
-        if contradicted:
-            # Kernels of equal names in equal numbers, but of several groups: they do not end together.
-            met = met.recorded()
-            symmetric = met.symmetric()
-            offsets = find_offsets(symmetric, len(joined))
-        waits = find_waits(joined, symmetric, offsets)
-        step_names = _step_names(joined)
-        place = {number: place for place, number in enumerate(compared)}
-        made = sum_by(waits.pairs.late, waits.pairs.waited_ns, len(joined))
-        reference = _main_reference(offsets)
-        rows = [
-            _row(rank, place.get(number), offsets, reference, waits, made, step_names)
-            for number, rank in enumerate(ranks)
-        ]
-        joined_rows = [rows[number] for number in compared]
-        stragglers = find_stragglers(joined, waits)
-        stated = Counter(rank.world_size for rank in ranks if rank.world_size and 0 < rank.world_size <= MOST_RANKS)
-        world_size = min(stated, key=lambda size: (-stated[size], -size)) if stated else None
+        unreadable = tuple(sorted(self._unreadable, key=lambda trace: (trace.source, trace.reason)))
+        numbers = _compared(ranks)
+        compared = [ranks[number] for number in numbers]
+        comparison = compare(compared)
+        step_names = _step_names(compared)
+        rows = _rows(ranks, numbers, comparison, step_names)
+        compared_rows = [rows[number] for number in numbers]
+        stragglers = find_stragglers(compared, comparison.waits)
+        world_size = _world_size(ranks)
         expected = self._expected if self._expected is not None else world_size
-        present = {rank.rank for rank in ranks} | {one.rank for one in unreadable}
-        matching = Matching(
-            kernels=len(kernels),
-            matched=len(met.row),
-            unmatched=len(kernels) - len(met.row) - met.not_collective,
-            not_collective=met.not_collective,
-            meetings=len(met),
-            judged=len(waits.arrivals.meetings),
-            by=met.by,
-        )
-        told = Told(ranks, joined, met, symmetric, waits, offsets, matching, reference, contradicted)
+        present = {rank.rank for rank in ranks} | {trace.rank for trace in unreadable}
         return RanksReport(
             world_size=world_size,
             expected=expected,
             ranks=tuple(rows),
             unreadable=unreadable,
             missing=tuple(rank for rank in range(expected or 0) if rank not in present),
-            duplicated=duplicated,
-            clocks=clock_words(told),
-            matching=matching,
+            duplicated=_duplicated(ranks),
+            clocks=clock_words(comparison),
+            matching=comparison.matching,
             stragglers=stragglers,
-            meetings=worst_meetings(joined, waits),
+            meetings=worst_meetings(compared, comparison.waits),
             step_names=step_names,
-            steps=step_skew(joined_rows, step_names),
-            spreads=spreads(joined_rows),
-            worst=worst_ranks(joined, joined_rows, stragglers),
-            notes=notes(told),
+            steps=step_skew(compared_rows, step_names),
+            spreads=spreads(compared_rows),
+            worst=worst_ranks(compared, compared_rows, stragglers),
+            notes=notes(ranks, comparison),
         )
 
 
@@ -142,36 +113,41 @@ def _step_names(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
-def _main_reference(offsets: Offsets) -> int | None:
-    """The reference of the most ranks; None where nothing matched."""
-    references = offsets.reference[offsets.reference >= 0]
-    if not len(references):
-        return None
-    values, counts = np.unique(references, return_counts=True)
-    return int(values[int(np.argmax(counts))])
+def _world_size(ranks: Sequence[ReducedRank]) -> int | None:
+    """What most traces state, the larger where as many state another."""
+    stated = Counter(rank.world_size for rank in ranks if rank.world_size and 0 < rank.world_size <= MOST_RANKS)
+    return min(stated, key=lambda size: (-stated[size], -size)) if stated else None
 
 
-def _row(
-    rank: ReducedRank,
-    place: int | None,
-    offsets: Offsets,
-    reference: int | None,
-    waits: Waits,
-    made: np.ndarray[tuple[int], np.dtype[np.int64]],
-    step_names: Sequence[str],
-) -> RankRow:
-    judged = int(waits.judged[place]) if place is not None else 0
-    met = place if judged else None
-    clocked = place is not None and (
-        offsets.error_ns[place] >= 0 and (offsets.status == "shared" or offsets.reference[place] == reference)
-    )
+def _rows(
+    ranks: Sequence[ReducedRank], compared: Sequence[int], comparison: Comparison, step_names: Sequence[str]
+) -> list[RankRow]:
+    """A row for each rank; `compared` has the numbers of those in the comparison, in its order."""
+    rows = [_row(rank, step_names) for rank in ranks]
+    waits, offsets, clocked = comparison.waits, comparison.offsets, comparison.clocked
+    for place, number in enumerate(compared):
+        told: dict[str, object] = {"joined": True, "meetings": int(waits.judged[place])}
+        if waits.judged[place]:
+            told["waited_ns"] = int(waits.waited_ns[place])
+            told["waited_exposed_ns"] = int(waits.exposed_ns[place])
+            told["made_wait_ns"] = int(waits.made_wait_ns[place])
+            told["last_in"] = int(waits.last_in[place])
+        if clocked[place]:
+            told["clock_offset_ns"] = int(offsets.offset_ns[place])
+            told["clock_error_ns"] = int(offsets.error_ns[place])
+        rows[number] = replace(rows[number], **told)
+    return rows
+
+
+def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
+    """What can be said of a rank by itself."""
     spans = rank.steps.whole_spans()
     return RankRow(
         rank=rank.rank,
         source=rank.source,
         device=rank.device,
         device_name=rank.device_name,
-        joined=place is not None,
+        joined=False,
         trust=rank.trust.verdict,
         doubts=tuple(check.detail for check in rank.trust.checks if check.status != "ok"),
         span_ns=rank.span_ns,
@@ -184,17 +160,17 @@ def _row(
         comm_compute_pct=rank.overlap.comm_compute_pct,
         median_step_ns=_median_step(rank.steps),
         step_spans_ns=tuple(spans.get(name) for name in step_names),
-        waited_ns=None if met is None else int(waits.waited_ns[met]),
-        waited_exposed_ns=None if met is None else int(waits.exposed_ns[met]),
-        made_wait_ns=None if met is None else int(made[met]),
-        last_in=None if met is None else int(waits.last_in[met]),
-        meetings=judged,
-        clock_offset_ns=int(offsets.offset_ns[place]) if clocked and place is not None else None,
-        clock_error_ns=int(offsets.error_ns[place]) if clocked and place is not None else None,
+        waited_ns=None,
+        waited_exposed_ns=None,
+        made_wait_ns=None,
+        last_in=None,
+        meetings=0,
+        clock_offset_ns=None,
+        clock_error_ns=None,
         top_causes=top_causes(rank),
     )
 
 
 def _median_step(steps: StepFigures) -> int | None:
-    spans = sorted(steps.span_ns[steps.whole].tolist())
-    return spans[(len(spans) - 1) // 2] if spans else None
+    spans: list[int] = steps.span_ns[steps.whole].tolist()
+    return median_low(spans) if spans else None

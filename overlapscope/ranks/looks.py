@@ -40,36 +40,36 @@ class Look:
 
 def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:
     """In the report's order, up to `most`."""
-    return tuple(_look(one) for one in report.worst[:most])
+    return tuple(_look(rank) for rank in report.worst[:most])
 
 
-def _look(one: WorstRank) -> Look:
-    why = listed([_WHY[reason] for reason in one.why])
-    findings = tuple(f"{clean(found.rule, 60)}: {clean(found.title, 400)}" for found in one.findings)
-    title = f"Rank {one.rank} {why}"
-    return Look(title, one.source, one.device, _more(one.excess, one.over), _causes(one.top_causes), findings)
+def _look(rank: WorstRank) -> Look:
+    why = listed([_WHY[reason] for reason in rank.why])
+    findings = tuple(f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings)
+    title = f"Rank {rank.rank} {why}"
+    return Look(title, rank.source, rank.device, _more(rank.excess, rank.over), _causes(rank.top_causes), findings)
 
 
 def _causes(causes: Sequence[CauseTime]) -> str:
-    known = [one for one in causes if one.time_ns]
-    unit = unit_for(max((one.time_ns for one in known), default=0))
-    told = [f"{_of(one.subject, one.cause)} {unit.text(one.time_ns)}" for one in known]
+    known = [cause for cause in causes if cause.time_ns]
+    unit = unit_for(max((cause.time_ns for cause in known), default=0))
+    told = [f"{_of(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in known]
     return f"Over its whole window: {'; '.join(told)}." if told else ""
 
 
 def _more(excess: Sequence[Excess], over: str) -> str:
-    found = [one for one in excess if one.more_ns > 0]
-    if not found:
+    parts = [part for part in excess if part.more_ns > 0]
+    if not parts:
         return ""
-    unit = unit_for(max(one.more_ns for one in found))
-    told = [_excess(one, unit) for one in found[:_EXCESSES]]
+    unit = unit_for(max(part.more_ns for part in parts))
+    told = [_excess(part, unit) for part in parts[:_EXCESSES]]
     of = "the same steps" if over == "steps" else "its window"
     return f"More than the median rank in {of}: {'; '.join(told)}."
 
 
-def _excess(one: Excess, unit: Unit) -> str:
-    what = clean(one.name, 60) if one.kind == "bucket" else _of(one.kind, one.name)
-    return f"{what} +{unit.text(one.more_ns)} ({unit.number(one.time_ns)} against {unit.text(one.median_ns)})"
+def _excess(excess: Excess, unit: Unit) -> str:
+    what = clean(excess.name, 60) if excess.kind == "bucket" else _of(excess.kind, excess.name)
+    return f"{what} +{unit.text(excess.more_ns)} ({unit.number(excess.time_ns)} against {unit.text(excess.median_ns)})"
 
 
 def _of(subject: str, cause: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Final, Literal
 
 from overlapscope.base.words import NOTHING, Unit, percent, plural, share, unit_for
@@ -97,8 +98,8 @@ def shown(report: RanksReport) -> tuple[Metric, ...]:
 
 def first(report: RanksReport) -> Metric | None:
     """The one to look at first: who makes others wait where anybody does, else the first that says anything."""
-    found = shown(report)
-    return next((one for one in found if any(known(report, one))), next(iter(found), None))
+    told = shown(report)
+    return next((metric for metric in told if any(known(report, metric))), next(iter(told), None))
 
 
 def unit_of(metric: Metric, values: Iterable[float]) -> Unit:
@@ -142,18 +143,18 @@ def _shares(report: RanksReport) -> Iterator[Card]:
         ("idle share", "idle", "Share of its time in which nothing ran on a rank's GPU."),
     )
     for key, name, meaning in figures:
-        found = spread(report, key)
-        if found is not None:
-            between = f"{percent(found.min)} to {percent(found.max)}" if found.ranks > 1 else ""
-            yield Card(name, percent(found.median), between, f"{meaning} The median rank.")
+        figure = spread(report, key)
+        if figure is not None:
+            between = f"{percent(figure.min)} to {percent(figure.max)}" if figure.ranks > 1 else ""
+            yield Card(name, percent(figure.median), between, f"{meaning} The median rank.")
 
 
 def _skew(report: RanksReport) -> Card:
     meaning = "How much longer the slowest rank takes for a step than the fastest; the median over steps."
-    spreads = sorted((one.spread_ns, one.median_ns) for one in report.steps if one.ranks > 1)
+    spreads = [(step.spread_ns, step.median_ns) for step in report.steps if step.ranks > 1]
     if not spreads:
         return Card("spread of a step", NOTHING, "no step that two ranks have", meaning)
-    ns, median = spreads[(len(spreads) - 1) // 2]
+    ns, median = median_low(spreads)
     return Card("spread of a step", share(ns, median), f"of {unit_of_steps(report).text(median)}", meaning)
 
 

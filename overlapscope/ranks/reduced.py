@@ -7,6 +7,7 @@ that waiting can be measured once the clocks are known.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,14 +16,14 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool, Intervals
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.result import Unreadable
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
-from overlapscope.trace.model import GpuOps, Kind, Trace
+from overlapscope.trace.model import Collectives, GpuOps, Kind, Trace
 
 __all__ = ["CommKernels", "CommKind", "ReducedRank", "StepFigures", "Unreadable", "reduce"]
 
@@ -51,7 +52,7 @@ class CommKind:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CommKernels:
+class CommKernels(Columns):
     """The communication kernels of one device by start, as columns of equal length."""
 
     kinds: tuple[CommKind, ...]
@@ -66,9 +67,6 @@ class CommKernels:
     """Sent by this rank; -1 where not recorded."""
     sequence: I64
     """The process group's own count; -1 where not recorded."""
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +164,7 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         exposed_copy_by_cause=result.exposed_copy_by_cause,
         idle_by_cause=result.idle_by_cause,
         steps=_steps(result),
-        findings=tuple(one for one in findings if one.device == result.device)[:FINDINGS],
+        findings=tuple(finding for finding in findings if finding.device == result.device)[:FINDINGS],
         comm=_comm_kernels(trace, timeline.ops),
         exposed_comm=timeline.exposed_comm,
         predicted=trace.predicted_by is not None,
@@ -198,71 +196,40 @@ def _table(rows: list[list[int]], columns: int) -> I64:
 def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
     ops = ops.take(ops.kind == Kind.COMM)
     said = trace.collectives
-    row = _described(trace, ops)
+    row = _described(said, ops)
+    columns = [pick(column, row) for column in (said.name_id, said.group, said.ranks, said.group_size)]
+    # A kernel of which nothing is said is told by its own name.
+    columns.append(np.where(row < 0, ops.name_id, -1))
+    distinct, which = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
     kinds: dict[CommKind, int] = {}
-    number = np.empty(len(ops), np.int64)
-    columns = (said.name_id, said.group, said.ranks, said.group_size)
-    combinations = np.stack([pick(column, row) for column in columns], axis=1).astype(np.int64)
-    combinations = np.column_stack([combinations, np.where(row < 0, ops.name_id, -1)])
-    for values, which in _distinct(combinations):
-        name, group, ranks, size, kernel = values
-        kind = (
-            CommKind(trace.names[kernel], recorded=False)
-            if kernel >= 0
-            else CommKind(trace.names[name], _text(trace, group), _text(trace, ranks), size)
-        )
-        number[which] = kinds.setdefault(kind, len(kinds))
+    number = [kinds.setdefault(_kind(trace.names, *ids), len(kinds)) for ids in distinct.tolist()]
     return CommKernels(
         kinds=tuple(kinds),
-        start_ns=ops.start_ns.astype(np.int64),
-        end_ns=ops.end_ns.astype(np.int64),
-        kind=number,
+        start_ns=ops.start_ns,
+        end_ns=ops.end_ns,
+        kind=np.array(number, np.int64)[which.ravel()],
         step=_launched_in(trace, ops),
         elements=pick(said.elements_in, row),
         sequence=pick(said.sequence, row),
     )
 
 
-def _text(trace: Trace, name_id: int) -> str:
-    return trace.names[name_id] if name_id >= 0 else ""
+def _kind(names: Sequence[str], collective: int, group: int, ranks: int, group_size: int, kernel: int) -> CommKind:
+    if kernel >= 0:
+        return CommKind(names[kernel], recorded=False)
+    group_name, group_ranks = (names[text] if text >= 0 else "" for text in (group, ranks))
+    return CommKind(names[collective], group_name, group_ranks, group_size)
 
 
-def _distinct(rows: I64) -> list[tuple[list[int], I64]]:
-    """Each distinct row, with the numbers of the rows that are equal to it."""
-    if not len(rows):
-        return []
-    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
-    inverse = inverse.ravel()
-    order = np.argsort(inverse, kind="stable")
-    bounds = np.searchsorted(inverse[order], np.arange(1, len(distinct)))
-    return list(zip(distinct.tolist(), np.split(order, bounds), strict=True))
-
-
-def _described(trace: Trace, ops: GpuOps) -> I64:
+def _described(said: Collectives, ops: GpuOps) -> I64:
     """For each communication kernel the row in `Trace.collectives` that speaks of it, or -1."""
-    said = trace.collectives
-    rows = {
-        key: row
-        for row, key in enumerate(
-            zip(
-                said.correlation.tolist(),
-                said.device.tolist(),
-                said.stream.tolist(),
-                said.start_ns.tolist(),
-                said.end_ns.tolist(),
-                strict=True,
-            )
-        )
-    }
-    keys = zip(
-        ops.correlation.tolist(),
-        ops.device.tolist(),
-        ops.stream.tolist(),
-        ops.start_ns.tolist(),
-        ops.end_ns.tolist(),
-        strict=True,
-    )
-    return np.array([rows.get(key, -1) for key in keys], np.int64)
+    rows = {key: row for row, key in enumerate(_keys(said))}
+    return np.array([rows.get(key, -1) for key in _keys(ops)], np.int64)
+
+
+def _keys(table: Collectives | GpuOps) -> Iterator[tuple[int, ...]]:
+    columns = (table.correlation, table.device, table.stream, table.start_ns, table.end_ns)
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _launched_in(trace: Trace, ops: GpuOps) -> I64:
@@ -273,8 +240,8 @@ def _launched_in(trace: Trace, ops: GpuOps) -> I64:
     """
     notes = trace.annotations
     rows = np.flatnonzero(is_step(notes))
-    found = [_STEP_NUMBER.fullmatch(notes.name(row)) for row in rows.tolist()]
-    numbers = np.array([int(step.group(1)) if step else -1 for step in found], np.int64)
+    matches = [_STEP_NUMBER.fullmatch(notes.name(row)) for row in rows.tolist()]
+    numbers = np.array([int(step.group(1)) if step else -1 for step in matches], np.int64)
     starts, ends = notes.start_ns[rows], notes.end_ns[rows]
     launched = ops.launch >= 0
     at = pick(trace.runtime_calls.start_ns, np.where(launched, ops.launch, -1), 0)

@@ -30,7 +30,7 @@ def slots(report: RanksReport) -> tuple[Slot, ...]:
     """By rank, then device; traces that do not say their rank last. Of several traces of one rank the one that was
     compared."""
     ranked = {rank: [_absent(rank, "missing")] for rank in report.missing}
-    ranked |= {one.rank: [_absent(one.rank, "unreadable")] for one in report.unreadable if one.rank is not None}
+    ranked |= {trace.rank: [_absent(trace.rank, "unreadable")] for trace in report.unreadable if trace.rank is not None}
     used = _used(report)
     shown = Counter(report.ranks[number].rank for number in used)
     for rank in shown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median_low
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import I64
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
-from overlapscope.ranks.waits import Pairs, Waits
+from overlapscope.ranks.waits import Pairs, Waits, sum_by
 
 STRAGGLERS = 20
 MEETINGS = 20
@@ -22,14 +23,13 @@ WORST = 3
 def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggler, ...]:
     """Those that others waited for, what it cost without what was passed on first. All ranks have a number."""
     pairs, count = waits.pairs, len(ranks)
-    made, exposed, passed = (
-        sum_by(pairs.late, column, count) for column in (pairs.waited_ns, pairs.exposed_ns, pairs.passed_on_ns)
-    )
+    made, exposed = waits.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
+    passed = sum_by(pairs.late, pairs.passed_on_ns, count)
     order = np.lexsort((np.arange(count), -made, -(exposed - passed)))
     late = [place for place in order.tolist() if made[place]][:STRAGGLERS]
     if not late:
         return ()
-    median_ns = _median_judged(ranks)
+    median_ns = median_low(rank.end_ns - rank.judged_from_ns for rank in ranks)
     steps = _steps(waits)
     others = _others(waits, late)
     by_late = np.argsort(pairs.late, kind="stable")
@@ -39,7 +39,7 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggl
             ranks,
             waits,
             place,
-            mine=by_late[bounds[place] : bounds[place + 1]],
+            own_pairs=by_late[bounds[place] : bounds[place + 1]],
             others=others[place],
             steps=steps,
             median_ns=median_ns,
@@ -53,32 +53,25 @@ def worst_meetings(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Meeting,
     return tuple(_meeting(ranks, waits, number) for number in _costliest(waits, None)[:MEETINGS])
 
 
-def sum_by(place: I64, values: I64, count: int) -> I64:
-    """The sum of the values of each place. Exact, which weights of `bincount` are not."""
-    result = np.zeros(count, np.int64)
-    np.add.at(result, place, values)
-    return result
-
-
 def _straggler(
     ranks: Sequence[ReducedRank],
     waits: Waits,
     place: int,
     *,
-    mine: I64,
+    own_pairs: I64,
     others: int,
     steps: int,
     median_ns: int,
 ) -> Straggler:
     pairs, rank = waits.pairs, ranks[place]
-    exposed, passed = int(pairs.exposed_ns[mine].sum()), int(pairs.passed_on_ns[mine].sum())
+    exposed, passed = int(pairs.exposed_ns[own_pairs].sum()), int(pairs.passed_on_ns[own_pairs].sum())
     lost = (exposed - passed) // others
     late_in = _costliest(waits, place)
     return Straggler(
         rank=_number(rank),
         source=rank.source,
         device=rank.device,
-        made_wait_ns=int(pairs.waited_ns[mine].sum()),
+        made_wait_ns=int(pairs.waited_ns[own_pairs].sum()),
         made_wait_exposed_ns=exposed,
         passed_on_ns=passed,
         last_in=int(waits.last_in[place]),
@@ -87,8 +80,8 @@ def _straggler(
         lost_ns=lost,
         lost_pct=100 * lost / median_ns if median_ns else None,
         lost_per_step_ns=lost // steps if steps else None,
-        waiting=_longest(ranks, pairs, mine),
-        waiting_ranks=len(mine),
+        waiting=_longest(ranks, pairs, own_pairs),
+        waiting_ranks=len(own_pairs),
         collectives=_collectives(waits, late_in),
         worst=tuple(_meeting(ranks, waits, number) for number in late_in[:WORST]),
     )
@@ -97,11 +90,6 @@ def _straggler(
 def _number(rank: ReducedRank) -> int:
     assert rank.rank is not None
     return rank.rank
-
-
-def _median_judged(ranks: Sequence[ReducedRank]) -> int:
-    spans = sorted(rank.end_ns - rank.judged_from_ns for rank in ranks)
-    return spans[(len(spans) - 1) // 2]
 
 
 def _steps(waits: Waits) -> int:
@@ -117,9 +105,9 @@ def _others(waits: Waits, places: Sequence[int]) -> dict[int, int]:
     rank = meetings.kernels.rank[meetings.row]
     result = {}
     for place in places:
-        mine = np.zeros(len(meetings), np.bool_)
-        mine[meeting[rank == place]] = True
-        result[place] = len(np.unique(rank[mine[meeting]])) - 1
+        met = np.zeros(len(meetings), np.bool_)
+        met[meeting[rank == place]] = True
+        result[place] = len(np.unique(rank[met[meeting]])) - 1
     return result
 
 
@@ -136,8 +124,10 @@ def _costliest(waits: Waits, place: int | None) -> list[int]:
     return numbers
 
 
-def _longest(ranks: Sequence[ReducedRank], pairs: Pairs, mine: I64) -> tuple[Waiting, ...]:
-    order = mine[np.lexsort((pairs.waiting[mine], -pairs.waited_ns[mine], -pairs.exposed_ns[mine]))][:WAITING]
+def _longest(ranks: Sequence[ReducedRank], pairs: Pairs, own_pairs: I64) -> tuple[Waiting, ...]:
+    order = own_pairs[
+        np.lexsort((pairs.waiting[own_pairs], -pairs.waited_ns[own_pairs], -pairs.exposed_ns[own_pairs]))
+    ][:WAITING]
     return tuple(
         Waiting(
             rank=_number(ranks[int(pairs.waiting[row])]),
@@ -153,18 +143,18 @@ def _collectives(waits: Waits, numbers: list[int]) -> tuple[LateIn, ...]:
     meetings = arrivals.meetings
     waited = sum_by(arrivals.meeting, arrivals.waited_ns, len(meetings))[numbers]
     kind = meetings.kind[numbers]
-    found = [
+    late_in = [
         LateIn(
-            collective=one.collective,
-            group=one.group,
-            group_ranks=one.ranks,
+            collective=known.collective,
+            group=known.group,
+            group_ranks=known.ranks,
             count=int((kind == number).sum()),
             made_wait_ns=int(waited[kind == number].sum()),
         )
         for number in np.unique(kind).tolist()
-        for one in [meetings.kernels.kinds[number]]
+        for known in [meetings.kernels.kinds[number]]
     ]
-    return tuple(sorted(found, key=lambda one: -one.made_wait_ns)[:COLLECTIVES])
+    return tuple(sorted(late_in, key=lambda known: -known.made_wait_ns)[:COLLECTIVES])
 
 
 def _meeting(ranks: Sequence[ReducedRank], waits: Waits, number: int) -> Meeting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median_high, median_low
 from typing import Literal
 
 import numpy as np
@@ -40,7 +41,7 @@ def top_causes(rank: ReducedRank) -> tuple[CauseTime, ...]:
 
 def spreads(rows: Sequence[RankRow]) -> tuple[Spread, ...]:
     """Each figure over the ranks that have it; figures that none has are left out."""
-    found: list[Spread] = []
+    told: list[Spread] = []
 
     def add(name: str, unit: Literal["ns", "pct"], values: Iterable[float | None]) -> None:
         known = sorted(
@@ -49,7 +50,7 @@ def spreads(rows: Sequence[RankRow]) -> tuple[Spread, ...]:
             if value is not None and row.rank is not None
         )
         if known:
-            found.append(_spread(name, unit, known))
+            told.append(_spread(name, unit, known))
 
     add("span", "ns", [row.span_ns for row in rows])
     names = list(rows[0].buckets.named()) if rows else []
@@ -63,7 +64,7 @@ def spreads(rows: Sequence[RankRow]) -> tuple[Spread, ...]:
     add("hidden copy", "pct", [row.hidden_copy_pct for row in rows])
     add("exposed comm share", "pct", [row.exposed_comm_pct for row in rows])
     add("idle share", "pct", [100 * row.buckets.idle_ns / row.span_ns if row.span_ns else None for row in rows])
-    return tuple(found)
+    return tuple(told)
 
 
 def _spread(name: str, unit: Literal["ns", "pct"], known: list[tuple[float, int]]) -> Spread:
@@ -87,24 +88,24 @@ def _spread(name: str, unit: Literal["ns", "pct"], known: list[tuple[float, int]
 
 def step_skew(rows: Sequence[RankRow], names: Sequence[str]) -> tuple[StepSkew, ...]:
     """Each step over the ranks that have it whole."""
-    found = []
+    skews = []
     for number, name in enumerate(names):
         spans = sorted(
             (span, row.rank) for row in rows if (span := row.step_spans_ns[number]) is not None and row.rank is not None
         )
         if spans:
-            found.append(
+            skews.append(
                 StepSkew(
                     name=name,
                     ranks=len(spans),
                     min_ns=spans[0][0],
-                    median_ns=spans[(len(spans) - 1) // 2][0],
+                    median_ns=median_low(spans)[0],
                     max_ns=spans[-1][0],
                     slowest_rank=min(rank for span, rank in spans if span == spans[-1][0]),
                     fastest_rank=spans[0][1],
                 )
             )
-    return tuple(found)
+    return tuple(skews)
 
 
 def worst_ranks(
@@ -118,7 +119,7 @@ def worst_ranks(
         return ()
     why: dict[int, list[Why]] = {}
     place = {(row.source, row.device): number for number, row in enumerate(rows)}
-    for straggler in [one for one in stragglers if one.clear][:OF_EACH]:
+    for straggler in [late for late in stragglers if late.clear][:OF_EACH]:
         why.setdefault(place[straggler.source, straggler.device], []).append("makes-others-wait")
     for number in _slow(rows):
         why.setdefault(number, []).append("slowest-steps")
@@ -142,18 +143,18 @@ def worst_ranks(
 
 
 def _slow(rows: Sequence[RankRow]) -> list[int]:
-    steps = sorted((row.median_step_ns, -number) for number, row in enumerate(rows) if row.median_step_ns is not None)
+    steps = sorted((-row.median_step_ns, number) for number, row in enumerate(rows) if row.median_step_ns is not None)
     if not steps:
         return []
-    usual = steps[(len(steps) - 1) // 2][0]
-    return [-number for step, number in steps[::-1][:OF_EACH] if step > SLOW * usual]
+    usual, _ = median_high(steps)
+    return [number for step, number in steps[:OF_EACH] if step < SLOW * usual]
 
 
 def _inefficient(rows: Sequence[RankRow]) -> list[int]:
     known = sorted((row.efficiency_pct, number) for number, row in enumerate(rows) if row.efficiency_pct is not None)
     if not known:
         return []
-    usual = known[(len(known) - 1) // 2][0]
+    usual, _ = median_low(known)
     return [number for efficiency, number in known[:OF_EACH] if efficiency < usual - INEFFICIENT_PCT]
 
 
@@ -183,18 +184,18 @@ def _over_window(rank: ReducedRank) -> list[int]:
 
 def _over_steps(rank: ReducedRank, names: set[str]) -> I64:
     steps = rank.steps
-    mine = np.array([name in names for name in steps.names], np.bool_) & steps.whole
+    common = np.array([name in names for name in steps.names], np.bool_) & steps.whole
     return np.concatenate(
-        [part[mine].sum(axis=0) for part in (steps.buckets_ns, steps.copy_causes_ns, steps.idle_causes_ns)]
+        [part[common].sum(axis=0) for part in (steps.buckets_ns, steps.copy_causes_ns, steps.idle_causes_ns)]
     )
 
 
 def _excess(names: Sequence[_Name], times: I64, median: I64) -> tuple[Excess, ...]:
     # The first five columns are the buckets, which add up to the time compared.
     least = max(1, round(LEAST_SHARE * int(median[:5].sum())))
-    found = [
-        Excess(kind=kind, name=name, time_ns=mine, median_ns=usual)
-        for (kind, name), mine, usual in zip(names, times.tolist(), median.tolist(), strict=True)
-        if mine - usual >= least and name != CopyCause.LEAD_IN
+    excesses = [
+        Excess(kind=kind, name=name, time_ns=time_ns, median_ns=usual)
+        for (kind, name), time_ns, usual in zip(names, times.tolist(), median.tolist(), strict=True)
+        if time_ns - usual >= least and name != CopyCause.LEAD_IN
     ]
-    return tuple(sorted(found, key=lambda one: -one.more_ns)[:EXCESS])
+    return tuple(sorted(excesses, key=lambda excess: -excess.more_ns)[:EXCESS])

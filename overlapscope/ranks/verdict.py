@@ -66,8 +66,8 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     if not report.ranks:
         return "unusable", "No rank could be read."
     if joined < 2:
-        one = "One rank alone is here" if joined else "No trace here says its rank"
-        return "unknown", f"{one}, so nothing can be said about who waits for whom."
+        why = "One rank alone is here" if joined else "No trace here says its rank"
+        return "unknown", f"{why}, so nothing can be said about who waits for whom."
     straggler = report.straggler
     if straggler is not None:
         return "poor" if (straggler.lost_pct or 0) >= POOR_PCT else "fair", _straggler(report, straggler)
@@ -80,64 +80,64 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     return "good", said
 
 
-def _straggler(report: RanksReport, one: Straggler) -> str:
+def _straggler(report: RanksReport, late: Straggler) -> str:
     loses = (
-        f"makes the other wait, which loses at most {cost(report, one)} by it"
-        if one.others == 1
-        else f"makes the others wait: each of them loses at most {cost(report, one)} by it on average"
+        f"makes the other wait, which loses at most {cost(report, late)} by it"
+        if late.others == 1
+        else f"makes the others wait: each of them loses at most {cost(report, late)} by it on average"
     )
-    often = f"it came last in {one.last_in:,} of {plural(one.meetings, 'collective')}{_mostly(one)}"
-    return f"Rank {one.rank} {loses}; {often}."
+    often = f"it came last in {late.last_in:,} of {plural(late.meetings, 'collective')}{_mostly(late)}"
+    return f"Rank {late.rank} {loses}; {often}."
 
 
-def _mostly(one: Straggler) -> str:
-    waited = [late.made_wait_ns for late in one.collectives]
+def _mostly(straggler: Straggler) -> str:
+    waited = [late.made_wait_ns for late in straggler.collectives]
     if not waited or 2 * waited[0] < sum(waited):
         # It is about several.
         return ""
-    return f", above all in {collective(one.collectives[0])}"
+    return f", above all in {collective(straggler.collectives[0])}"
 
 
-def cost(report: RanksReport, one: Straggler) -> str:
+def cost(report: RanksReport, late: Straggler) -> str:
     """What a rank costs each of the others: `1.2 ms a step (3.4%)`."""
-    told = lost(report, one)
-    return f"{told} ({percent(one.lost_pct)})" if one.lost_pct is not None else told
+    told = lost(report, late)
+    return f"{told} ({percent(late.lost_pct)})" if late.lost_pct is not None else told
 
 
-def lost(report: RanksReport, one: Straggler) -> str:
+def lost(report: RanksReport, late: Straggler) -> str:
     """`1.2 ms a step`."""
-    if one.lost_per_step_ns is None:
-        return f"{_text(one.lost_ns)} over the recording"
-    return f"{_text(one.lost_per_step_ns, unit_of(report))} a step"
+    if late.lost_per_step_ns is None:
+        return f"{_text(late.lost_ns)} over the recording"
+    return f"{_text(late.lost_per_step_ns, unit_of(report))} a step"
 
 
 def _more_stragglers(report: RanksReport) -> Iterator[str]:
-    more = [one for one in report.stragglers[1:] if one.clear]
+    more = [late for late in report.stragglers[1:] if late.clear]
     if not more or report.straggler is None:
         return
-    who = listed([f"rank {one.rank} ({percent(one.lost_pct)})" for one in more], _MORE_STRAGGLERS)
+    who = listed([f"rank {late.rank} ({percent(late.lost_pct)})" for late in more], _MORE_STRAGGLERS)
     yield f"So do {who}." if len(more) > 1 else f"So does {who}."
 
 
 def _communication(report: RanksReport) -> Iterator[str]:
-    found = spread(report, "exposed comm share")
-    if found is None or not found.max:
+    shares = spread(report, "exposed comm share")
+    if shares is None or not shares.max:
         return
-    between = percent(found.min) if found.min == found.max else f"{percent(found.min)} to {percent(found.max)}"
-    if found.ranks < _FEW or found.min == found.max:
+    between = percent(shares.min) if shares.min == shares.max else f"{percent(shares.min)} to {percent(shares.max)}"
+    if shares.ranks < _FEW or shares.min == shares.max:
         yield f"Communication that nothing hides takes {between} of the time."
     else:
-        yield f"Communication that nothing hides takes {percent(found.median)} of the median rank's time ({between})."
+        yield f"Communication that nothing hides takes {percent(shares.median)} of the median rank's time ({between})."
 
 
 def _absent(report: RanksReport) -> Iterator[str]:
-    found = [
+    absent = [
         *([f"{plural(len(report.missing), 'rank')} missing"] if report.missing else []),
         *([f"{plural(len(report.unreadable), 'trace')} unreadable"] if report.unreadable else []),
         *([f"{plural(len(report.duplicated), 'rank')} recorded more than once"] if report.duplicated else []),
     ]
-    if found:
-        yield f"Not complete: {listed(found)}."
+    if absent:
+        yield f"Not complete: {listed(absent)}."
 
 
 # -- what is not there ----------------------------------------------------------------------------
@@ -172,11 +172,11 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
 def _doubted_alike(report: RanksReport) -> list[list[RankRow]]:
     """The rows that are not trusted, together where the first doubt about them is the same but for its numbers; what
     few have comes first, since it is what tells them from the others."""
-    found: defaultdict[tuple[str, str], list[RankRow]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str], list[RankRow]] = defaultdict(list)
     for row in report.ranks:
         if row.trust != "trusted":
-            found[row.trust, re.sub(r"\d+", "#", next(iter(row.doubts), ""))].append(row)
-    return sorted(found.values(), key=len)
+            alike[row.trust, re.sub(r"\d+", "#", next(iter(row.doubts), ""))].append(row)
+    return sorted(alike.values(), key=len)
 
 
 def _more(count: int, noun: str, behind: str = "") -> list[str]:
@@ -186,7 +186,7 @@ def _more(count: int, noun: str, behind: str = "") -> list[str]:
 
 def runs(ranks: Sequence[int]) -> str:
     """`3, 8 to 15, 17`: ascending numbers, at least one; those that follow one another as one."""
-    edges = [0, *(place for place, (one, other) in enumerate(pairwise(ranks), 1) if other != one + 1), len(ranks)]
+    edges = [0, *(place for place, (rank, after) in enumerate(pairwise(ranks), 1) if after != rank + 1), len(ranks)]
     told = []
     for start, end in pairwise(edges):
         first, last = ranks[start], ranks[end - 1]
@@ -205,21 +205,21 @@ def listed_rows(rows: Sequence[RankRow]) -> str:
 
 def clocks(report: RanksReport) -> tuple[str, ...]:
     """How the clocks stand to one another, and what could be compared."""
-    found, matching = report.clocks, report.matching
-    if found.status == "estimated":
-        offset = "" if found.largest_offset_ns is None else f" by up to {_text(found.largest_offset_ns)}"
-        head = f"Clocks differ{offset} and were set right against rank {found.reference_rank}."
-    elif found.status == "shared":
+    state, matching = report.clocks, report.matching
+    if state.status == "estimated":
+        offset = "" if state.largest_offset_ns is None else f" by up to {_text(state.largest_offset_ns)}"
+        head = f"Clocks differ{offset} and were set right against rank {state.reference_rank}."
+    elif state.status == "shared":
         head = "The ranks share one clock."
     else:
         head = "How the clocks stand to one another is unknown, so who came when cannot be compared."
-    said = [head, clean(found.reason, 1000)]
+    said = [head, clean(state.reason, 1000)]
     if matching.kernels:
         said.append(
             f"{matching.matched:,} of {plural(matching.kernels, 'communication kernel')} met their counterparts in "
             f"{plural(matching.meetings, 'collective')}; in {matching.judged:,} of these who came when is known."
         )
-    return tuple(one for one in said if one)
+    return tuple(sentence for sentence in said if sentence)
 
 
 # -- names and units ------------------------------------------------------------------------------
@@ -232,25 +232,25 @@ def row_name(row: RankRow, *, device: bool = False) -> str:
     return f"{name}, device {row.device}" if device else name
 
 
-def collective(one: LateIn | Meeting) -> str:
+def collective(met: LateIn | Meeting) -> str:
     """`allreduce`, `allreduce of group dp [0, 8]`."""
-    ranks = clean(one.group_ranks)
-    whose = [clean(one.group, 40), ranks if len(ranks) <= _SHORT else ""]
+    ranks = clean(met.group_ranks)
+    whose = [clean(met.group, 40), ranks if len(ranks) <= _SHORT else ""]
     group = " ".join(filter(None, whose))
-    return f"{clean(one.collective, 80)}{f' of group {group}' if group else ''}"
+    return f"{clean(met.collective, 80)}{f' of group {group}' if group else ''}"
 
 
-def meeting_name(one: Meeting) -> str:
+def meeting_name(meeting: Meeting) -> str:
     """`allreduce of group dp, no. 12`: counted from 0, as in the JSON."""
-    return f"{collective(one)}, no. {one.index}"
+    return f"{collective(meeting)}, no. {meeting.index}"
 
 
-def late_name(one: Meeting) -> str:
+def late_name(meeting: Meeting) -> str:
     """Who came last, as far as the clocks tell."""
-    if not one.together:
+    if not meeting.together:
         return "not to be told"
-    more = one.together - 1
-    return f"rank {one.late_rank}{f' or {more} more' if more else ''}"
+    more = meeting.together - 1
+    return f"rank {meeting.late_rank}{f' or {more} more' if more else ''}"
 
 
 def step_note(report: RanksReport, drawn: int) -> str:
@@ -262,12 +262,12 @@ def step_note(report: RanksReport, drawn: int) -> str:
 
 def spread(report: RanksReport, name: str) -> Spread | None:
     """A figure over all ranks; None where no rank has it."""
-    return next((one for one in report.spreads if one.name == name and one.ranks), None)
+    return next((known for known in report.spreads if known.name == name and known.ranks), None)
 
 
 def unit_of(report: RanksReport) -> Unit:
     """One unit for what is said of steps, or of the whole windows where there is none."""
-    step = max((one.max_ns for one in report.steps), default=0)
+    step = max((known.max_ns for known in report.steps), default=0)
     return unit_for(step or max((row.span_ns for row in report.ranks), default=0))
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.base.intervals import I64, Intervals, covered, intersect, union
+from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
@@ -73,6 +73,8 @@ class Waits:
     """By rank: the union of its waits."""
     exposed_ns: I64
     """By rank: the part of it during which it computed nothing."""
+    made_wait_ns: I64
+    """By rank: what all others waited for it."""
     last_in: I64
     """By rank: in how many meetings its coming last is charged to it."""
 
@@ -89,17 +91,26 @@ def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) ->
     kernels, row = meetings.kernels, meetings.row
     waits = union(*line.put(kernels.rank[row], kernels.start_ns[row], kernels.start_ns[row] + arrivals.waited_ns))
     exposed_waits = intersect(waits, line.exposed)
+    pairs = _pairs(arrivals, charges, line, exposed_waits)
     return Waits(
         arrivals=arrivals,
-        pairs=_pairs(arrivals, charges, line, exposed_waits),
+        pairs=pairs,
         judged=np.bincount(kernels.rank[row], minlength=len(ranks)),
         waited_ns=line.of_each_rank(waits),
         exposed_ns=line.of_each_rank(exposed_waits),
+        made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
         last_in=np.bincount(kernels.rank[row[np.unique(charges.late)]], minlength=len(ranks)),
     )
 
 
-def _judged(met: Meetings, judged_from: I64, offsets: Offsets) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def sum_by(place: I64, values: I64, count: int) -> I64:
+    """The sum of the values of each place. Exact, which weights of `bincount` are not."""
+    result = np.zeros(count, np.int64)
+    np.add.at(result, place, values)
+    return result
+
+
+def _judged(met: Meetings, judged_from: I64, offsets: Offsets) -> Bool:
     if not len(met):
         return np.zeros(0, np.bool_)
     rank = met.kernels.rank[met.row]
@@ -217,8 +228,4 @@ def _lengths(number: I64, count: int, start: I64, end: I64, line: _Line) -> tupl
     which = merged.starts // wide
     begin, stop = times[merged.starts % wide], times[merged.ends % wide]
     exposed = covered(line.exposed, begin, stop)
-    waited = np.zeros(count, np.int64)
-    alone = np.zeros(count, np.int64)
-    np.add.at(waited, which, stop - begin)
-    np.add.at(alone, which, exposed)
-    return waited, alone
+    return sum_by(which, stop - begin, count), sum_by(which, exposed, count)

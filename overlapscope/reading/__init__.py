@@ -98,17 +98,17 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
     """
     if isinstance(sources, str | Path):
         sources = [sources]
-    found: dict[Path, Path] = {}
+    first_path_of: dict[Path, Path] = {}
     notes: list[str] = []
     for source in sources:
         files, left_out = _look_at(source)
         notes += left_out
         for path in files:
             # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
-            first = found.setdefault(Path(os.path.realpath(path)), path)
+            first = first_path_of.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
                 notes.append(f"{path}: is left out, as it is the same file as {first}.")
-    return Found(tuple(found.values()), tuple(notes))
+    return Found(tuple(first_path_of.values()), tuple(notes))
 
 
 def is_trace_name(name: str) -> bool:
@@ -124,8 +124,8 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
             return [path], []
         if path.is_dir():
             inside = sorted(path.iterdir(), key=natural)
-            files = [one for one in inside if is_trace_name(one.name) and _may_be_read(one)]
-            left_out = _left_out(one for one in inside if one not in {*files})
+            files = [entry for entry in inside if is_trace_name(entry.name) and _may_be_read(entry)]
+            left_out = _left_out(entry for entry in inside if entry not in {*files})
             if not files:
                 wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
                 raise UnreadableTrace(" ".join((f"{source}: {wrong}", *left_out)))
@@ -138,11 +138,11 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
             if not glob.has_magic(str(source)):
                 raise UnreadableTrace(f"{source}: there is no such file; check the path.")
             matches = sorted((Path(match) for match in glob.glob(str(source), recursive=True)), key=natural)
-            files = [one for one in matches if _may_be_read(one)]
+            files = [entry for entry in matches if _may_be_read(entry)]
             if not files:
                 raise UnreadableTrace(f"{source}: the pattern matches no file; check it.")
             # What lies below a directory is matched itself where that is meant.
-            return files, [] if "**" in str(source) else _left_out(one for one in matches if one not in {*files})
+            return files, [] if "**" in str(source) else _left_out(entry for entry in matches if entry not in {*files})
     except OSError as error:
         raise UnreadableTrace(
             f"{source}: cannot be read ({error.strerror or error}); check the path and its permissions."
@@ -157,9 +157,9 @@ def _may_be_read(path: Path) -> bool:
 
 def _left_out(paths: Iterable[Path]) -> list[str]:
     """A sentence for each that looks as if somebody meant it, at most some."""
-    found = [f"{path}: is left out, as {why}." for path in paths if (why := _why_left_out(path)) is not None]
-    more = len(found) - _TOLD_OF
-    return [*found[:_TOLD_OF], f"{more} more are left out."] if more > 1 else found
+    sentences = [f"{path}: is left out, as {why}." for path in paths if (why := _why_left_out(path)) is not None]
+    more = len(sentences) - _TOLD_OF
+    return [*sentences[:_TOLD_OF], f"{more} more are left out."] if more > 1 else sentences
 
 
 def _why_left_out(path: Path) -> str | None:
@@ -167,7 +167,7 @@ def _why_left_out(path: Path) -> str | None:
     if path.is_dir():
         traces = 0
         with suppress(OSError):
-            traces = sum(is_trace_name(one.name) for one in path.iterdir())
+            traces = sum(is_trace_name(entry.name) for entry in path.iterdir())
         return f"it is a directory ({traces} with the name of a trace in it); name it too" if traces else None
     if path.name.lower().endswith(SUFFIXES):
         return "it is hidden" if path.name.startswith(".") else "it is no regular file"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import attrgetter
@@ -13,8 +13,6 @@ import numpy as np
 from overlapscope.reading._categories import Table, table_of
 from overlapscope.reading._events import (
     CATEGORIES,
-    NO_CALL_ARGS,
-    NO_OP_ARGS,
     NOTHING,
     NUMBER_OF,
     CallArgs,
@@ -22,11 +20,10 @@ from overlapscope.reading._events import (
     ExactComplete,
     Instant,
     OpArgs,
-    call_args,
-    op_args,
+    decoded_args,
 )
 from overlapscope.reading._times import UNREADABLE, text_to_ns, to_ns
-from overlapscope.trace.model import I32, I64
+from overlapscope.trace.model import I32, I64, Index
 
 _LARGEST_US = 2.0**43
 """Doubles from here on are further apart than one nanosecond."""
@@ -34,6 +31,12 @@ _LARGEST_US = 2.0**43
 _NUMBER_BEGINS = frozenset(bytes([one]) for one in b"-0123456789")
 
 _ts = attrgetter("ts")
+_NO_ARGS: dict[Table, CallArgs | OpArgs] = {
+    Table.RUNTIME: CallArgs(),
+    Table.GPU: OpArgs(),
+    Table.SYNC: OpArgs(),
+}
+"""What events without arguments have, by their table; of the others none are read."""
 _TABLE_OF = np.array([table_of[category] for category in CATEGORIES], dtype=np.int32)
 
 
@@ -50,17 +53,13 @@ class Batch:
     categories: Sequence[str] = ()
     category: I32 = field(default_factory=_none)
     """Each row's, as a place in `categories`."""
-    table: I32 = field(default_factory=_none)
     place: I32 = field(default_factory=_none)
     """Each row's place among the batch's events of any phase."""
     start_ns: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Their starts, without the file's base; `_times.UNREADABLE` where there is none."""
-    calls: list[CallArgs] = field(default_factory=list)
-    """Arguments of the runtime calls among the rows, in order."""
-    ops: list[OpArgs] = field(default_factory=list)
-    """Arguments of the GPU ops."""
-    syncs: list[OpArgs] = field(default_factory=list)
-    """Arguments of the synchronisation records."""
+    parts: dict[Table, tuple[Index, list[Any]]] = field(default_factory=dict)
+    """For each table that has more columns than all have: which rows are its, and their arguments (`CallArgs` of
+    runtime calls, `OpArgs` of GPU ops and synchronisation records, none of annotations of devices)."""
     repaired: int = 0
     """Rows with a value of a wrong type among their arguments."""
     markers: list[tuple[str, int]] = field(default_factory=list)
@@ -78,24 +77,11 @@ def usual_batch(events: list[Any]) -> Batch | None:
     if (start_us >= _LARGEST_US).any():
         return None
     category = number[kept]
-    table = _TABLE_OF[category]
-
-    def args(table_number: Table, default: Any) -> list[Any]:
-        at = np.flatnonzero(table == table_number).tolist()
-        return [rows[i].args or default for i in at]
-
-    return Batch(
-        rows,
-        CATEGORIES,
-        category,
-        table,
-        np.flatnonzero(kept).astype(np.int32),
-        to_ns(start_us),
-        args(Table.RUNTIME, NO_CALL_ARGS),
-        args(Table.GPU, NO_OP_ARGS),
-        args(Table.SYNC, NO_OP_ARGS),
-        count=len(events),
-    )
+    batch = Batch(rows, CATEGORIES, category, np.flatnonzero(kept).astype(np.int32), to_ns(start_us), count=len(events))
+    for table, at in _rows_of(_TABLE_OF[category]):
+        default = _NO_ARGS.get(table)
+        batch.parts[table] = at, [rows[i].args or default for i in at.tolist()] if default else []
+    return batch
 
 
 def fast_batch(events: list[Any]) -> Batch | None:
@@ -126,24 +112,25 @@ def _batch(events: Sequence[Any], place: list[int], start_ns: I64) -> Batch:
     rows = [events[i] for i in place]
     numbers: dict[str, int] = {}
     category = np.fromiter((numbers.setdefault(row.cat, len(numbers)) for row in rows), np.int32, len(rows))
-    table = np.array([table_of[name] for name in numbers], dtype=np.int32)[category] if rows else _none()
-    calls, repaired_calls = call_args([rows[i].args for i in np.flatnonzero(table == Table.RUNTIME).tolist()])
-    ops, repaired_ops = op_args([rows[i].args for i in np.flatnonzero(table == Table.GPU).tolist()])
-    syncs, repaired_syncs = op_args([rows[i].args for i in np.flatnonzero(table == Table.SYNC).tolist()])
-    return Batch(
-        rows,
-        tuple(numbers),
-        category,
-        table,
-        np.array(place, dtype=np.int32),
-        start_ns,
-        calls,
-        ops,
-        syncs,
-        repaired_calls + repaired_ops + repaired_syncs,
-        _markers(events),
-        len(events),
-    )
+    batch = Batch(rows, tuple(numbers), category, np.array(place, dtype=np.int32), start_ns)
+    batch.markers, batch.count = _markers(events), len(events)
+    tables = np.array([table_of[name] for name in numbers], dtype=np.int32)
+    for table, at in _rows_of(tables[category]):
+        args: list[Any] = []
+        repaired = 0
+        if table in _NO_ARGS:
+            args, repaired = decoded_args(type(_NO_ARGS[table]), [rows[i].args for i in at.tolist()])
+        batch.parts[table] = at, args
+        batch.repaired += repaired
+    return batch
+
+
+def _rows_of(table: I32) -> Iterator[tuple[Table, Index]]:
+    """The tables with columns of their own that some rows belong to, and which rows."""
+    for number in (Table.RUNTIME, Table.GPU, Table.SYNC, Table.DEVICE_ANNOTATION):
+        at = np.flatnonzero(table == number)
+        if len(at):
+            yield number, at
 
 
 def _markers(events: Iterable[Any]) -> list[tuple[str, int]]:

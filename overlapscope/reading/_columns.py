@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from overlapscope.reading._batch import Batch
 from overlapscope.reading._categories import Table, table_of
-from overlapscope.reading._events import ABSENT, NOTHING, CallArgs, OpArgs, decoded_text
+from overlapscope.reading._events import ABSENT, NOTHING, OpArgs, decoded_text
 from overlapscope.reading._times import to_ns
 from overlapscope.trace.model import I32, I64, Index, Sync
 
@@ -36,15 +36,14 @@ _MOST_DEVICES = 256
 _FIRST_LARGE_STREAM = 1_000_000_000
 
 _name = attrgetter("name")
-_tid = attrgetter("tid")
 _dur = attrgetter("dur")
 
 
-class Numbered(dict[str, int]):
-    """Numbers strings in the order of their first use: `numbered[text]`."""
+class Numbered(dict[Any, int]):
+    """Numbers what it is asked for in the order of the first question: `numbered[text]`."""
 
-    def __missing__(self, text: str) -> int:
-        number = self[text] = len(self)
+    def __missing__(self, thing: Any) -> int:
+        number = self[thing] = len(self)
         return number
 
 
@@ -61,15 +60,11 @@ _TEXTS = {Table.COLLECTIVE: (0, 1, 2, 3)}
 
 @dataclass(slots=True)
 class Share:
-    """The columns of one stretch of a file, numbered by the process that read it.
+    """The columns of one stretch of a file, numbered by the process that read it."""
 
-    The strings and streams are those it had not met in an earlier stretch, in the order of their numbers.
-    """
-
-    names: list[str]
-    texts: list[str]
-    categories: list[str]
-    large_streams: list[int]
+    new: list[list[Any]]
+    """Names, texts, categories and large streams that it had not met in an earlier stretch, in the order of their
+    numbers."""
     repaired: int
     markers: list[tuple[str, int]]
     rows: int
@@ -78,14 +73,9 @@ class Share:
     values: dict[Table, list[Values]]
 
 
-class Renumbering:
-    """What the numbers of one process' shares stand for in the columns that its shares are added to."""
-
-    def __init__(self) -> None:
-        self.names: list[int] = []
-        self.texts: list[int] = []
-        self.categories: list[int] = []
-        self.large_streams: list[int] = []
+Renumbering = tuple[list[int], list[int], list[int], list[int]]
+"""What the numbers of one process' shares stand for in the columns that its shares are added to: those of names, texts,
+categories and large streams."""
 
 
 class Columns:
@@ -96,6 +86,10 @@ class Columns:
         self.texts = Numbered()
         """What arguments say in words; apart, as their order among the names would depend on the batches."""
         self.categories = Numbered()
+        self._large_streams = Numbered()
+        self._numbered = self.names, self.texts, self.categories, self._large_streams
+        self._shared = [0, 0, 0, 0]
+        """How many of each have been shared."""
         self.repaired = 0
         """Events with a value of a wrong type among their arguments, or without a duration."""
         self.markers: list[tuple[str, int]] = []
@@ -105,8 +99,6 @@ class Columns:
         """What some tables have besides, in the order of the columns that `_tables` gives them."""
         self._rows = 0
         self._events = 0
-        self._large_streams: dict[int, int] = {}
-        self._shared = (0, 0, 0, 0)
 
     def add(self, batch: Batch) -> None:
         """Takes over a batch of events."""
@@ -124,19 +116,18 @@ class Columns:
         if missing.any():
             self.repaired += int(missing.sum())
             dur_us[missing] = 0.0
-        self.parts.append((number[batch.category], name, batch.start_ns, to_ns(dur_us), _threads(rows), place))
-
-        if batch.calls:
-            self._add(Table.RUNTIME, np.flatnonzero(batch.table == Table.RUNTIME), _calls(batch.calls))
-        for table, args, values in ((Table.GPU, batch.ops, self._ops), (Table.SYNC, batch.syncs, self._syncs)):
-            if args:
-                at = np.flatnonzero(batch.table == table)
-                self._add(table, at, values(args, [rows[i] for i in at.tolist()]))
-                if table == Table.GPU:
+        self.parts.append((number[batch.category], name, batch.start_ns, to_ns(dur_us), _column(rows, "tid"), place))
+        for table, (at, args) in batch.parts.items():
+            match table:
+                case Table.RUNTIME:
+                    self._add(table, at, _column(args, "correlation"))
+                case Table.GPU:
+                    self._add(table, at, self._ops(args, [rows[i] for i in at.tolist()]))
                     self._add_collectives(args, at)
-        at = np.flatnonzero(batch.table == Table.DEVICE_ANNOTATION)
-        if len(at):
-            self._add(Table.DEVICE_ANNOTATION, at, self._device_annotations([rows[i] for i in at.tolist()]))
+                case Table.SYNC:
+                    self._add(table, at, self._syncs(args, [rows[i] for i in at.tolist()]))
+                case Table.DEVICE_ANNOTATION:
+                    self._add(table, at, self._device_annotations([rows[i] for i in at.tolist()]))
         self._rows += count
 
     def _add(self, table: Table, at: Index, values: I64) -> None:
@@ -144,13 +135,10 @@ class Columns:
 
     def share(self) -> Share:
         """Hands over the columns collected since the last share; strings keep their numbers."""
-        names, texts, categories, streams = self._shared
-        self._shared = len(self.names), len(self.texts), len(self.categories), len(self._large_streams)
+        new = [list(islice(known, count, None)) for known, count in zip(self._numbered, self._shared, strict=True)]
+        self._shared = list(map(len, self._numbered))
         share = Share(
-            names=list(islice(self.names, names, None)),
-            texts=list(islice(self.texts, texts, None)),
-            categories=list(islice(self.categories, categories, None)),
-            large_streams=list(islice(self._large_streams, streams, None)),
+            new=new,
             repaired=self.repaired,
             markers=self.markers,
             rows=self._rows,
@@ -168,25 +156,21 @@ class Columns:
 
         `numbers` goes with the process, whose shares must come in the order in which it made them.
         """
-        numbers.names.extend(map(self.names.__getitem__, share.names))
-        numbers.texts.extend(map(self.texts.__getitem__, share.texts))
-        numbers.categories.extend(map(self.categories.__getitem__, share.categories))
-        numbers.large_streams.extend(map(self._large_stream, share.large_streams))
-        name_of, text_of = np.array(numbers.names, dtype=np.int32), np.array(numbers.texts, dtype=np.int64)
-        category_of = np.array(numbers.categories, dtype=np.int32)
-        stream_of = np.array(numbers.large_streams, dtype=np.int64)
+        for known, number, new in zip(self._numbered, numbers, share.new, strict=True):
+            number.extend(map(known.__getitem__, new))
+        name_of, text_of, category_of, stream_of = (np.array(number, dtype=np.int64) for number in numbers)
         for category, name, start, dur, thread, place in share.parts:
-            self.parts.append(
-                (category_of[category], name_of[name], start, dur, thread, place + np.int32(self._events))
-            )
+            names, categories = name_of[name].astype(np.int32), category_of[category].astype(np.int32)
+            self.parts.append((categories, names, start, dur, thread, place + np.int32(self._events)))
         for table, parts in share.values.items():
             for at, values in parts:
                 for column in _STREAMS.get(table, ()):
                     large = np.flatnonzero(values[:, column] >= _FIRST_LARGE_STREAM)
-                    values[large, column] = stream_of[values[large, column] - _FIRST_LARGE_STREAM]
+                    local = values[large, column] - _FIRST_LARGE_STREAM
+                    values[large, column] = stream_of[local] + _FIRST_LARGE_STREAM
                 for column in _TEXTS.get(table, ()):
-                    known = np.flatnonzero(values[:, column] >= 0)
-                    values[known, column] = text_of[values[known, column]]
+                    known_text = np.flatnonzero(values[:, column] >= 0)
+                    values[known_text, column] = text_of[values[known_text, column]]
                 self._add(table, at, values)
         self.repaired += share.repaired
         self.markers.extend(share.markers)
@@ -204,33 +188,33 @@ class Columns:
         values[:, 2] = _column(args, "correlation")
         values[:, 3] = _column(args, "bytes")
         # The bits of doubles, as all columns are of one type.
-        values[:, 4] = np.array([_bandwidth(one.bandwidth) for one in args], dtype=np.float64).view(np.int64)
+        values[:, 4] = np.array([_bandwidth(said.bandwidth) for said in args], dtype=np.float64).view(np.int64)
         return values
 
     def _add_collectives(self, args: list[OpArgs], at: Index) -> None:
-        chosen = [i for i, one in enumerate(args) if one.collective]
+        chosen = [i for i, said in enumerate(args) if said.collective]
         if not chosen:
             return
-        mine = [args[i] for i in chosen]
+        told = [args[i] for i in chosen]
         values = np.empty((len(chosen), 8), dtype=np.int64)
-        for row, one in enumerate(mine):
-            texts = (one.collective, decoded_text(one.group), decoded_text(one.ranks), one.dtype)
+        for row, said in enumerate(told):
+            texts = (said.collective, decoded_text(said.group), decoded_text(said.ranks), said.dtype)
             values[row, :4] = [self.texts[text] if text else -1 for text in texts]
         for column, attribute in enumerate(("group_size", "elements_in", "elements_out", "sequence"), 4):
-            values[:, column] = _column(mine, attribute)
+            values[:, column] = _column(told, attribute)
         self._add(Table.COLLECTIVE, at[chosen], values)
 
     def _device_annotations(self, rows: list[Any]) -> I64:
         """A device's annotations stand in the lanes of their streams and say nothing of them in their arguments."""
         values = np.empty((len(rows), 2), dtype=np.int64)
-        devices = np.array([_wrapped(_number(row.pid)) for row in rows], dtype=np.int64)
+        devices = _column(rows, "pid")
         values[:, 0] = np.where((devices >= 0) & (devices < _MOST_DEVICES), devices, -1)
-        values[:, 1] = self._streams(np.array([_wrapped(_number(row.tid)) for row in rows], dtype=np.int64))
+        values[:, 1] = self._streams(_column(rows, "tid"))
         return values
 
     def _syncs(self, args: list[OpArgs], syncs: list[Any]) -> I64:
         values = np.empty((len(args), 7), dtype=np.int64)
-        values[:, 0] = [_sync_kind(one, sync.name) for one, sync in zip(args, syncs, strict=True)]
+        values[:, 0] = [_sync_kind(said, sync.name) for said, sync in zip(args, syncs, strict=True)]
         values[:, 1] = self._devices(args, syncs)
         # Never the row's thread: since kineto #1356 it is the stream + 1,000,000, and on XPU a host
         # thread.
@@ -263,11 +247,8 @@ class Columns:
         for i in np.flatnonzero(streams >= _FIRST_LARGE_STREAM).tolist():
             # Some backends print a queue's address. It does not fit the column, so it gets a number of its
             # own.
-            streams[i] = self._large_stream(int(streams[i]))
+            streams[i] = _FIRST_LARGE_STREAM + self._large_streams[int(streams[i])]
         return streams
-
-    def _large_stream(self, stream: int) -> int:
-        return self._large_streams.setdefault(stream, _FIRST_LARGE_STREAM + len(self._large_streams))
 
 
 _Columns = TypeVar("_Columns", Part, Values)
@@ -277,10 +258,6 @@ def joined(parts: list[_Columns]) -> _Columns:
     """The same columns in one part. There must be a part."""
     whole: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
     return whole  # type: ignore[no-any-return]
-
-
-def _calls(args: list[CallArgs]) -> I64:
-    return _column(args, "correlation")
 
 
 def _bandwidth(raw: Raw) -> float:
@@ -303,13 +280,6 @@ def _sync_kind(args: OpArgs, name: str) -> Sync:
     return Sync.CONTEXT
 
 
-def _threads(rows: list[Any]) -> I64:
-    try:
-        return np.fromiter(map(_tid, rows), np.int64, len(rows))
-    except (TypeError, ValueError, OverflowError):
-        return _int64([_number(row.tid) for row in rows])
-
-
 def _number(identity: int | str) -> int:
     """A process or thread id; the number in `stream 7`, as kineto once wrote it; -1 where there is none."""
     if isinstance(identity, int):
@@ -318,23 +288,16 @@ def _number(identity: int | str) -> int:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
 
 
-def _int64(values: list[int]) -> I64:
+def _column(items: list[Any], attribute: str) -> I64:
+    """What each of them has there: a whole number, or the number in a text."""
     try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        # Unsigned 64-bit ids keep their bits; anything longer is not an id.
-        return np.array([_wrapped(value) for value in values], dtype=np.int64)
-
-
-def _column(args: list[Any], attribute: str) -> I64:
-    values = map(attrgetter(attribute), args)
-    try:
-        return np.fromiter(values, np.int64, len(args))
-    except OverflowError:
-        return _int64([getattr(one, attribute) for one in args])
+        return np.fromiter(map(attrgetter(attribute), items), np.int64, len(items))
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_wrapped(_number(getattr(item, attribute))) for item in items], dtype=np.int64)
 
 
 def _wrapped(value: int) -> int:
+    """Unsigned 64-bit ids keep their bits; anything longer is not an id."""
     if -(1 << 63) <= value < 1 << 63:
         return value
     return value - (1 << 64) if 0 <= value < 1 << 64 else -1

@@ -195,13 +195,13 @@ def _read_together(
 
 def _join(stretches: list[Stretch], by_reader: list[list[Piece]], stream: EventStream, columns: Columns) -> None:
     """Adds the pieces in the order of the file, as far as each of them follows from the one before."""
-    found = {piece.number: (piece, reader) for reader, pieces in enumerate(by_reader) for piece in pieces}
-    numbers = [Renumbering() for _ in by_reader]
+    read = {piece.number: (piece, reader) for reader, pieces in enumerate(by_reader) for piece in pieces}
+    numbers: list[Renumbering] = [([], [], [], []) for _ in by_reader]
     at, held = stretches[0].begin, stretches[0].held
     for number, stretch in enumerate(stretches):
-        if number not in found or (stretch.begin, stretch.held) != (at, held):
+        if number not in read or (stretch.begin, stretch.held) != (at, held):
             break
-        piece, reader = found[number]
+        piece, reader = read[number]
         columns.add_share(piece.share, numbers[reader])
         at, held = stretch.end, piece.held
     if at > stretches[0].begin:

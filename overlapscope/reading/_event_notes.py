@@ -63,14 +63,14 @@ def apply(
 def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Pattern[str]) -> list[_Note]:
     """The notes of one kind whose call was recorded: the only one of that name inside them on their thread."""
     rows = np.flatnonzero(calls.named(lambda name: call_name.fullmatch(name) is not None))
-    found: list[_Note] = []
+    told: list[_Note] = []
     for thread in np.unique(notes.thread):
         own = rows[calls.thread[rows] == thread]
-        mine = np.flatnonzero(notes.thread == thread)
-        first = np.searchsorted(calls.start_ns[own], notes.start_ns[mine], side="left")
-        after = np.searchsorted(calls.start_ns[own], notes.end_ns[mine], side="left")
-        for note, at, end in zip(mine.tolist(), first.tolist(), after.tolist(), strict=True):
+        noted = np.flatnonzero(notes.thread == thread)
+        first = np.searchsorted(calls.start_ns[own], notes.start_ns[noted], side="left")
+        after = np.searchsorted(calls.start_ns[own], notes.end_ns[noted], side="left")
+        for note, at, end in zip(noted.tolist(), first.tolist(), after.tolist(), strict=True):
             match = _NOTE.fullmatch(notes.name(note))
             if match is not None and match[1] == kind and end - at == 1:
-                found.append(_Note(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[own[at]])))
-    return [note for note in found if note.correlation > 0]
+                told.append(_Note(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[own[at]])))
+    return [note for note in told if note.correlation > 0]

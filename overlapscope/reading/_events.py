@@ -58,10 +58,6 @@ class CallArgs(Struct, gc=False, frozen=True):
     correlation: int = -1
 
 
-NO_OP_ARGS = OpArgs()
-NO_CALL_ARGS = CallArgs()
-
-
 # -- by phase: whatever the events are
 
 
@@ -161,35 +157,26 @@ usual_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[
 fast_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_FAST])
 exact_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_EXACT])
 any_events = msgspec.json.Decoder(float_hook=decimal)
-_op_args = msgspec.json.Decoder(list[OpArgs | None])
-_call_args = msgspec.json.Decoder(list[CallArgs | None])
+_args: dict[type, msgspec.json.Decoder[list[Any]]] = {
+    kind: msgspec.json.Decoder(list[kind | None])  # type: ignore[valid-type]
+    for kind in (OpArgs, CallArgs)
+}
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """All that msgspec raises for bad JSON."""
 
 
-def op_args(raw: list[Raw]) -> tuple[list[OpArgs], int]:
-    """The arguments of many ops, and how many held values of a wrong type."""
+_Args = TypeVar("_Args", bound="OpArgs | CallArgs")
+
+
+def decoded_args(kind: type[_Args], raw: list[Raw]) -> tuple[list[_Args], int]:
+    """The arguments of many events, and how many held values of a wrong type."""
+    decoder, nothing = _args[kind], kind()
     try:
-        return [args or NO_OP_ARGS for args in _op_args.decode(b"[" + b",".join(raw) + b"]")], 0
+        return [args or nothing for args in decoder.decode(b"[" + b",".join(raw) + b"]")], 0
     except UNDECODABLE:
-        return _convert_all(OpArgs, raw)
-
-
-def call_args(raw: list[Raw]) -> tuple[list[CallArgs], int]:
-    """The arguments of many runtime calls, and how many held values of a wrong type."""
-    try:
-        return [args or NO_CALL_ARGS for args in _call_args.decode(b"[" + b",".join(raw) + b"]")], 0
-    except UNDECODABLE:
-        return _convert_all(CallArgs, raw)
-
-
-_Args = TypeVar("_Args", OpArgs, CallArgs)
-
-
-def _convert_all(kind: type[_Args], raw: list[Raw]) -> tuple[list[_Args], int]:
-    converted = [_convert_args(kind, _loose(one)) for one in raw]
-    return [args for args, _ in converted], sum(repaired for _, repaired in converted)
+        converted = [_convert_args(kind, _loose(args)) for args in raw]
+        return [args for args, _ in converted], sum(repaired for _, repaired in converted)
 
 
 def _loose(raw: Raw) -> Any:
@@ -354,7 +341,7 @@ def _strict(value: Any) -> Any:
         case str():
             return valid_text(value)
         case list():
-            return [_strict(one) for one in value]
+            return [_strict(item) for item in value]
         case bool() | int() if abs(value) < 1 << 63:
             return value
     return None

@@ -90,47 +90,47 @@ class _Recovery:
     def __init__(self, text: str, *, final: bool) -> None:
         self._text = text
         self._final = final
-        self._ends = [found.end() for found in BOUNDARY.finditer(text)]
-        self._phases = [found.start() for found in _PHASE.finditer(text)]
-        self._starts = [found.start() for found in _EVENT_START.finditer(text)]
+        self._ends = [match.end() for match in BOUNDARY.finditer(text)]
+        self._phases = [match.start() for match in _PHASE.finditer(text)]
+        self._starts = [match.start() for match in _EVENT_START.finditer(text)]
         self._last_brace = text.rfind("{")
         self._credit = 4 * len(text) + _MAX_EVENT_CHARS
         """Characters that may yet be read in vain for objects with boundaries inside."""
 
     def all(self) -> Recovered:
-        text, found, at = self._text, Recovered(), 0
+        text, recovered, at = self._text, Recovered(), 0
         invalid = not text.isascii() and _SURROGATE.search(text) is not None
         while True:
             start = _behind_separator(text, at)
             if start == len(text):
-                found.rest = ""
-                return found
+                recovered.rest = ""
+                return recovered
             if text[start] == "]" and len(text) - start < END_SIGHT and not self._final:
-                found.rest = text[start:]
-                return found
+                recovered.rest = text[start:]
+                return recovered
             if text[start] == "]" and self._is_array_end(start):
-                found.footer = text[start + 1 :]
-                return found
+                recovered.footer = text[start + 1 :]
+                return recovered
             if text[start] in "[]":
                 # No event is a list. Read as one, it would take all events behind it along.
                 at = start + 1
-                found.lost_bytes += 1
-                _remember(found, "lost: a bracket amid the events", text[start : start + 80])
+                recovered.lost_bytes += 1
+                _remember(recovered, "lost: a bracket amid the events", text[start : start + 80])
                 continue
             value, at, damaged = self._event(start) if text[start] == "{" else (*self._behind_noise(start), True)
             if value is _CUT:
-                found.rest = text[start:]
-                return found
+                recovered.rest = text[start:]
+                return recovered
             typed = None if value is None else convert(value)
             if typed is None:
-                _lose(found, text, start, at)
+                _lose(recovered, text, start, at)
                 continue
             event, repaired = typed
             damaged |= invalid and _SURROGATE.search(text, start, at) is not None
-            found.events.append(event)
+            recovered.events.append(event)
             if repaired or damaged:
-                found.repaired_events += 1
-                _remember(found, "repaired", text[start:at])
+                recovered.repaired_events += 1
+                _remember(recovered, "repaired", text[start:at])
 
     def _event(self, start: int) -> tuple[Any, int, bool]:
         """The object at `start`, where to go on, and whether it was damaged.
@@ -326,12 +326,12 @@ def _string_end(piece: str, at: int, ends: re.Pattern[str]) -> int | None:
     return None
 
 
-def _lose(found: Recovered, text: str, start: int, end: int) -> None:
-    found.lost_events += 1
-    found.lost_bytes += len(text[start:end].encode("utf-8", "surrogateescape"))
-    _remember(found, "lost", text[start:end])
+def _lose(recovered: Recovered, text: str, start: int, end: int) -> None:
+    recovered.lost_events += 1
+    recovered.lost_bytes += len(text[start:end].encode("utf-8", "surrogateescape"))
+    _remember(recovered, "lost", text[start:end])
 
 
-def _remember(found: Recovered, what: str, piece: str) -> None:
-    if len(found.examples) < 3:
-        found.examples.append(f"{what}: {' '.join(piece[:200].split())[:100]}")
+def _remember(recovered: Recovered, what: str, piece: str) -> None:
+    if len(recovered.examples) < 3:
+        recovered.examples.append(f"{what}: {' '.join(piece[:200].split())[:100]}")

@@ -151,9 +151,9 @@ class EventStream:
                     return start[1:]
                 if start[:1] != b"{":
                     raise self._no_json()
-            for found in _ARRAY.finditer(head, max(searched - 64, 0)):
-                if self._take_header(head[: found.start()]):
-                    return head[found.end() :]
+            for array in _ARRAY.finditer(head, max(searched - 64, 0)):
+                if self._take_header(head[: array.start()]):
+                    return head[array.end() :]
                 tried += 1
                 if tried == _MOST_CANDIDATES:
                     break
@@ -293,19 +293,19 @@ class EventStream:
 
     def _recover(self, pending: bytes, *, final: bool) -> Batch:
         text = pending.decode("utf-8", "surrogateescape")
-        found = recover(text, final=final)
+        recovered = recover(text, final=final)
         losses = self.losses
-        losses.repaired_events += found.repaired_events
-        losses.lost_events += found.lost_events
-        losses.lost_bytes += found.lost_bytes
-        losses.remember(found.examples)
-        if found.rest is None:
+        losses.repaired_events += recovered.repaired_events
+        losses.lost_events += recovered.lost_events
+        losses.lost_bytes += recovered.lost_bytes
+        losses.remember(recovered.examples)
+        if recovered.rest is None:
             self._ended = True
-            self._footer = found.footer.encode("utf-8", "surrogateescape")
+            self._footer = recovered.footer.encode("utf-8", "surrogateescape")
             self._rest = b""
         else:
-            self._rest = found.rest.encode("utf-8", "surrogateescape")
-        return exact_batch(found.events)
+            self._rest = recovered.rest.encode("utf-8", "surrogateescape")
+        return exact_batch(recovered.events)
 
     # -- after the events
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -124,13 +125,13 @@ class Finished:
         """How many of some rows belong to each part of the recording (`overlapscope.trace.lost`)."""
         tables = self._table[rows]
         kinds = self._judged(rows[tables == Table.GPU])[:, 0]
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for kind, count in enumerate(np.bincount(kinds, minlength=len(Kind)).tolist()):
-            found[lost.OF_KIND[Kind(kind)]] += count
+            counts[lost.OF_KIND[Kind(kind)]] += count
         for table, count in enumerate(np.bincount(tables, minlength=len(Table)).tolist()):
             if table in _PARTS:
-                found[_PARTS[Table(table)]] += count
-        return {part: count for part, count in found.items() if count}
+                counts[_PARTS[Table(table)]] += count
+        return {part: count for part, count in counts.items() if count}
 
     def drop(self, rows: Index) -> None:
         """Leaves rows out of every table."""
@@ -138,26 +139,18 @@ class Finished:
 
     def host(self, table: Table, base_ns: int) -> HostEvents:
         rows = self._sorted(table)
-        start, end = self._interval(rows, base_ns)
-        return HostEvents(self.names, start, end, self._name[rows], self._thread[rows], place=self._place[rows])
+        return HostEvents(**self._common(rows, base_ns), thread=self._thread[rows])
 
     def runtime_calls(self, base_ns: int) -> RuntimeCalls:
         rows = self._sorted(Table.RUNTIME)
-        start, end = self._interval(rows, base_ns)
         correlation = _positive(self._aligned(Table.RUNTIME, rows))
-        return RuntimeCalls(
-            self.names, start, end, self._name[rows], self._thread[rows], correlation, place=self._place[rows]
-        )
+        return RuntimeCalls(**self._common(rows, base_ns), thread=self._thread[rows], correlation=correlation)
 
     def syncs(self, base_ns: int) -> Syncs:
         rows = self._sorted(Table.SYNC)
-        start, end = self._interval(rows, base_ns)
         values = self._aligned(Table.SYNC, rows)
         return Syncs(
-            self.names,
-            start,
-            end,
-            self._name[rows],
+            **self._common(rows, base_ns),
             kind=values[:, 0].astype(np.int8),
             device=values[:, 1].astype(np.int32),
             stream=values[:, 2].astype(np.int32),
@@ -167,20 +160,14 @@ class Finished:
             # Kineto names a stream without its device; it means the waiting one's.
             source_device=np.where(values[:, 5] >= 0, values[:, 1], -1).astype(np.int32),
             record_correlation=_positive(values[:, 6]),
-            place=self._place[rows],
         )
 
     def gpu_ops(self, base_ns: int, calls: RuntimeCalls) -> GpuOps:
         rows = self._sorted(Table.GPU)
-        start, end = self._interval(rows, base_ns)
-        values = self._aligned(Table.GPU, rows)
+        values, judged = self._aligned(Table.GPU, rows), self._judged(rows)
         correlation = _positive(values[:, 2])
-        judged = self._judged(rows)
         return GpuOps(
-            self.names,
-            start,
-            end,
-            self._name[rows],
+            **self._common(rows, base_ns),
             kind=judged[:, 0].copy(),
             device=values[:, 0].astype(np.int32),
             stream=values[:, 1].astype(np.int32),
@@ -190,29 +177,21 @@ class Finished:
             source_kind=judged[:, 1].copy(),
             target_kind=judged[:, 2].copy(),
             stated_gb_per_s=values[:, 4].copy().view(np.float64),
-            place=self._place[rows],
         )
 
     def device_annotations(self, base_ns: int) -> DeviceAnnotations:
         rows = self._sorted(Table.DEVICE_ANNOTATION)
-        start, end = self._interval(rows, base_ns)
         values = self._aligned(Table.DEVICE_ANNOTATION, rows).astype(np.int32)
-        return DeviceAnnotations(
-            self.names, start, end, self._name[rows], values[:, 0], values[:, 1], place=self._place[rows]
-        )
+        return DeviceAnnotations(**self._common(rows, base_ns), device=values[:, 0], stream=values[:, 1])
 
     def collectives(self, base_ns: int) -> Collectives:
         """Of the GPU ops that are still there, those that say what they are for."""
         rows = self._sorted(Table.GPU)
         rows = rows[np.isin(rows, self._values[Table.COLLECTIVE][0])]
-        start, end = self._interval(rows, base_ns)
         ops, values = self._aligned(Table.GPU, rows), self._aligned(Table.COLLECTIVE, rows)
         name, group, ranks, dtype = values[:, :4].astype(np.int32).T.copy()
         return Collectives(
-            self.names,
-            start,
-            end,
-            name,
+            **self._common(rows, base_ns) | {"name_id": name},
             device=ops[:, 0].astype(np.int32),
             stream=ops[:, 1].astype(np.int32),
             correlation=_positive(ops[:, 2]),
@@ -223,8 +202,18 @@ class Finished:
             elements_out=_bounded(values[:, 6]),
             dtype=dtype,
             sequence=np.maximum(values[:, 7], -1),
-            place=self._place[rows],
         )
+
+    def _common(self, rows: Index, base_ns: int) -> dict[str, Any]:
+        """What all tables have."""
+        start_ns = self.start_ns[rows] + base_ns
+        return {
+            "names": self.names,
+            "start_ns": start_ns,
+            "end_ns": start_ns + self.dur_ns[rows],
+            "name_id": self._name[rows],
+            "place": self._place[rows],
+        }
 
     def _judged(self, rows: Index) -> I8:
         """Kind, source and target memory of GPU ops: each distinct (category, name) is judged once."""
@@ -232,8 +221,8 @@ class Finished:
         key = self._category[rows].astype(np.int64) * names + self._name[rows]
         distinct, back = np.unique(key, return_inverse=True)
         judged = []
-        for one in distinct.tolist():
-            category, name = self._categories[one // names], self.names[one % names]
+        for key_of_name in distinct.tolist():
+            category, name = self._categories[key_of_name // names], self.names[key_of_name % names]
             judged.append((op_names.kind(category, name), *op_names.memory_kinds(category, name)))
         return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
 
@@ -250,10 +239,6 @@ class Finished:
             rows[tied] = rows[tied][np.lexsort((-self.dur_ns[rows[tied]], start[tied]))]
         return rows
 
-    def _interval(self, rows: Index, base_ns: int) -> tuple[I64, I64]:
-        start = self.start_ns[rows] + base_ns
-        return start, start + self.dur_ns[rows]
-
     def _aligned(self, table: Table, rows: Index) -> I64:
         at, values = self._values[table]
         return values[np.searchsorted(at, rows)]
@@ -268,8 +253,8 @@ def _launches(correlation: I64, calls: RuntimeCalls) -> I64:
     by_correlation = known[np.argsort(calls.correlation[known], kind="stable")]
     ordered = calls.correlation[by_correlation]
     at = np.minimum(np.searchsorted(ordered, correlation), len(ordered) - 1)
-    found = ordered[at] == correlation
-    launch[found] = by_correlation[at[found]]
+    launched = ordered[at] == correlation
+    launch[launched] = by_correlation[at[launched]]
     return launch
 
 

@@ -89,7 +89,7 @@ class Folder:
 
     def held(self) -> list[Held]:
         """The cache's files. Raises OSError, but not where there is no folder."""
-        found = []
+        held = []
         try:
             with os.scandir(self.path) as files:
                 for file in files:
@@ -97,10 +97,10 @@ class Folder:
                     if ours and file.is_file(follow_symlinks=False):
                         with suppress(FileNotFoundError):
                             stat = file.stat(follow_symlinks=False)
-                            found.append(Held(Path(file.path), stat.st_size, stat.st_mtime_ns))
+                            held.append(Held(Path(file.path), stat.st_size, stat.st_mtime_ns))
         except FileNotFoundError:
             return []
-        return found
+        return held
 
     def entries(self) -> list[Held]:
         """The traces in it. Raises OSError."""

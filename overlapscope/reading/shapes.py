@@ -148,12 +148,12 @@ class _Reading:
 
     def _take(self, events: list[Raw], rows: I64) -> None:
         try:
-            found = _ops.decode(b"[" + b",".join(events) + b"]")
+            decoded = _ops.decode(b"[" + b",".join(events) + b"]")
         except UNDECODABLE:
-            found = [_decoded(event) for event in events]
-        starts = to_ns(np.array([op.ts for op in found])) + self.base_ns
+            decoded = [_decoded(event) for event in events]
+        starts = to_ns(np.array([op.ts for op in decoded])) + self.base_ns
         same = np.abs(starts - self.ops.start_ns[rows]) <= _SAME_NS
-        for op, row, name_id in zip(found, rows.tolist(), np.where(same, self.ops.name_id[rows], -1), strict=True):
+        for op, row, name_id in zip(decoded, rows.tolist(), np.where(same, self.ops.name_id[rows], -1), strict=True):
             if name_id >= 0 and op.args is not None and op.name == self.ops.names[name_id]:
                 text = bytes(op.args.dims), bytes(op.args.types)
                 if text[0] != _NOTHING:
@@ -190,9 +190,9 @@ def signature(dims: bytes, types: bytes) -> Signature:
             unnamed |= kind != "TensorList"
             continue
         listed = shape if kind == "TensorList" and isinstance(shape, list) else [shape]
-        counts = [_elements(one) for one in listed]
+        counts = [_elements(count) for count in listed]
         whole &= None not in counts
-        elements += [one for one in counts if one is not None]
+        elements += [count for count in counts if count is not None]
         if place == 0 and kind != "TensorList" and counts[0] is not None:
             first = counts[0]
     first_type = kinds[0] if kinds and isinstance(kinds[0], str) else ""

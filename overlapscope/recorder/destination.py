@@ -60,7 +60,7 @@ def rank_by_launcher(environ: Mapping[str, str]) -> Rank | None:
     """The place that environment variables tell of."""
     for number, world_size in _RANK_VARIABLES:
         told = environ.get(number, ""), environ.get(world_size, "")
-        if all(one.isdecimal() for one in told) and int(told[0]) < int(told[1]) > 1:
+        if all(text.isdecimal() for text in told) and int(told[0]) < int(told[1]) > 1:
             return Rank(int(told[0]), int(told[1]))
     return None
 
@@ -89,7 +89,7 @@ class Destination:
             raise UsageError(f"{path}: a trace is written as .json or .json.gz; call it {_suggested_name(path)}.")
         for name in _PLACEHOLDER.findall(str(path)):
             if name not in _NAMES:
-                known = ", ".join(f"{{{one}}}" for one in _NAMES)
+                known = ", ".join(f"{{{placeholder}}}" for placeholder in _NAMES)
                 raise UsageError(f"{path}: {{{name}}} stands for nothing; a file name can have {known}.")
         directory = next(parent for parent in path.parents if not _PLACEHOLDER.search(str(parent)))
         pattern, now = str(path.relative_to(directory)), time.strftime("%Y%m%d-%H%M%S")
@@ -140,7 +140,7 @@ class Destination:
 
     def _filled_in(self, rank: str, pid: str) -> Path:
         values = {"rank": rank, "pid": pid, "time": self.time, "host": socket.gethostname()}
-        return self.directory / _PLACEHOLDER.sub(lambda found: values[found[1]], self.pattern)
+        return self.directory / _PLACEHOLDER.sub(lambda name: values[name[1]], self.pattern)
 
     def prepare(self, path: Path) -> None:
         """See to it that a file of its can be written there. Raises UsageError where not."""
@@ -170,8 +170,8 @@ def remove_former_ranks(path: Path, rank: Rank) -> None:
     """Remove the files of an earlier run with more ranks beside `path`, rank 0's. No rank of this run writes them."""
     if rank.number == 0 and path.parent.suffix == _RANKS:
         for other in path.parent.iterdir():
-            found = _FILE_OF_RANK.fullmatch(other.name)
-            if found and int(found[1]) >= rank.world_size and not claims.is_anothers(other):
+            of_rank = _FILE_OF_RANK.fullmatch(other.name)
+            if of_rank and int(of_rank[1]) >= rank.world_size and not claims.is_anothers(other):
                 with suppress(OSError):
                     other.unlink()
 

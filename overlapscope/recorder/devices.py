@@ -22,12 +22,12 @@ def activities(*, cuda: bool) -> set[Any]:
     import torch
     from torch.profiler import ProfilerActivity
 
-    found = {ProfilerActivity.CPU}
+    in_use = {ProfilerActivity.CPU}
     if cuda:
-        found.add(ProfilerActivity.CUDA)
+        in_use.add(ProfilerActivity.CUDA)
     elif torch.xpu.is_initialized():
-        found.add(ProfilerActivity.XPU)
-    return found
+        in_use.add(ProfilerActivity.XPU)
+    return in_use
 
 
 def synchronize() -> None:

@@ -150,8 +150,8 @@ def _unblock() -> None:
 
 
 def _forked() -> None:
-    for one in tuple(_watching):
-        one.unwatch()
+    for termination in tuple(_watching):
+        termination.unwatch()
     _unblock()
 
 

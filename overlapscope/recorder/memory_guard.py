@@ -111,9 +111,9 @@ def heap_tensors_bytes() -> int:
     objects = gc.get_objects()
     # No loop in Python over all of them: where stacks are recorded, each call would be, too.
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
-    for found in compress(objects, map(kinds.__contains__, map(type, objects))):
+    for tensor in compress(objects, map(kinds.__contains__, map(type, objects))):
         with suppress(Exception):  # Some have no storage.
-            storage = found.untyped_storage()
+            storage = tensor.untyped_storage()
             if storage.device.type == "cpu" and storage.data_ptr() in heap:
                 storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())

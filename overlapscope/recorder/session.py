@@ -142,7 +142,7 @@ class Session:
         """A sentence on the program's other threads, where it has any whose ops are not recorded."""
         import torch
 
-        others = any(not one.daemon and one is not threading.current_thread() for one in threading.enumerate())
+        others = any(not thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate())
         if self.all_threads or self._light or not others:
             return None
         which = "with --memory" if all_threads.possible() else torch.__version__

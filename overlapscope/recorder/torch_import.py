@@ -51,9 +51,9 @@ class _Watch(importlib.abc.MetaPathFinder):
 
     def _find(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in sys.meta_path:
-            found = finder.find_spec(fullname, path, target) if finder is not self else None
-            if found is not None:
-                return found
+            spec = finder.find_spec(fullname, path, target) if finder is not self else None
+            if spec is not None:
+                return spec
         return None
 
     def _report(self, loader: importlib.abc.Loader) -> None:

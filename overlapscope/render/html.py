@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def render(document: Document) -> str:
-    """The file as text. Raises MissingPackage where there are charts and Plotly is not installed."""
+    """The file as text."""
     every = list(_all(document.blocks))
     timelines = [block for block in every if isinstance(block, model.Timeline)]
     data = dict(document.data)
@@ -93,16 +93,18 @@ def _draw(block: Block) -> Iterator[str]:
 
 @_draw.register
 def _(block: model.Heading) -> Iterator[str]:
-    yield f"<h{block.level}{_attribute('id', block.id)}>{escape(clean(block.text))}</h{block.level}>"
+    given = f"{_attribute('class', block.tone)}{_attribute('id', block.id)}"
+    yield f"<h{block.level}{given}>{escape(clean(block.text))}</h{block.level}>"
 
 
 @_draw.register
 def _(block: model.Text) -> Iterator[str]:
     badge = ""
     if block.badge:
-        badge = f'<span class="level {escape(block.badge)}">{escape(block.badge.capitalize())}</span>'
+        kind = _attribute("class", "level", block.tone or block.badge)
+        badge = f"<span{kind}>{escape(block.badge.capitalize())}</span>"
     said = f"<b>{_words(block.words)}</b>" if block.strong else _words(block.words)
-    yield f"<p{_attribute('class', block.tone)}>{badge}{said}</p>"
+    yield f"<p{_attribute('class', '' if badge else block.tone)}>{badge}{said}</p>"
 
 
 @_draw.register

@@ -48,7 +48,7 @@ def _unlinked(escaped: str) -> str:
 
 def _plain_start(line: str) -> str:
     """A line of prose that begins like a list item, a quotation or code must not become one."""
-    return re.sub(r"^\s*([-+]|\d+(?=[.)]))", r"\\\1" if re.match(r"\s*[-+]", line) else r"\1&#8203;", line)
+    return re.sub(r"^([-+]|\d+(?=[.)]))", r"\\\1" if line.lstrip()[:1] in ("-", "+") else r"\1&#8203;", line.lstrip())
 
 
 def _piece(piece: Span) -> str:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from collections.abc import Callable
+from functools import partial
 from html import escape
 
 from overlapscope.base.shown import Shown
 from overlapscope.base.words import clean, plural, shorten
+from overlapscope.budgets.document import log
 from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.compare import document as compare
 from overlapscope.compare.difference import Diff
+from overlapscope.documents.model import Document
 from overlapscope.prediction import document as whatif
 from overlapscope.prediction.result import WhatIf
-from overlapscope.ranks import document as ranks_document
+from overlapscope.ranks import document as ranks
 from overlapscope.ranks import verdict as ranks_verdict
 from overlapscope.ranks.result import RanksReport
 from overlapscope.render import terminal
-from overlapscope.report.document import document
+from overlapscope.report import document as report
 from overlapscope.report.model import Report
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
-from overlapscope.views.check import text as check_text
-from overlapscope.views.diff import text as diff_text
 
 WIDTH, LINES = 100, 30
 """Of the text in a notebook."""
@@ -35,7 +37,8 @@ def sentence(result: Shown) -> str:
 
 def screen(result: Shown) -> str:
     """The beginning of what the command line prints, as HTML, and how much more there is."""
-    verdict, text = _said(result)
+    verdict, document = _said(result)
+    text = terminal.render(document(), width=WIDTH)
     # A check has its outcome at its end, as a log is read.
     lines = [] if " ".join(text.split()).startswith(" ".join(verdict.split())) else [clean(verdict), ""]
     lines += text.splitlines()
@@ -44,37 +47,21 @@ def screen(result: Shown) -> str:
     return f'<pre style="line-height: 1.25; white-space: pre">{escape(chr(10).join(lines))}</pre>'
 
 
-@singledispatch
-def _said(result: Shown) -> tuple[str, str]:
-    """The verdict, and the text as the command line prints it."""
+def _said(result: Shown) -> tuple[str, Callable[[], Document]]:
+    """The verdict, and what the command line prints."""
+    match result:
+        case Report():
+            page = Page(result)
+            sections = list(page.sections())
+            several = f"{plural(len(result.traces), 'trace')}, {plural(len(result.findings), 'finding')}"
+            verdict = judge(sections[0]).text if len(sections) == 1 else several
+            return verdict, partial(report.document, page)
+        case Diff():
+            return result.verdict, partial(compare.document, result)
+        case CheckResult():
+            return result.summary, partial(log, result)
+        case WhatIf():
+            return whatif.headline(result).text, partial(whatif.document, result)
+        case RanksReport():
+            return ranks_verdict.judge(result).text, partial(ranks.document, result, ranks.TERMINAL)
     raise TypeError(type(result).__name__)
-
-
-@_said.register
-def _(result: Report) -> tuple[str, str]:
-    page = Page(result)
-    sections = list(page.sections())
-    several = f"{plural(len(result.traces), 'trace')}, {plural(len(result.findings), 'finding')}"
-    verdict = judge(sections[0]).text if len(sections) == 1 else several
-    return verdict, terminal.render(document(page), width=WIDTH)
-
-
-@_said.register
-def _(result: Diff) -> tuple[str, str]:
-    return result.verdict, diff_text.render(result, width=WIDTH)
-
-
-@_said.register
-def _(result: CheckResult) -> tuple[str, str]:
-    return result.summary, check_text.render(result, width=WIDTH)
-
-
-@_said.register
-def _(result: WhatIf) -> tuple[str, str]:
-    return whatif.headline(result).text, terminal.render(whatif.document(result), width=WIDTH)
-
-
-@_said.register
-def _(result: RanksReport) -> tuple[str, str]:
-    text = terminal.render(ranks_document.document(result, ranks_document.TERMINAL), width=WIDTH)
-    return ranks_verdict.judge(result).text, text

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
-from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -20,21 +19,11 @@ import msgspec
 from overlapscope.base.words import clean
 from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Figure
-from overlapscope.errors import MissingPackage
 
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "form-action 'none'; base-uri 'none'"
 )
-
-
-def require_plotly() -> None:
-    """Find out before the work whether charts can be drawn.
-
-    Raises MissingPackage.
-    """
-    if find_spec("plotly") is None:
-        raise MissingPackage("an HTML report needs Plotly; install it with: pip install 'overlapscope[dashboard]'.")
 
 
 def wrap(
@@ -95,7 +84,6 @@ def _pack(data: bytes) -> str:
 
 @cache
 def _packed_plotly() -> str:
-    require_plotly()
     from plotly.offline import get_plotlyjs
 
     script: str = get_plotlyjs()

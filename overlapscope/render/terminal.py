@@ -205,7 +205,7 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
                 yield block
                 continue
             if block.title and block.kind != "article" and not _named(block.blocks):
-                yield model.Heading(block.title, 3)
+                yield model.Heading(block.title, 3, tone=block.tone)
             yield from _flat(block.blocks)
         elif isinstance(block, model.Heading):
             if block.level > 1:
@@ -238,14 +238,14 @@ def _draw(block: Block, drawing: _Drawing) -> Iterator[RenderableType]:
 
 @_draw.register
 def _(block: model.Heading, drawing: _Drawing) -> Iterator[RenderableType]:
-    yield RichText(block.text, style="bold")
+    yield RichText(block.text, style=f"bold {_TONES[block.tone]}".strip())
 
 
 @_draw.register
 def _(block: model.Text, drawing: _Drawing) -> Iterator[RenderableType]:
-    style = (
-        _BADGES.get(block.badge, "bold") if block.badge else f"{'bold ' if block.strong else ''}{_TONES[block.tone]}"
-    )
+    style = f"{'bold ' if block.strong or block.badge else ''}{_TONES[block.tone]}"
+    if block.badge and not block.tone:
+        style = _BADGES.get(block.badge, "bold")
     yield _text(block.words, style.strip())
 
 

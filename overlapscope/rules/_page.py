@@ -28,7 +28,7 @@ A rule rests on parts of the recording. Where some of one may be lost, nobody kn
 unknown, and a report says how many rules cannot tell. [Trust](trust.md#what-may-be-lost) says how a loss is noticed,
 and what *figures* and *causes* rest on.
 
-`overlapscope explain RULE` prints any of these sections.
+`overlapscope explain RULE` prints any of these sections, and which causes, interventions and metrics belong to a rule.
 """
 
 

@@ -40,7 +40,7 @@ def test_the_recordings_show_what_is_true_of_their_programs(experiment: Experime
         (variant.name, analysis.trace, verdict)
         for variant in experiment.variants
         for analysis in variant.analyses
-        for verdict in truth.check(variant.truth, analysis, analysis.findings)
+        for verdict in truth.check(variant.truth, analysis, analysis.rules)
         if not verdict.holds
     ]
     assert not failed

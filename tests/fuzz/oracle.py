@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import math
@@ -23,10 +22,13 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.results import Device, Period
 from overlapscope.budgets import config
+from overlapscope.budgets import document as check_document
 from overlapscope.budgets.check import check
+from overlapscope.budgets.formats import json as check_json
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.commands import main
+from overlapscope.compare import document as diff_document
 from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
 from overlapscope.errors import OverlapscopeError, UsageError
@@ -46,9 +48,6 @@ from overlapscope.report.document import document
 from overlapscope.report.model import Report, build, from_json, to_json
 from overlapscope.report.page import Page
 from overlapscope.trace.model import Trace
-from overlapscope.views.check import json as check_json
-from overlapscope.views.check import text as check_text
-from overlapscope.views.diff import text as diff_text
 from tests.fuzz import sweep
 from tests.fuzz.corpus import Origin, origins, report_of, trace_of
 from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, PREDICTED, SAVED, Case
@@ -137,7 +136,7 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
     yield "report", lambda: _report(measured)
     judged = tried("check", lambda: _check(case, trace, measured))
     if judged is not None and rng.random() < 0.05:
-        yield "check text", lambda: _shown(check_text.render(judged, width=WIDTH))
+        yield "check text", lambda: _shown(terminal.render(check_document.log(judged), width=WIDTH))
     if rng.random() < 0.08:
         yield "analyze command", lambda: _drawn(rng, analysis)
     if rng.random() < 0.04:
@@ -150,7 +149,7 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
         yield "ranks", lambda: _ranks(case.origin, trace)
     if rng.random() < 0.03:
         yield "timeline", lambda: lanes.build(analysis)
-    if rng.random() < 0.003 and _has_plotly():
+    if rng.random() < 0.003:
         yield "html", lambda: _html(analysis)
 
 
@@ -387,7 +386,7 @@ def _against(path: Path) -> None:
     for settings in (asked, replace(Settings(), allow_predicted=True)):
         judged = check(report_of(origins()[0]), settings, baseline=baseline)
         json.loads(check_json.render(judged), parse_constant=_no_constant)
-        _shown(check_text.render(judged, width=WIDTH))
+        _shown(terminal.render(check_document.log(judged), width=WIDTH))
 
 
 def _of_saved(report: Report) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -395,7 +394,10 @@ def _of_saved(report: Report) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "report again", lambda: json.loads(to_json(report), parse_constant=_no_constant)
     yield "page of a report", lambda: _shown(terminal.render(document(Page(report, verbose=True)), width=WIDTH))
     yield "check of a report", lambda: [check(report, replace(one, allow_predicted=True)) for one in _settings()]
-    yield "diff of a report", lambda: _shown(diff_text.render(diff(report, report_of(origins()[0])), width=WIDTH))
+    yield (
+        "diff of a report",
+        lambda: _shown(terminal.render(diff_document.document(diff(report, report_of(origins()[0]))), width=WIDTH)),
+    )
 
 
 # -- views
@@ -429,11 +431,6 @@ def _html(analysis: TraceAnalysis) -> None:
     _must("<script>alert" not in drawn and "<img src=x" not in drawn, "a name that is taken for HTML")
 
 
-@cache
-def _has_plotly() -> bool:
-    return importlib.util.find_spec("plotly") is not None
-
-
 def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
     sides = (report_of(origin), report)
     found = diff(*(sides if rng.random() < 0.5 else sides[::-1]))
@@ -450,7 +447,7 @@ def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
                 _must(
                     math.isclose(added, stated, rel_tol=1e-9, abs_tol=1), "a diff's parts do not add up", added, stated
                 )
-    _shown(diff_text.render(found, width=WIDTH))
+    _shown(terminal.render(diff_document.document(found), width=WIDTH))
 
 
 def _named(changes: Any, name: str) -> Any:

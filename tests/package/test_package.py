@@ -14,7 +14,7 @@ import pytest
 from overlapscope.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-OPTIONAL = ("torch", "tensordict", "dash", "plotly", "hta", "dask", "distributed", "fsspec")
+OPTIONAL = ("torch", "tensordict", "dash", "hta", "dask", "distributed", "fsspec")
 
 # One worker makes the environment and runs all that needs it.
 pytestmark = pytest.mark.xdist_group("package")
@@ -50,6 +50,20 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs
 
 
+@pytest.fixture(scope="module")
+def samples(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the installed package says that its samples are."""
+    found = Path(run([installed / "overlapscope", "samples"], cwd=tmp_path_factory.mktemp("anywhere")).strip())
+    assert found.is_relative_to(installed.parent)
+    return found
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working directory of commands that follow one another."""
+    return tmp_path_factory.mktemp("working")
+
+
 def modules_after(code: str, names: Sequence[str]) -> set[str]:
     """Which of `names` are loaded once `code` has run."""
     check = f"import sys\n{code}\nprint('loaded:', *(set({list(names)!r}) & set(sys.modules)))"
@@ -66,11 +80,61 @@ def test_every_installed_subcommand_helps(installed: Path, tmp_path: Path) -> No
         assert f"overlapscope {command}" in run([installed / "overlapscope", command, "--help"], cwd=tmp_path)
 
 
-def test_the_installed_command_analyses_the_samples_inside_the_wheel(installed: Path, tmp_path: Path) -> None:
-    samples = Path(run([installed / "overlapscope", "samples"], cwd=tmp_path).strip())
-    assert samples.is_relative_to(installed.parent)
-    assert run([installed / "overlapscope", "analyze", samples], cwd=tmp_path)
-    assert not any(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (0, "analyze {0}"),
+        (0, "analyze {0} --format json"),
+        (0, "analyze {0} --format markdown"),
+        (0, "analyze {0} --format html"),
+        (0, "analyze {samples}/host_sync.json.gz --verbose"),
+        (0, "diff {0} {1}"),
+        (0, "diff {0} {1} --format html"),
+        (0, "whatif {0} --best"),
+        (0, "check {1} --budget efficiency_pct>=90%"),
+        (1, "check {0} --forbid pageable-copy"),
+        (0, "baseline write {1} -o baseline.json"),
+        (1, "check {0} --baseline baseline.json"),
+        (0, "check {1} --baseline baseline.json"),
+        (0, "ranks {samples}/ddp"),
+        (0, "ranks {samples}/ddp --format html"),
+        (0, "scenarios list"),
+        (0, "scenarios report --output report"),
+        (0, "rules"),
+        (0, "explain pageable-copy"),
+        (0, "schema"),
+        (0, "cache info"),
+    ],
+)
+def test_the_bare_package_does_all_that_needs_no_gpu_browser_or_cluster(
+    installed: Path, samples: Path, directory: Path, code: int, line: str
+) -> None:
+    pair = samples / "training_naive.json.gz", samples / "training_prefetched.json.gz"
+    done = subprocess.run(
+        [installed / "overlapscope", *(word.format(*pair, samples=samples) for word in line.split())],
+        cwd=directory,
+        env=os.environ | {"OVERLAPSCOPE_CACHE_DIR": str(directory / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr, "pip install" in done.stderr) == (code, False, False)
+
+
+def test_a_diff_of_the_samples_answers(installed: Path, samples: Path, tmp_path: Path) -> None:
+    pair = samples / "training_naive.json.gz", samples / "training_prefetched.json.gz"
+    assert "faster" in run([installed / "overlapscope", "diff", *pair], cwd=tmp_path).splitlines()[0]
+
+
+def test_the_wheel_is_small_and_holds_the_samples_alone(wheel: Path) -> None:
+    assert wheel.stat().st_size < 3_000_000
+    held = {Path(name) for name in zipfile.ZipFile(wheel).namelist() if ".json" in name and "/samples/" in name}
+    ours = {file.relative_to(ROOT) for file in (ROOT / "overlapscope" / "samples").rglob("*.json*")}
+    assert held == ours
+    assert len(ours) == 10
+    assert not [
+        name for name in zipfile.ZipFile(wheel).namelist() if name.startswith(("tests", "traces", "benchmarks"))
+    ]
 
 
 def test_the_light_install_brings_no_optional_dependency(installed: Path, tmp_path: Path) -> None:
@@ -87,18 +151,17 @@ def test_the_wheel_holds_every_file_that_pages_need(wheel: Path) -> None:
     assert {file.relative_to(ROOT).as_posix() for file in files} <= set(held)
 
 
-@pytest.mark.parametrize("command", [("dashboard",), ("analyze", "--format", "html")])
-def test_what_a_browser_shows_says_what_to_install(installed: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_the_dashboard_says_what_to_install(installed: Path, tmp_path: Path) -> None:
     trace = str(ROOT / "traces" / "pipeline_1stream.json.gz")
     done = subprocess.run(
-        [installed / "overlapscope", *command, trace], cwd=tmp_path, capture_output=True, text=True, check=False
+        [installed / "overlapscope", "dashboard", trace], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1 and "pip install 'overlapscope[dashboard]'" in done.stderr
 
 
 def test_importing_the_package_loads_no_optional_dependency_and_no_pandas() -> None:
-    assert modules_after("import overlapscope", [*OPTIONAL, "pandas"]) == set()
+    assert modules_after("import overlapscope", [*OPTIONAL, "pandas", "plotly"]) == set()
 
 
 def test_help_loads_no_numpy() -> None:

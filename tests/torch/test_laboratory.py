@@ -23,6 +23,7 @@ from overlapscope.errors import UsageError
 from overlapscope.laboratory import catalog, runner, store
 from overlapscope.laboratory.comparison import compare
 from overlapscope.laboratory.experiment import WrongResults
+from overlapscope.laboratory.progress import Progress
 from overlapscope.laboratory.results import Machine, Results, VariantResult
 from overlapscope.reading import load
 
@@ -115,8 +116,8 @@ def started(*args: str | Path, until: str, cwd: Path) -> Iterator[tuple[subproce
         yield running, running.stderr
 
 
-class Silent:
-    """A `Progress` that says nothing."""
+class Silent(Progress):
+    """Says nothing."""
 
     def phase(self, experiment: str, variant: str, phase: str) -> None:
         pass

@@ -16,9 +16,10 @@ from overlapscope.budgets import config
 from overlapscope.budgets.baseline import Baseline, BaselineDevice, BaselineSeries, of
 from overlapscope.budgets.baseline_file import from_json, schema, to_json
 from overlapscope.budgets.check import check
+from overlapscope.budgets.formats import openmetrics
 from overlapscope.budgets.judge import judge
 from overlapscope.budgets.metrics import METRICS
-from overlapscope.budgets.pieces import find
+from overlapscope.budgets.places import find_places
 from overlapscope.budgets.samples import of_steps, series
 from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import CheckResult, Verdict
@@ -26,7 +27,6 @@ from overlapscope.commands import main
 from overlapscope.compare.steps import compared
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
-from overlapscope.views.check import openmetrics
 from tests.support.recordings import report_of
 from tests.support.stepped_traces import write_steps
 
@@ -91,10 +91,11 @@ def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
             assert mine is not None
             for skip in (0, 1, 2):
                 samples = of_steps(device, skip=skip)
+                measured = made.measured(mine, "steps", skip=skip)
+                assert measured is not None
                 for metric in (one for one in METRICS.values() if not one.of_host):
                     expected = series(samples, metric, None)
-                    kept = made.values(mine, metric, None, "steps", skip=skip)
-                    assert kept is not None
+                    kept = measured(metric, None)
                     assert kept.names == expected.names
                     assert kept.spans_ns == expected.spans_ns
                     if any(expected.numbers):
@@ -114,8 +115,9 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
     mine = BaselineDevice(device=0, first=cut, steps=tuple(str(span) for span in spans))
     line = BaselineSeries(device=0, metric="step_time", scope="steps", typical="", values=tuple(map(float, spans)))
     made = Baseline(environment=report_of(Path(OFFLOAD)).traces[0].environment, devices=(mine,), series=(line,))
-    kept = made.values(mine, METRICS["step_time"], None, "steps", skip=skip)
-    assert kept is not None
+    measured = made.measured(mine, "steps", skip=skip)
+    assert measured is not None
+    kept = measured(METRICS["step_time"], None)
     assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in compared(whole, skip=skip)]
 
 
@@ -273,8 +275,8 @@ def test_what_passes_within_noise_says_so_in_its_line(
     file, after = tmp_path / "b.json", write_steps(tmp_path / "t.json", copy_us=220)
     file.write_bytes(to_json(made))
     assert main(["check", after, "--baseline", str(file), "--budget", "exposed_copy_time increase <= 5%"]) == 0
-    line = "pass     exposed_copy_time increase <= 5%  220 us (10% more, within noise)"
-    assert line in capsys.readouterr().out
+    line = "pass exposed_copy_time increase <= 5% 220 us (10% more, within noise)"
+    assert line in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
@@ -322,7 +324,7 @@ def test_percentages_change_in_points(made: Baseline, tmp_path: Path) -> None:
 
 def test_without_budgets_the_default_metrics_are_compared(made: Baseline, tmp_path: Path) -> None:
     result = check(read_report([write_steps(tmp_path / "t.json")]), baseline=made)
-    expected = {budget.title("max_increase_pct") for budget in DEFAULT_RELATIVE}
+    expected = {budget.title for budget in DEFAULT_RELATIVE}
     # Communication is on neither side, so it is not judged.
     assert {one.budget for one in result.verdicts} == expected - {"exposed_comm_time increase <= 10%"}
 
@@ -413,8 +415,8 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
 
     made = of(with_spans(before))
     budget = Budget(metric="step_time", max_increase_pct=limit)
-    [piece] = find(with_spans(after), budget, (), ())
-    judged = judge(budget, "max_increase_pct", piece, made, only=True)
+    [place] = find_places(with_spans(after), budget, (), {})
+    judged = judge(place, made, only=True)
     assert judged.value is not None and judged.limit is not None and judged.low is not None
     if judged.status == "fail":
         assert judged.value > judged.limit

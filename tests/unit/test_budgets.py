@@ -250,9 +250,9 @@ def test_defaults_speak_of_what_there_is() -> None:
     assert all(not METRICS[budget.metric].more_is_better for budget in DEFAULT_RELATIVE)
 
 
-def test_formulas_are_sentences_to_be_continued() -> None:
+def test_meanings_are_sentences_to_be_continued() -> None:
     for metric in METRICS.values():
-        assert not metric.formula.endswith(".")
+        assert not metric.meaning.endswith(".")
         assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.id)
         assert metric.unit != "pct" or (metric.id.endswith("_pct") and metric.whole is not None)
         assert metric.unit != "ns" or metric.id.endswith("_time")

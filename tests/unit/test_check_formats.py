@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -24,17 +23,18 @@ from prometheus_client.openmetrics import parser as open_metrics
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.base.words import clean
+from overlapscope.budgets import words
 from overlapscope.budgets.check import check
+from overlapscope.budgets.formats import github, gitlab, junit, openmetrics
 from overlapscope.budgets.settings import Budget, Patterns, Settings
 from overlapscope.budgets.verdicts import CheckResult, Reason, Subject, Verdict
+from overlapscope.commands.check import drawn, step_summary
 from overlapscope.report.model import build
 from overlapscope.trace.model import Kind
-from overlapscope.views.check import github, gitlab, html, junit, markdown, openmetrics, shown
 from tests.support.check_results import every_kind, forbidden, part, passed, result, unknown, verdict
 from tests.support.helpers import MS, US, Host, Op, make_trace
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
-FORMATS = (github, gitlab, html, junit, markdown, openmetrics)
 
 HOSTILE = {
     "html": "<img src=x onerror=alert(1)>",
@@ -217,19 +217,27 @@ def read_html(text: str) -> Page:
     return page
 
 
-READERS: dict[ModuleType, Callable[[str], object]] = {
-    github: read_github,
-    gitlab: read_gitlab,
-    html: read_html,
-    junit: read_junit,
-    markdown: read_markdown,
-    openmetrics: read_openmetrics,
+READERS: dict[str, Callable[[str], object]] = {
+    "github": read_github,
+    "gitlab": read_gitlab,
+    "html": read_html,
+    "junit": read_junit,
+    "markdown": read_markdown,
+    "openmetrics": read_openmetrics,
 }
 
 
-def rendered(form: ModuleType, checked: CheckResult) -> str:
+def as_markdown(checked: CheckResult) -> str:
+    return drawn(checked, "markdown")
+
+
+def as_html(checked: CheckResult) -> str:
+    return drawn(checked, "html")
+
+
+def rendered(form: str, checked: CheckResult) -> str:
     """The format as text that can be written to a file and holds nothing that a terminal acts upon."""
-    text: str = form.render(checked)
+    text = drawn(checked, form)
     text.encode()
     assert all(character.isprintable() or character == "\n" for character in without_assets(text))
     return text
@@ -239,7 +247,7 @@ def without_assets(text: str) -> str:
     return re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)
 
 
-by_format = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.__name__.rpartition(".")[2])
+by_format = pytest.mark.parametrize("form", READERS)
 
 
 # -- every format -------------------------------------------------------------------------------------
@@ -247,14 +255,14 @@ by_format = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.__nam
 
 @by_format
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_names_stay_names(form: ModuleType, name: str) -> None:
+def test_hostile_names_stay_names(form: str, name: str) -> None:
     READERS[form](rendered(form, with_name(name)))
 
 
 @by_format
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(names)
-def test_any_name_is_harmless(form: ModuleType, name: str) -> None:
+def test_any_name_is_harmless(form: str, name: str) -> None:
     READERS[form](rendered(form, with_name(name)))
 
 
@@ -270,17 +278,17 @@ def test_any_name_is_harmless(form: ModuleType, name: str) -> None:
     ],
     ids=["no budgets", "passed", "every kind", "nothing judged", "twice the same"],
 )
-def test_every_outcome_has_a_form(form: ModuleType, checked: CheckResult) -> None:
+def test_every_outcome_has_a_form(form: str, checked: CheckResult) -> None:
     READERS[form](rendered(form, checked))
 
 
 @by_format
-def test_formats_are_the_same_every_time(form: ModuleType) -> None:
-    assert form.render(every_kind()) == form.render(every_kind())
+def test_formats_are_the_same_every_time(form: str) -> None:
+    assert drawn(every_kind(), form) == drawn(every_kind(), form)
 
 
 @by_format
-def test_a_trace_that_means_harm_comes_through(form: ModuleType) -> None:
+def test_a_trace_that_means_harm_comes_through(form: str) -> None:
     for hostile in ("</script><img src=x onerror=alert(1)>", "::error::|`@you`\x1b[31m\n##[add-path]x]]>\0"):
         ops = [
             Op(Kind.COMPUTE, n * MS, n * MS + 100 * US, launch=(n * MS - 50, n * MS - 10), name=f"{hostile} {n}")
@@ -308,7 +316,7 @@ def of_many(count: int) -> CheckResult:
 
 @pytest.mark.parametrize(
     ("render", "limit_bytes"),
-    [(markdown.render, 65_536), (github.step_summary, 1_000_000), (html.render, 1_000_000), (github.render, 100_000)],
+    [(as_markdown, 65_536), (step_summary, 1_000_000), (as_html, 1_000_000), (github.render, 100_000)],
     ids=["comment", "step summary", "page", "annotations"],
 )
 def test_what_has_a_limit_keeps_to_it_and_says_what_is_missing(
@@ -320,7 +328,7 @@ def test_what_has_a_limit_keeps_to_it_and_says_what_is_missing(
 
 
 def test_what_fits_is_shown_whole() -> None:
-    assert " more " not in markdown.render(every_kind()) + html.render(every_kind())
+    assert " more " not in as_markdown(every_kind()) + as_html(every_kind())
 
 
 # -- JUnit --------------------------------------------------------------------------------------------
@@ -406,7 +414,7 @@ def test_gitlab_reports_what_did_not_pass_by_how_bad_it_is() -> None:
     issues = read_gitlab(gitlab.render(every_kind()))
     assert [issue["severity"] for issue in issues] == ["major", "major", "major", "minor", "info", "info", "info"]
     assert issues[0]["check_name"] == "overlapscope/efficiency_pct"
-    assert issues[0]["description"].startswith(f"{shown.title(verdict())}: {verdict().message} · ")
+    assert issues[0]["description"].startswith(f"{words.title(verdict())}: {verdict().message} · ")
     assert "pageable-memory, 6.2 ms a step" in issues[0]["description"]
 
 
@@ -501,11 +509,11 @@ def test_what_a_command_says_comes_back_as_it_was(name: str) -> None:
 
 
 def test_markdown_has_a_row_for_each_verdict_and_reasons_behind_a_click() -> None:
-    text = markdown.render(every_kind())
+    text = as_markdown(every_kind())
     tokens = read_markdown(text)
     rows = [token for token in tokens if token.type == "tr_open"]
     assert len(rows) == 9 + 2
-    assert text.index("**failed**") < text.index("**unknown**") < text.index("| passed |")
+    assert text.index("| FAIL |") < text.index("| unknown |") < text.index("| pass |")
     shown_text = text_of(tokens)
     for said in ("61.2%", "≥ 80%", "10.5 ms", "≤ 12 ms", "pageable-memory, 6.2 ms a step", "Accepted until"):
         assert said in shown_text.replace("\\", ""), said
@@ -513,18 +521,18 @@ def test_markdown_has_a_row_for_each_verdict_and_reasons_behind_a_click() -> Non
 
 @given(st.text(st.characters(blacklist_characters="@#/.\n"), min_size=1, max_size=40))
 def test_markdown_shows_a_name_as_it_is(name: str) -> None:
-    tokens = read_markdown(markdown.render(result(verdict(budget=f"x{name}x", reasons=()))))
+    tokens = read_markdown(as_markdown(result(verdict(budget=f"x{name}x", reasons=()))))
     cells = ["".join(child.content for child in token.children or []) for token in tokens if token.type == "inline"]
     assert f"x{clean(name)}x" in cells
 
 
 def test_markdown_calls_nobody_and_links_nowhere() -> None:
-    text = markdown.render(with_name("@you a@b.example http://x.example www.x.example owner/repo#12 #13"))
+    text = as_markdown(with_name("@you a@b.example http://x.example www.x.example owner/repo#12 #13"))
     assert not re.search(r"@\w|[a-z]://|www\.|#\d", text.replace("&#8203;", "\u200b"))
 
 
 def test_the_page_says_what_the_check_says() -> None:
-    page = read_html(html.render(every_kind()))
+    page = read_html(as_html(every_kind()))
     text = " ".join(page.text.split())
     for said in (
         "2 of 9 budgets failed.",
@@ -545,7 +553,7 @@ def test_the_page_says_what_the_check_says() -> None:
 
 @given(st.text(min_size=1, max_size=40))
 def test_the_page_shows_a_name_as_it_is(name: str) -> None:
-    assert f"x{clean(name)}x" in read_html(html.render(result(verdict(budget=f"x{name}x")))).text
+    assert f"x{clean(name)}x" in read_html(as_html(result(verdict(budget=f"x{name}x")))).text
 
 
 # -- OpenMetrics --------------------------------------------------------------------------------------
@@ -614,10 +622,10 @@ def test_a_label_comes_back_as_it_was(name: str) -> None:
 
 
 def test_value_and_limit_are_never_shown_the_same_where_they_differ() -> None:
-    value, limit = shown.figures(verdict(value=79.999, limit=80.0))
+    value, limit = words.figures(verdict(value=79.999, limit=80.0))
     assert value != limit.removeprefix("≥ ")
 
 
 def test_a_name_of_a_megabyte_is_shortened_with_both_ends_kept() -> None:
-    short = shown.name(f"begin{'x' * 1_000_000}end")
-    assert len(short) == shown.NAME_LIMIT and short.startswith("begin") and short.endswith("end")
+    short = words.name(f"begin{'x' * 1_000_000}end")
+    assert len(short) == words.NAME_LIMIT and short.startswith("begin") and short.endswith("end")

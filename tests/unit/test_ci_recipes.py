@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from overlapscope.budgets.formats import FORMATS
 from overlapscope.commands import main
-from overlapscope.views.check import FORMATS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/ci.md").read_text()

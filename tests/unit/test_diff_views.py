@@ -13,12 +13,15 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import unit_for
 from overlapscope.commands import main
+from overlapscope.compare import tables
+from overlapscope.compare.charts import before_after
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Diff
+from overlapscope.compare.document import COMMENT_CHARACTERS, document
+from overlapscope.compare.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
+from overlapscope.documents.fit import Room
 from overlapscope.inputs import read_report
-from overlapscope.views.charts.before_after import before_after
-from overlapscope.views.diff import html, markdown, tables, text
-from overlapscope.views.diff.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
+from overlapscope.render import html, markdown, terminal
 from tests.support.diff_samples import HOSTILE, MS, change, device, figures, kernel, sample, side
 
 LABORATORY = Path("traces/laboratory")
@@ -36,9 +39,23 @@ def real(before: str, after: str) -> Diff:
     return diff(read_report([LABORATORY / before]), read_report([LABORATORY / after]))
 
 
-def of_table(found: Diff, title: str, *, verbose: bool = False) -> list[tuple[str, ...]]:
+def of_table(found: Diff, title: str, *, verbose: bool = False) -> list[list[str]]:
     shown = tables.of_device(found.devices[0], verbose=verbose)
-    return [row for table in shown if table.title == title for row in table.rows]
+    return [row for table in shown if table.title == title for row in table.texts()]
+
+
+def as_text(
+    found: Diff, *, width: int, verbose: bool = False, encoding: str = "utf-8", color: str | None = None
+) -> str:
+    return terminal.render(document(found, verbose=verbose), width=width, encoding=encoding, color=color)
+
+
+def as_comment(found: Diff, *, verbose: bool = False) -> str:
+    return markdown.render(document(found, verbose=verbose, room=Room(markdown.lines, COMMENT_CHARACTERS)))
+
+
+def as_page(found: Diff, *, verbose: bool = False) -> str:
+    return html.render(document(found, verbose=verbose))
 
 
 # -- words ----------------------------------------------------------------------------------------
@@ -122,7 +139,7 @@ def test_every_row_has_a_cell_for_every_column(before: str, after: str, verbose:
     shown = [table for one in found.devices for table in tables.of_device(one, verbose=verbose)]
     assert shown
     for table in (tables.sides(found), tables.summary(found), *shown):
-        assert {len(row) for row in table.rows} == {len(table.columns)}, table.title
+        assert {len(row.cells) for row in table.rows} == {len(table.columns)}, table.title
 
 
 def test_causes_are_shown_with_what_they_add_up_to() -> None:
@@ -153,14 +170,14 @@ def test_what_is_on_neither_side_is_left_out() -> None:
 def test_what_changed_no_more_than_noise_is_counted_instead() -> None:
     [table] = [one for one in tables.of_device(sample().devices[0], verbose=False) if one.title == "Overlap"]
     assert "2 more figures changed less or not at all" in table.note
-    assert "SM busy, ms" not in {row[0] for row in table.rows}
+    assert "SM busy, ms" not in {row[0] for row in table.texts()}
     [table] = [one for one in tables.of_device(sample().devices[0], verbose=True) if one.title == "Overlap"]
-    assert "SM busy, ms" in {row[0] for row in table.rows} and not table.note
+    assert "SM busy, ms" in {row[0] for row in table.texts()} and not table.note
 
 
 def test_a_figure_that_only_one_side_has_is_shown() -> None:
     [row] = [row for row in of_table(sample(), "Overlap") if row[0].startswith("hidden copy share")]
-    assert row[1:3] == ("n/a", "75.0") and row[-1] == "new"
+    assert row[1:3] == ["n/a", "75.0"] and row[-1] == "new"
 
 
 def test_copies_that_are_new_are_neither_better_nor_worse() -> None:
@@ -174,7 +191,7 @@ def test_ten_kernels_are_shown_and_the_rest_counted() -> None:
     found = sample(devices=(device(kernels=many),))
     assert len(of_table(found, "Kernels that changed")) == 10
     assert len(of_table(found, "Kernels that changed", verbose=True)) == 25
-    assert "15 more kernels" in text.render(found, width=100)
+    assert "15 more kernels" in as_text(found, width=100)
 
 
 def test_a_renamed_kernel_says_what_it_was() -> None:
@@ -186,7 +203,7 @@ def test_without_steps_it_is_said_that_noise_cannot_be_told() -> None:
     [table] = [one for one in tables.of_device(found.devices[0], verbose=False) if one.title == "Where the time goes"]
     assert "whole windows" in table.note
     assert "interval" not in {column.title for column in table.columns}
-    assert table.rows[-1][-1] == "?"
+    assert table.texts()[-1][-1] == "?"
 
 
 # -- text -----------------------------------------------------------------------------------------
@@ -197,22 +214,22 @@ def test_without_steps_it_is_said_that_noise_cannot_be_told() -> None:
 @pytest.mark.parametrize("verbose", [False, True])
 def test_text_fits_its_width_and_begins_with_the_verdict(before: str, after: str, width: int, verbose: bool) -> None:
     found = real(before, after)
-    shown = text.render(found, width=width, verbose=verbose)
+    shown = as_text(found, width=width, verbose=verbose)
     assert max(map(len, shown.splitlines())) <= width
     assert " ".join(shown.split()).startswith(found.verdict)
 
 
 def test_the_interval_gives_way_first() -> None:
     found = real(*PAIRS[0])
-    assert "interval" in text.render(found, width=120)
-    narrow = text.render(found, width=80)
+    assert "interval" in as_text(found, width=120)
+    narrow = as_text(found, width=80)
     assert re.search(r"^where the time goes  before ms  after  change  change %  noise up to$", narrow, re.MULTILINE)
 
 
 def test_colour_is_never_alone_and_absent_where_it_is_not_wanted() -> None:
-    plain = text.render(sample(), width=100)
+    plain = as_text(sample(), width=100)
     assert "\x1b" not in plain
-    colored = text.render(sample(), width=100, color="standard")
+    colored = as_text(sample(), width=100, color="standard")
     assert "\x1b" in colored
     said = re.sub(r"\x1b\[[0-9;]*m", "", colored)
     assert [line.rstrip() for line in said.splitlines()] == plain.splitlines()
@@ -220,11 +237,11 @@ def test_colour_is_never_alone_and_absent_where_it_is_not_wanted() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
 def test_characters_that_the_encoding_lacks_are_replaced(encoding: str) -> None:
-    text.render(sample(), width=100, encoding=encoding).encode(encoding)
+    as_text(sample(), width=100, encoding=encoding).encode(encoding)
 
 
 def test_doubts_say_what_still_holds() -> None:
-    for shown in (text.render(sample(), width=120), markdown.render(sample())):
+    for shown in (as_text(sample(), width=120), as_comment(sample())):
         assert "Compare with care" in shown and "What still holds: Counts hold" in shown
 
 
@@ -233,7 +250,7 @@ def test_doubts_say_what_still_holds() -> None:
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)
 def test_markdown_tables_are_rectangular_and_fit_a_comment(before: str, after: str) -> None:
-    shown = markdown.render(real(before, after))
+    shown = as_comment(real(before, after))
     assert len(shown) < 65_536
     columns = 0
     for line in shown.splitlines():
@@ -245,18 +262,17 @@ def test_markdown_tables_are_rectangular_and_fit_a_comment(before: str, after: s
 
 def test_devices_that_do_not_fit_a_comment_are_named() -> None:
     found = sample(devices=tuple(device(rank=rank, names="x" * 150) for rank in range(64)))
-    shown = markdown.render(found)
+    shown = as_comment(found)
     assert len(shown) < 65_536
     assert re.search(r"Left out, as there is no room: rank \d+, .* and \d+ more\.", shown)
-    assert len(markdown.render(found, verbose=True)) > 65_536
+    assert len(as_comment(found, verbose=True)) > 65_536
 
 
 # -- html -----------------------------------------------------------------------------------------
 
 
 def test_html_is_small_and_loads_nothing() -> None:
-    pytest.importorskip("plotly")
-    page = html.render(real(*PAIRS[3]))
+    page = as_page(real(*PAIRS[3]))
     assert len(page) < 5_000_000
     assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", page)
     assert page.count('class="plot"') == 2
@@ -274,14 +290,14 @@ def test_the_chart_has_the_buckets_that_are_there_in_the_order_of_the_table() ->
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_hostile_names_do_nothing_in_a_terminal(verbose: bool) -> None:
-    shown = text.render(sample(HOSTILE), width=120, color="standard", verbose=verbose)
+    shown = as_text(sample(HOSTILE), width=120, color="standard", verbose=verbose)
     assert "\x1b]" not in shown and "\x1b[31mRED" not in shown and "\x07" not in shown and "\u202e" not in shown
     assert all(line.isprintable() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines())
 
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_hostile_names_do_nothing_in_markdown(verbose: bool) -> None:
-    shown = markdown.render(sample(HOSTILE), verbose=verbose)
+    shown = as_comment(sample(HOSTILE), verbose=verbose)
     ours = re.sub(r"</?details>|</?summary>", "", shown)
     assert "<script" not in ours.replace("\\<", "")
     assert not re.search(r"(?<!\\)[`@]", ours)
@@ -294,8 +310,7 @@ def test_hostile_names_do_nothing_in_markdown(verbose: bool) -> None:
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_hostile_names_do_nothing_in_html(verbose: bool) -> None:
-    pytest.importorskip("plotly")
-    page = html.render(sample(HOSTILE), verbose=verbose)
+    page = as_page(sample(HOSTILE), verbose=verbose)
     assert "<script>x</script>" not in page
     assert "&lt;script&gt;x&lt;/script&gt;" in page
     assert "\x1b" not in page and "\u202e" not in page
@@ -333,7 +348,7 @@ def test_reports_are_compared_as_traces_are(tmp_path: Path, capsys: pytest.Captu
 def test_a_file_is_not_overwritten_by_accident(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "diff.md"
     assert main(["diff", ONE, OTHER, "--format", "markdown", "-o", str(file)]) == 0
-    assert file.read_text().startswith("## overlapscope diff")
+    assert file.read_text().startswith("# overlapscope diff: ")
     assert main(["diff", ONE, OTHER, "-o", str(file)]) == 2
     assert "--force" in capsys.readouterr().err
     assert main(["diff", ONE, OTHER, "-o", str(file), "-f", "-v"]) == 0

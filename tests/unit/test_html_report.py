@@ -315,13 +315,3 @@ def test_one_step_is_shown_alone(tmp_path: Path) -> None:
     timeline = data(document, "timelines")["timeline-0"]
     start, end = timeline["view"]
     assert 0 < start < end < timeline["model"]["end"]
-
-
-def test_without_plotly_it_says_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("overlapscope.render.page.find_spec", lambda _: None)
-    target = tmp_path / "report.html"
-    assert main(["analyze", str(TRACES / "ddp"), "--format", "html", "--output", str(target)]) == 2
-    assert "pip install 'overlapscope[dashboard]'" in capsys.readouterr().err
-    assert not target.exists()

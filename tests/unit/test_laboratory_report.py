@@ -27,8 +27,6 @@ from overlapscope.reading import load
 from overlapscope.render import html, markdown, terminal
 from overlapscope.report.findings import find_all
 
-pytest.importorskip("plotly", reason="the HTML report needs Plotly")
-
 TRACES = Path("traces")
 
 MACHINE = Machine(gpus=("GPU <b>",), torch="2", python="3", system="Linux", link=Link(h2d_gb_per_s=55.0))
@@ -127,7 +125,7 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
     analysis = analyze_trace(load(TRACES / "known_causes" / "pageable_memory.json.gz"))
     [device] = analysis.result.devices
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
-    verdicts = list(truth.check(stated, device, find_all([analysis])))
+    verdicts = list(truth.check(stated, device, [finding.rule for finding in find_all([analysis])]))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
     assert verdicts[0].found == "pageable-memory 100%"
 
@@ -259,16 +257,6 @@ def test_the_html_report_needs_nothing_else(reported: tuple[Path, str]) -> None:
     assert text.count('class="plot"') == 1  # Of the other experiment nothing was timed.
     assert len(text.encode()) < 2_500_000
     assert text.count('class="strip"') == 2
-
-
-def test_without_plotly_the_rest_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("overlapscope.commands.scenarios.find_spec", lambda _: None)
-    store.write(made_results(), tmp_path)
-    assert main(["scenarios", "report", str(tmp_path)]) == 0
-    assert "pip install 'overlapscope[dashboard]'" in capsys.readouterr().err
-    assert (tmp_path / "report.md").exists() and not (tmp_path / "report.html").exists()
 
 
 def test_the_report_can_be_written_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import dash
 import dash_mantine_components as dmc
 import msgspec
-from dash import Input, Output, dcc
+from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean
+from overlapscope.compare import tables
+from overlapscope.compare.charts import before_after
 from overlapscope.compare.diff import diff
-from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FindingChange
+from overlapscope.compare.difference import Basis, DeviceDiff, Diff
 from overlapscope.compare.steps import averaged
+from overlapscope.compare.words import doubt_words, finding_standing, standing, unit_of
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.url import RECORDED
-from overlapscope.documents.table import Table, Tone
+from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
-from overlapscope.views.charts.before_after import before_after
-from overlapscope.views.diff import tables
-from overlapscope.views.diff.words import NOISE, finding_standing, standing, unit_of
-from overlapscope.views.old_tables import Table as OldTable
-from overlapscope.views.old_tables import as_table
 
 _SIGNS = {"faster": "✓", "slower": "✕", "within noise": "~", "unchanged": "="}
 
@@ -39,11 +38,11 @@ def layout(context: PageContext) -> Component:
     choice = _choice(context)
     if context.other is None:
         return parts.page("Compare", choice, _nothing_chosen(context), lead=lead)
-    before, after = (_of(one, RECORDED) for one in (context, _other(context)))
+    before, after = (_of(side, RECORDED) for side in (context, _other(context)))
     found = diff(_report(before), _report(after))
-    before, after = (_of(one, found.of) for one in (before, after))
+    before, after = (_of(side, found.of) for side in (before, after))
     verdicts = dmc.SimpleGrid([parts.verdict(before), parts.verdict(after)], cols={"base": 1, "lg": 2}, spacing="md")
-    doubts = [_doubts(found)] if found.doubts else []
+    doubts = [_doubts(context, found)] if found.doubts else []
     if not found.devices:
         said = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
         return parts.page("Compare", choice, verdicts, parts.panel("No comparison", parts.empty(said)), lead=lead)
@@ -139,74 +138,56 @@ def _nothing_chosen(context: PageContext) -> Component:
 def _verdict(context: PageContext, found: Diff) -> Component:
     stands = standing(found)
     sign, ids = _SIGNS.get(stands.word, "?"), ("compare-standing", "compare-sentence")
-    return parts.answer(context, stands.level, stands.word, clean(found.verdict), ids=ids, sign=sign)
+    return parts.answer(context, stands.tone or "muted", stands.word, clean(found.verdict), ids=ids, sign=sign)
 
 
-def _doubts(found: Diff) -> Component:
-    said = [[detail, dmc.Text(holds, c="dimmed", size="sm")] for detail, holds in tables.doubts(found)]
-    return parts.warning("Compare with care", said, "compare-doubts")
+def _doubts(context: PageContext, found: Diff) -> Component:
+    said = [[detail, dmc.Text(holds, c="dimmed", size="sm")] for detail, holds in map(doubt_words, found.doubts)]
+    return parts.warning(context, "Compare with care", said, "compare-doubts")
 
 
 def _buckets(context: PageContext, device: DeviceDiff) -> Component:
-    table = _toned(tables.buckets(device))
+    table = tables.buckets(device)
     chart = render.graph(before_after(device.figures, context.dark), "compare-buckets", name="before-and-after")
     return parts.panel(table.title, chart, render.table(table, context.dark, "compare-table"), note=table.note)
 
 
-def _toned(table: OldTable) -> Table:
-    return as_table(tables.untitled(table), cast("dict[str, Tone]", {**tables.tones(table), NOISE: "muted"}))
-
-
-def _panels(context: PageContext, found: Iterable[OldTable]) -> list[Component]:
+def _panels(context: PageContext, found: Iterable[Table]) -> list[Component]:
     """All but the findings, which have links of their own."""
-    shown = (table for table in found if table.rows and table.title != tables.FINDINGS)
-    return [parts.table_panel(context, _toned(table)) for table in shown]
+    return [parts.table_panel(context, table) for table in found if table.id != "findings"]
 
 
 # -- findings -------------------------------------------------------------------------------------
 
 
 def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
+    """What became of each, with its cost on either side and the ways to both timelines."""
     if not device.findings:
-        return parts.panel(tables.FINDINGS, parts.empty("Neither trace has any."))
-    heads = ("", "rule", "before", "cost", "after", "cost")
-    rows = [_finding(before, after, device, change) for change in device.findings]
-    drawn = dmc.Table(
-        [
-            dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
-            dmc.TableTbody(rows, id="compare-findings"),
-        ],
-        verticalSpacing="sm",
-    )
+        return parts.panel("Findings", parts.empty("Neither trace has any."))
+    lines: list[tuple[str | Cell, ...]] = []
+    links = []
+    for change in device.findings:
+        word = finding_standing(change)
+        standing = Cell(word, tone=tables.FINDING_TONES.get(word) or "muted")
+        sides = (
+            ("before", before, change.before, change.cost.before),
+            ("after", after, change.after, change.cost.after),
+        )
+        told = (_told(device, finding, cost_ns) for _, _, finding, cost_ns in sides)
+        lines.append((standing, clean(change.rule, 60), *itertools.chain(*told)))
+        ways = [parts.timeline_link(context, finding.example, name) for name, context, finding, _ in sides if finding]
+        links.append(html.Div([html.Div(way) for way in ways]))
+    titles = ("before", "cost", "after", "cost")
+    columns = (words(""), words("rule"), *(words(title, flexible=title != "cost") for title in titles))
     of = "a step" if device.basis == "step" else "over the whole window"
-    return parts.panel(
-        tables.FINDINGS, dmc.TableScrollContainer(drawn, minWidth=720), note=f"Costs are upper bounds {of}."
-    )
+    table = Table("Findings", columns, rows(lines), note=f"Costs are upper bounds {of}.")
+    return parts.table_panel(before, table, "compare-findings", links)
 
 
-def _finding(before: PageContext, after: PageContext, device: DeviceDiff, change: FindingChange) -> Component:
-    word = finding_standing(change)
-    color = before.colors[tables.FINDING_TONES.get(word, "muted")]
-    return dmc.TableTr(
-        [
-            dmc.TableTd(word, style={"color": color, "fontWeight": 700, "whiteSpace": "nowrap"}),
-            dmc.TableTd(clean(change.rule, 60), style={"whiteSpace": "nowrap"}),
-            *_side(before, device, change.before, change.cost.before),
-            *_side(after, device, change.after, change.cost.after),
-        ],
-        style={"verticalAlign": "top"},
-    )
-
-
-def _side(context: PageContext, device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -> list[Component]:
+def _told(device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -> tuple[str, str]:
     if finding is None:
-        return [dmc.TableTd("–", c="dimmed"), dmc.TableTd("")]
-    cost = unit_of([device.figures.span]).text(round(cost_ns)) if cost_ns else ""
-    link = parts.timeline_link(context, finding.example)
-    return [
-        dmc.TableTd([dmc.Text(clean(finding.title, 400), size="sm"), *link]),
-        dmc.TableTd(cost, style={"whiteSpace": "nowrap", "fontVariantNumeric": "tabular-nums"}),
-    ]
+        return "–", ""
+    return clean(finding.title, 400), unit_of([device.figures.span]).text(round(cost_ns)) if cost_ns else ""
 
 
 # -- timelines ------------------------------------------------------------------------------------

@@ -38,9 +38,9 @@ def layout(context: PageContext) -> Component:
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
     compared = [(number, directory, compare(results)) for number, (directory, results) in enumerate(found)]
     drawn = [
-        {"element": _grid(number, place), "variants": _variants(context, directory, one)}
+        {"element": _grid(number, place), "variants": _variants(context, directory, comparison)}
         for number, directory, comparisons in compared
-        for place, one in enumerate(comparisons)
+        for place, comparison in enumerate(comparisons)
     ]
     return parts.page(
         "Laboratory",
@@ -65,8 +65,8 @@ def _nothing() -> Component:
 
 def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Component:
     links = [
-        dmc.Anchor(clean(one.result.name, 80), href=f"#{_anchor(number, place)}", size="sm")
-        for place, one in enumerate(comparisons)
+        dmc.Anchor(clean(comparison.result.name, 80), href=f"#{_anchor(number, place)}", size="sm")
+        for place, comparison in enumerate(comparisons)
     ]
     return dmc.Stack(
         [
@@ -75,7 +75,7 @@ def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Comp
                 *_drawn(overview(comparisons), dark),
                 dmc.Group(links, gap="sm", mt="sm"),
             ),
-            *(_experiment(one, number, place) for place, one in enumerate(comparisons)),
+            *(_experiment(comparison, number, place) for place, comparison in enumerate(comparisons)),
         ],
         gap="md",
     )
@@ -88,8 +88,8 @@ def _anchor(number: int, place: int) -> str:
 # -- an experiment --------------------------------------------------------------------------------
 
 
-def _experiment(one: Comparison, number: int, place: int) -> Component:
-    result = one.result
+def _experiment(comparison: Comparison, number: int, place: int) -> Component:
+    result = comparison.result
     index = f"{number}-{place}"
     return parts.panel(
         clean(f"{result.name}: {result.title}", 200),
@@ -111,17 +111,17 @@ def _grid(number: int, place: int) -> str:
     return f"laboratory-grid-{number}-{place}"
 
 
-def _variants(context: PageContext, directory: Path, one: Comparison) -> list[dict[str, Any]]:
+def _variants(context: PageContext, directory: Path, comparison: Comparison) -> list[dict[str, Any]]:
     """What `assets/laboratory.js` draws of each variant."""
-    ids = [_trace(context.library, directory, variant) for variant in one.result.variants]
+    ids = [_trace(context.library, directory, variant) for variant in comparison.result.variants]
     first = next((id for id in ids if id is not None), None)
     return [
-        _variant(one, variant, context.dark) | {"links": _links(context.url, id, first)}
-        for variant, id in zip(one.result.variants, ids, strict=True)
+        _variant(comparison, variant, context.dark) | {"links": _links(context.url, id, first)}
+        for variant, id in zip(comparison.result.variants, ids, strict=True)
     ]
 
 
-def _variant(one: Comparison, variant: VariantResult, dark: bool) -> dict[str, Any]:
+def _variant(comparison: Comparison, variant: VariantResult, dark: bool) -> dict[str, Any]:
     colors = palette(dark)
     analysis = variant.analyses[0] if variant.analyses else None
     level = analysis.verdict.level if analysis else ""
@@ -135,7 +135,7 @@ def _variant(one: Comparison, variant: VariantResult, dark: bool) -> dict[str, A
             for lane in (analysis.strip.lanes if analysis else ())
         ],
         "caption": _caption(analysis.strip) if analysis else "",
-        "figures": _figures(one, variant, analysis),
+        "figures": _figures(comparison, variant, analysis),
     }
 
 
@@ -148,10 +148,10 @@ def _caption(strip: Strip) -> str:
     return f"{what}, {unit_for(strip.span_ns).text(strip.span_ns)}"
 
 
-def _figures(one: Comparison, variant: VariantResult, analysis: Analysis | None) -> list[tuple[str, str]]:
+def _figures(comparison: Comparison, variant: VariantResult, analysis: Analysis | None) -> list[tuple[str, str]]:
     if variant.status != "ok":
         return [(variant.status, clean(variant.error or "no reason is known", 300))]
-    wall = one.wall(variant.name)
+    wall = comparison.wall(variant.name)
     told = [("time here", digits(wall.ours) if wall.ours is None else f"{digits(wall.ours)} ms")]
     if wall.published is not None:
         told.append(("published", f"{digits(wall.published)} ms"))
@@ -165,12 +165,12 @@ def _trace(library: Library, directory: Path, variant: VariantResult) -> str | N
     return library.id_of(directory / variant.traces[0]) if variant.traces else None
 
 
-def _links(place: UrlState, id: str | None, first: str | None) -> list[tuple[str, str]]:
+def _links(url: UrlState, id: str | None, first: str | None) -> list[tuple[str, str]]:
     if id is None:
         return []
-    links = [("open", place.href("overview", trace=id, other=None))]
+    links = [("open", url.href("overview", trace=id, other=None))]
     if first is not None and first != id:
-        links.append(("compare with the first", place.href("compare", trace=first, other=id)))
+        links.append(("compare with the first", url.href("compare", trace=first, other=id)))
     return links
 
 
@@ -200,17 +200,17 @@ callbacks.in_browser(
 def show_more(context: PageContext, clicks: int | None, id: _Id) -> Any:
     """The figures and claims of an experiment, or nothing again."""
     known = {
-        f"{number}-{place}": one
+        f"{number}-{place}": comparison
         for number, (_, results) in enumerate(context.library.results())
-        for place, one in enumerate(compare(results))
+        for place, comparison in enumerate(compare(results))
     }
     if not clicks or clicks % 2 == 0 or id.index not in known:
         return None, "Figures and claims"
     return _detail(known[id.index], id.index, dark=context.dark), "Hide figures and claims"
 
 
-def _detail(one: Comparison, index: str, *, dark: bool) -> Component:
-    return dmc.Stack(_drawn(chapter(one, f"laboratory-bars-{index}"), dark), gap="sm", mt="sm")
+def _detail(comparison: Comparison, index: str, *, dark: bool) -> Component:
+    return dmc.Stack(_drawn(chapter(comparison, f"laboratory-bars-{index}"), dark), gap="sm", mt="sm")
 
 
 def _drawn(blocks: Iterable[Block], dark: bool) -> list[Component]:

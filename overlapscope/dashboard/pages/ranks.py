@@ -10,17 +10,24 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.base.words import clean, plural
-from overlapscope.dashboard import notices, parts
+from overlapscope.dashboard import moments, notices, parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.rank_panels import BUCKETS, MAP, MEANING, METRIC, STEPS, TABLE, content
 from overlapscope.dashboard.rank_reports import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
-from overlapscope.ranks.charts import rank_map
-from overlapscope.ranks.metrics import METRICS
-from overlapscope.ranks.result import RanksReport
+from overlapscope.dashboard.url import UrlState
+from overlapscope.ranks import charts, tables
+from overlapscope.ranks.looks import Look, looks
+from overlapscope.ranks.metrics import METRICS, first, headlines
+from overlapscope.ranks.metrics import shown as metrics_of
+from overlapscope.ranks.result import Meeting, RanksReport
 from overlapscope.ranks.slots import Slot, slot_at
+from overlapscope.ranks.verdict import TONES, clocks, doubts, judge, step_note
 
+MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
+"""Ids of the charts whose places are ranks."""
+TABLE, METRIC, MEANING = "ranks-table", "ranks-metric", "ranks-meaning"
+_LISTED = 10
 _POLL_MS = 300
 _LEAD = "The ranks of one job beside one another: who makes whom wait, and where the time of each goes."
 
@@ -89,6 +96,112 @@ def _source(context: PageContext) -> str:
     return TRACES if file is None else file.id
 
 
+# -- a report ------------------------------------------------------------------------------------
+
+
+def _content(context: PageContext, ranks: Ranks) -> Component:
+    """All of the page that is about a report."""
+    report = ranks.report
+    verdict, doubted = judge(report), doubts(report)
+    rest = [dmc.Text(" ".join(verdict.rest), fz=16, mt=4)] if verdict.rest else []
+    ids = ("ranks-level", "ranks-waits")
+    over_all = (tables.steps(report, rows=_LISTED), tables.spreads(report))
+    return dmc.Stack(
+        [
+            parts.answer(context, TONES[verdict.level], verdict.level, verdict.first, *rest, ids=ids),
+            *([parts.warning(context, "Mind this", doubted, "ranks-doubts")] if doubted else []),
+            *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
+            *_maps(context, ranks),
+            *_waiting(context, ranks),
+            *_worst(context, ranks),
+            *(parts.table_panel(context, table) for table in over_all if table.rows),
+            *(_each(context, ranks) if report.ranks else []),
+        ],
+        gap="md",
+    )
+
+
+def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
+    """The map of all ranks by one figure, and that of their steps."""
+    report, metric = ranks.report, first(ranks.report)
+    opened = " A click opens the rank's trace." if ranks.traces else ""
+    found = []
+    if metric is not None:
+        choice = dmc.SegmentedControl(
+            id=METRIC,
+            data=[{"value": one.key, "label": one.title} for one in metrics_of(report)],
+            value=metric.key,
+            size="xs",
+        )
+        found.append(
+            parts.panel(
+                "Map of the ranks",
+                dmc.Text(metric.meaning, size="sm", id=MEANING),
+                render.graph(charts.rank_map(report, metric, context.dark), MAP, name="ranks"),
+                note=f"The stronger the colour, the worse; a cross where a trace is missing.{opened}",
+                beside=choice,
+            )
+        )
+    steps = charts.drawn_steps(report)
+    if steps:
+        chart = render.graph(charts.step_map(report, context.dark), STEPS, name=STEPS)
+        note = step_note(report, len(steps))
+        found.append(parts.panel("Each step of each rank", chart, note=f"{note}{opened}"))
+    return found
+
+
+def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
+    report = ranks.report
+    late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
+    links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
+    return [
+        *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
+        *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
+    ]
+
+
+def _at(url: UrlState, ranks: Ranks, one: Meeting) -> Component | None:
+    """To a collective in the timeline of the rank that came last, where its trace is here."""
+    rows = enumerate(ranks.report.ranks)
+    trace = next((ranks.trace(row) for row, rank in rows if rank.joined and rank.rank == one.late_rank), None)
+    if trace is None:
+        return None
+    return html.A("timeline →", href=moments.href(url, trace, one.window), className="timeline-link")
+
+
+def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
+    found = looks(ranks.report)
+    return [parts.panel("Ranks worth a look", *(_look(context, ranks, one) for one in found))] if found else []
+
+
+def _look(context: PageContext, ranks: Ranks, one: Look) -> Component:
+    trace = ranks.traces.get(one.source)
+    link = [dcc.Link("open →", href=context.url.href("overview", trace=trace), className="timeline-link")]
+    return html.Div(
+        [
+            dmc.Group([dmc.Text(one.title, fw=600), *(link if trace is not None else [])], gap="md"),
+            *(dmc.Text(line, size="sm") for line in one.sentences),
+            dmc.List([dmc.ListItem(finding) for finding in one.findings], size="sm"),
+        ],
+        style={"marginTop": "10px"},
+    )
+
+
+def _each(context: PageContext, ranks: Ranks) -> list[Component]:
+    report = ranks.report
+    traces = [ranks.trace(row) for row in range(len(report.ranks))]
+    opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
+    found = []
+    if charts.has_rank_buckets(report):
+        chart = render.graph(charts.rank_buckets(report, context.dark), BUCKETS, name=BUCKETS)
+        found.append(parts.panel("Where the time of each rank goes", chart))
+    return [
+        *found,
+        parts.grid_panel(context, "Each rank", tables.every_rank(report), TABLE, opens=opens),
+        parts.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
+    ]
+
+
 # -- callbacks ------------------------------------------------------------------------------------
 
 
@@ -128,7 +241,7 @@ def look(context: PageContext, intervals: int | None, everything: bool) -> Any:
 def show(context: PageContext, known: str | None) -> Any:
     """The report, once all are there."""
     ranks = _ranks(context, known == "all") if known else None
-    return dash.no_update if ranks is None else content(context, ranks)
+    return dash.no_update if ranks is None else _content(context, ranks)
 
 
 @callbacks.add(
@@ -143,7 +256,7 @@ def color(context: PageContext, metric: str, everything: bool) -> Any:
     ranks = _ranks(context, everything)
     if ranks is None or metric not in METRICS:
         return dash.no_update, dash.no_update
-    return rank_map(ranks.report, METRICS[metric], context.dark), METRICS[metric].meaning
+    return charts.rank_map(ranks.report, METRICS[metric], context.dark), METRICS[metric].meaning
 
 
 def open_rank(context: PageContext, click: Click | None, chart: str, everything: bool) -> Any:
@@ -180,12 +293,6 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
 
 
 def _progress(library: Library, job: Job, missing: tuple[str, ...]) -> Component:
-    done = len(job.ids) - len(missing)
-    state = library.loading(missing[0])
-    return dmc.Stack(
-        [
-            dmc.Text(f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"),
-            dmc.Progress(value=round(100 * (done + (state.part or 0)) / len(job.ids)), **{"aria-label": "loading"}),
-        ],
-        maw=520,
-    )
+    done, state = len(job.ids) - len(missing), library.loading(missing[0])
+    sentence = f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
+    return notices.progress(sentence, (done + (state.part or 0)) / len(job.ids))

@@ -5,7 +5,7 @@ What is drawn and how it is moved is in `overlapscope/timeline/browser`; here is
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import dash_mantine_components as dmc
 import msgspec
@@ -16,9 +16,10 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis.results import Period, efficiency_shown, hidden_copy_shown, partition
 from overlapscope.base.words import Unit, clean, percent, share, unit_for
 from overlapscope.catalog.buckets import BUCKETS
-from overlapscope.dashboard import parts
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Number, Whole
 from overlapscope.dashboard.context import PageContext
+from overlapscope.documents.model import Bar, Part
 from overlapscope.errors import OverlapscopeError
 from overlapscope.timeline import Lanes
 
@@ -101,7 +102,7 @@ def show_span(context: PageContext, selection: _Selection | None, config: _Confi
         return parts.empty(clean(str(error), 500))
     device = config.device if selection.device is None else selection.device
     try:
-        return _span(drawn, -1 if device is None else device, int(selection.start), int(selection.end), context.colors)
+        return _span(context, drawn, -1 if device is None else device, int(selection.start), int(selection.end))
     except KeyError:
         return parts.empty("Nothing ran on a GPU in this trace, so a span has no figures.")
 
@@ -111,7 +112,7 @@ def _hint() -> Component:
     return html.P(told, className="tl-hint")
 
 
-def _span(drawn: Lanes, device: int, start_ns: int, end_ns: int, colors: dict[str, str]) -> Component:
+def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns: int) -> Component:
     """What happened on a device in a span; raises KeyError where there is no such device."""
     period = lanes.span(drawn, device, start_ns, end_ns)
     if not period.span_ns:
@@ -128,67 +129,39 @@ def _span(drawn: Lanes, device: int, start_ns: int, end_ns: int, colors: dict[st
     ]
     if overlap.comm_compute_pct is not None:
         facts.append(("comm under compute", percent(overlap.comm_compute_pct)))
-    title = [html.Strong("Selected span"), html.Span(note, className="timeline-note")]
+    buckets = [_part(name, ns, period, unit, BUCKETS[name].id) for name, ns in partition(period).items()]
+    tables = [_amounts("Where the time goes", buckets, unit, context.colors)]
+    for title, subject, by_cause in (
+        ("Exposed copy by cause", "exposed-copy", period.exposed_copy_by_cause),
+        ("Idle by cause", "idle", period.idle_by_cause),
+    ):
+        causes = sorted(((cause, ns) for cause, ns in by_cause.items() if ns), key=lambda pair: -pair[1])
+        if causes:
+            amounts = [_part(cause, ns, period, unit, f"{subject}:{cause}") for cause, ns in causes]
+            tables.append(_amounts(title, amounts, unit, context.colors))
     children: list[Component] = [
-        html.Div(title),
-        _bar(period, unit, colors),
-        html.Div(
-            [
-                _amounts("Where the time goes", _buckets(period), period.span_ns, unit, colors),
-                *_causes(period, unit, colors),
-            ],
-            className="timeline-tables",
-        ),
+        html.Div([html.Strong("Selected span"), html.Span(note, className="timeline-note")]),
+        *render.draw([Bar(tuple(buckets))], context.dark),
+        html.Div(tables, className="timeline-tables"),
         html.Dl([html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts], className="tl-facts"),
     ]
     return html.Div(children, className="timeline-figures")
 
 
-def _buckets(period: Period) -> list[tuple[str, str, int]]:
-    """Colour, name and length of each bucket."""
-    return [(BUCKETS[name].id, name, ns) for name, ns in partition(period).items()]
+def _part(name: str, ns: int, period: Period, unit: Unit, color: str) -> Part:
+    return Part(name, ns, unit.text(ns), share(ns, period.span_ns), color)
 
 
-def _bar(period: Period, unit: Unit, colors: dict[str, str]) -> Component:
-    shown = [one for one in _buckets(period) if one[2]]
-    words: dict[str, Any] = {"aria-label": ", ".join(f"{name} {share(ns, period.span_ns)}" for _, name, ns in shown)}
-    return html.Div(
-        [
-            html.Div(title=f"{name}: {unit.text(ns)}", style={"flexGrow": ns, "background": colors[color]})
-            for color, name, ns in shown
-        ],
-        className="timeline-bar",
-        role="img",
-        **words,
-    )
-
-
-def _causes(period: Period, unit: Unit, colors: dict[str, str]) -> list[Component]:
-    found = (
-        ("Exposed copy by cause", "exposed-copy", period.exposed_copy_by_cause),
-        ("Idle by cause", "idle", period.idle_by_cause),
-    )
-    tables = []
-    for title, prefix, by_cause in found:
-        amounts = [(f"{prefix}:{cause}", cause, ns) for cause, ns in by_cause.items() if ns]
-        if amounts:
-            amounts.sort(key=lambda one: -one[2])
-            tables.append(_amounts(title, amounts, period.span_ns, unit, colors))
-    return tables
-
-
-def _amounts(
-    title: str, amounts: list[tuple[str, str, int]], whole_ns: int, unit: Unit, colors: dict[str, str]
-) -> Component:
+def _amounts(title: str, amounts: Sequence[Part], unit: Unit, colors: dict[str, str]) -> Component:
     rows = [
         html.Tr(
             [
-                html.Td([html.Span(className="timeline-dot", style={"background": colors[color]}), name]),
-                html.Td(unit.number(ns)),
-                html.Td(share(ns, whole_ns)),
+                html.Td(render.dotted(part.name, colors[part.color])),
+                html.Td(unit.number(part.amount)),
+                html.Td(part.share),
             ]
         )
-        for color, name, ns in amounts
+        for part in amounts
     ]
     head = html.Thead(html.Tr([html.Th(title), html.Th(unit.name), html.Th("of the span")]))
     return html.Table([head, html.Tbody(rows)], className="timeline-amounts")

@@ -51,11 +51,13 @@ class _Question(msgspec.Struct, frozen=True):
 def layout(context: PageContext, device: Device) -> Component:
     """The switches; what they change is shown by the callbacks."""
     kinds = tuple(INTERVENTIONS.values())
-    options = {one.id: _options(one.argument, device) for one in kinds if one.argument}
+    options = {kind.id: _options(kind.argument, device) for kind in kinds if kind.argument}
     config = {
         "trace": context.opened.id,
         "device": device.device,
-        "kinds": [{"id": one.id, "options": options.get(one.id), "required": one.argument_required} for one in kinds],
+        "kinds": [
+            {"id": kind.id, "options": options.get(kind.id), "required": kind.argument_required} for kind in kinds
+        ],
     }
     best = context.library.predictions.known(context.loaded, Asked(device.device, None))
     searched = best.result if isinstance(best, Predicted) else None
@@ -64,7 +66,9 @@ def layout(context: PageContext, device: Device) -> Component:
     button = dmc.Button("Find the best", id="whatif-best", variant="light", size="xs")
     switches = html.Fieldset(
         dmc.SimpleGrid(
-            [_choice(one, options.get(one.id, [])) for one in kinds], cols={"base": 1, "sm": 2, "lg": 3}, spacing="sm"
+            [_choice(kind, options.get(kind.id, [])) for kind in kinds],
+            cols={"base": 1, "sm": 2, "lg": 3},
+            spacing="sm",
         ),
         id="whatif-choices",
         className="whatif-choices",
@@ -106,10 +110,10 @@ def _options(argument: str, device: Device) -> list[str]:
     stalls = device.host_stalls
     if argument == "CALL":
         # A call is named by itself, or by the op that makes it.
-        named = [(one.call, one.host_wait_ns) for one in stalls]
-        named += [(one.op, one.host_wait_ns) for one in stalls if one.op is not None]
+        named = [(stall.call, stall.host_wait_ns) for stall in stalls]
+        named += [(stall.op, stall.host_wait_ns) for stall in stalls if stall.op is not None]
     else:
-        named = [(one.name, one.span_ns) for one in device.ranges]
+        named = [(period.name, period.span_ns) for period in device.ranges]
     total: dict[str, int] = {}
     for name, ns in named:
         total[name] = total.get(name, 0) + ns
@@ -128,7 +132,7 @@ def _choice(kind: Intervention, options: list[str]) -> Component:
         return html.Div(explained)
     choose = dmc.MultiSelect(
         id=_argument(kind),
-        data=[{"value": one, "label": clean(one, 80)} for one in options],
+        data=[{"value": option, "label": clean(option, 80)} for option in options],
         value=[],
         placeholder="no blocking call here" if not options else "choose" if kind.argument_required else "each step",
         disabled=not options,
@@ -152,8 +156,8 @@ def _argument(kind: Intervention) -> str:
     return f"whatif-{kind.id}-argument"
 
 
-def _rungs(found: WhatIf | None) -> list[tuple[str, ...]]:
-    return [one.interventions for one in found.ladder] if found is not None else []
+def _rungs(result: WhatIf | None) -> list[tuple[str, ...]]:
+    return [rung.interventions for rung in result.ladder] if result is not None else []
 
 
 def _timelines(context: PageContext) -> Component:
@@ -175,14 +179,16 @@ callbacks = Callbacks()
 
 def _add_switches() -> None:
     kinds = tuple(INTERVENTIONS.values())
-    moved = [(_switch(one), "checked") for one in kinds] + [(_argument(one), "value") for one in kinds if one.argument]
+    moved = [(_switch(kind), "checked") for kind in kinds] + [
+        (_argument(kind), "value") for kind in kinds if kind.argument
+    ]
 
     def client(name: str, *arguments: Any, **more: Any) -> None:
         callbacks.in_browser(("overlapscope_whatif", name), *arguments, **more)
 
     client("read", Output("whatif-fill", "data"), Input("whatif-page", "data"))
-    client("fill", [Output(*one) for one in moved], Input("whatif-fill", "data"), State("whatif-page", "data"))
-    client("ask", Output("whatif-asked", "data"), [Input(*one) for one in moved], State("whatif-page", "data"))
+    client("fill", [Output(*switch) for switch in moved], Input("whatif-fill", "data"), State("whatif-page", "data"))
+    client("ask", Output("whatif-asked", "data"), [Input(*switch) for switch in moved], State("whatif-page", "data"))
     client(
         "rung",
         Output("whatif-fill", "data", allow_duplicate=True),
@@ -239,15 +245,15 @@ def show(context: PageContext, data: Any) -> Any:
     if question is None:
         return (dash.no_update,) * 6
     try:
-        found = _prediction(context.library, question)
+        prediction = _prediction(context.library, question)
     except OverlapscopeError as error:
         return _failed(error), None, None, True, False, False
     asked = _asked_about(context, question)
-    if found is None or asked.trace is None:
+    if prediction is None or asked.trace is None:
         return (dash.no_update,) * 6
-    drawn = whatif_panels.timelines(asked, found, question.changes or ())
-    invalid = not found.result.replay.valid
-    answer, details = whatif_panels.answer(asked, found.result), whatif_panels.details(asked, found.result)
+    drawn = whatif_panels.timelines(asked, prediction, question.changes or ())
+    invalid = not prediction.result.replay.valid
+    answer, details = whatif_panels.answer(asked, prediction.result), whatif_panels.details(asked, prediction.result)
     return answer, details, drawn, drawn is None, invalid, invalid
 
 
@@ -268,13 +274,19 @@ def find_best(context: PageContext, clicks: int | None, ticks: int | None, page:
         return (*(dash.no_update,) * 3, False, True)
     question = _Question(page.trace, page.device)
     try:
-        found = _prediction(context.library, question)
+        prediction = _prediction(context.library, question)
     except OverlapscopeError as error:
         return _failed(error), [], dash.no_update, False, True
     asked = _asked_about(context, question)
-    if found is None or asked.trace is None:
+    if prediction is None or asked.trace is None:
         return (*(dash.no_update,) * 3, True, False)
-    return whatif_panels.ladder(asked, found.result), _rungs(found.result), found.interventions, False, True
+    return (
+        whatif_panels.ladder(asked, prediction.result),
+        _rungs(prediction.result),
+        prediction.interventions,
+        False,
+        True,
+    )
 
 
 def _asked_about(context: PageContext, question: _Question) -> PageContext:

@@ -37,23 +37,15 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, Told]:
     Also how much of that the recording tells.
     """
     items = graph.items
-    lane, streams = items.lane.copy(), list(graph.streams)
-    first, then = [], []
     moved = np.zeros(len(items), np.bool_)
     moved[rows] = True
-    lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in np.unique(lane[rows]).tolist()]
-    for line in lines:
-        for kind in (Kind.H2D, Kind.D2H):
-            mine = line[moved[line] & (items.kind[line] == kind)]
-            if len(mine):
-                lane[mine] = len(streams)
-                streams.append((streams[int(items.lane[mine[0]])][0], _free_stream(streams)))
+    lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in np.unique(items.lane[rows]).tolist()]
+    lane, streams = _own_lanes(graph, lines, moved)
     noted_first, noted_then = graph.notes
     tied = (lane[noted_first] != lane[noted_then]) & (moved[noted_first] | moved[noted_then])
-    first.append(noted_first[tied])
-    then.append(noted_then[tied])
     noted = np.zeros(len(items), np.bool_)
     noted[noted_first[tied]] = noted[noted_then[tied]] = True
+    first, then = [noted_first[tied]], [noted_then[tied]]
     told = Told(bool(len(rows)), bool(len(rows)))
     for line in lines:
         copies = line[moved[line]]
@@ -64,27 +56,36 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, Told]:
         holds = upload & (needs.shown | (stance == Stance.EXPECTED)) | (stance == Stance.WORST)
         first += [np.where(waits & ~needs.noted, needs.ahead, -1), np.where(holds & ~needs.noted, copies, -1)]
         then += [copies, needs.behind]
-    pairs = np.concatenate(first), np.concatenate(then)
-    real = (pairs[0] >= 0) & (pairs[1] >= 0)
-    orders = Orders.of(pairs[0][real], pairs[1][real], graph.constants.handover_ns or 0, Why.DATA)
+    earlier, later = np.concatenate(first), np.concatenate(then)
+    real = (earlier >= 0) & (later >= 0)
+    orders = Orders.of(earlier[real], later[real], graph.constants.handover_ns or 0, Why.DATA)
     changed = replace(
         graph,
         items=replace(items, lane=lane, moved=items.moved | moved),
         orders=Orders.joined([graph.orders, orders]),
-        streams=tuple(streams),
+        streams=streams,
     )
     return changed, told
 
 
-def _free_stream(streams: list[tuple[int, int]]) -> int:
-    return max(*(stream for _, stream in streams), 0) + 1
+def _own_lanes(graph: Graph, lines: list[I64], moved: Bool) -> tuple[I64, tuple[tuple[int, int], ...]]:
+    """The lane of each item once those that are `moved` have left theirs (`lines`: the items of each), and the streams
+    of all lanes: the new ones have numbers that the trace does not use."""
+    lane, streams = graph.items.lane.copy(), list(graph.streams)
+    for line in lines:
+        device = streams[int(graph.items.lane[line[0]])][0]
+        for kind in (Kind.H2D, Kind.D2H):
+            leaving = line[moved[line] & (graph.items.kind[line] == kind)]
+            if len(leaving):
+                lane[leaving] = len(streams)
+                streams.append((device, max(*(stream for _, stream in streams), 0) + 1))
+    return lane, tuple(streams)
 
 
 def on_own_lanes(graph: Graph, request: Request, rows: I64, what: str) -> Applied:
     """The given copies moved, and told of: `96 copies of 4.9 GB in all ...`."""
     changed, told = move(graph, rows, request.stance)
-    called = graph.items.call[rows]
-    return Applied(changed, called[called >= 0], len(rows), f"{copies(graph, rows)} {what}", told=told)
+    return Applied(changed, graph.callers(rows), len(rows), f"{copies(graph, rows)} {what}", told=told)
 
 
 def copies(graph: Graph, rows: I64) -> str:
@@ -96,8 +97,7 @@ def time_in(graph: Graph, events: HostEvents) -> I64:
     """How much of the work before each call lies inside host events of its thread, in ns."""
     calls = graph.calls
     inside = np.zeros(len(calls), np.int64)
-    for number, thread in enumerate(graph.threads):
-        own = np.flatnonzero(calls.thread == number)
+    for thread, own in graph.by_thread():
         inside[own] = covered(on_thread(events, thread), calls.since_ns[own], calls.start_ns[own])
     return inside
 
@@ -106,44 +106,37 @@ def without_time_in(graph: Graph, events: HostEvents) -> tuple[Graph, I64, int]:
     """The graph without what threads did inside host events of theirs, the calls that changes, and how much time went
     in all."""
     changed, spared, calls = graph, 0, [NOTHING]
-    for number, thread in enumerate(graph.threads):
-        changed, rows, went = _without_host_time(changed, number, on_thread(events, thread))
+    for thread, own in graph.by_thread():
+        changed, rows, went = _without_host_time(changed, own, on_thread(events, thread))
         calls.append(rows)
         spared += went
     return changed, np.concatenate(calls), spared
 
 
-def _without_host_time(graph: Graph, thread: int, when: Intervals) -> tuple[Graph, I64, int]:
-    """The graph without what a thread (its number) did in the given time: work between calls, and calls' own.
-
-    Also the calls that it changed, and how much time went in all.
-    """
+def _without_host_time(graph: Graph, own: I64, when: Intervals) -> tuple[Graph, I64, int]:
+    """The graph without what the thread of the given calls, which are all of its, did in the given time: work between
+    calls, and calls' own. Also the calls that it changed, and how much time went in all."""
     calls = graph.calls
-    mine = np.flatnonzero(calls.thread == thread)
-    began, ended = calls.start_ns[mine], calls.end_ns[mine]
-    handed, before = calls.handed_by.copy(), calls.before_ns.copy()
-    since = calls.since_ns[mine]
+    new = calls.copied()
+    began, ended, since = calls.start_ns[own], calls.end_ns[own], calls.since_ns[own]
+    handed, before = calls.handed_by[own], calls.before_ns[own]
     # What is left of each stretch of work that was measured.
-    left = np.where(began > since, before[mine] / np.maximum(began - since, 1), 1.0)
+    left = np.where(began > since, before / np.maximum(began - since, 1), 1.0)
     # Whoever handed over while the thread was in there is not waited for any more.
-    over = pick(calls.end_ns, handed[mine], 0)
-    freed = (handed[mine] >= 0) & (covered(when, over, over + 1) > 0)
-    since = np.where(freed, np.append(began[:1], ended[:-1]), since)
-    handed[mine[freed]] = -1
-    spared = np.rint(left * covered(when, since, began)).astype(np.int64)
-    before[mine] = np.where(freed, np.rint(left * (began - since)).astype(np.int64), before[mine]) - spared
-    inside = covered(when, began, ended) == ended - began
-    length = calls.length_ns.copy()
-    length[mine[inside]] = 0
-    release = calls.release_ns.copy()
-    if len(mine) and freed[0]:
+    over = pick(calls.end_ns, handed, 0)
+    freed = (handed >= 0) & (covered(when, over, over + 1) > 0)
+    new.handed_by[own[freed]] = -1
+    if len(own) and freed[0]:
         # A thread's first call then comes after nothing, and stays where it was.
-        release[mine[0]] = began[0]
-    changed = mine[(spared > 0) | inside]
-    waits = graph.waits.take(~np.isin(graph.waits.call, mine[inside]))
-    calls = replace(calls, before_ns=before, length_ns=length, handed_by=handed, release_ns=release)
-    went = int(spared.sum() + graph.calls.length_ns[mine[inside]].sum())
-    return replace(graph, calls=calls, waits=waits), changed, went
+        new.release_ns[own[0]] = began[0]
+    since = np.where(freed, np.append(began[:1], ended[:-1]), since)
+    spared = np.rint(left * covered(when, since, began)).astype(np.int64)
+    new.before_ns[own] = np.where(freed, np.rint(left * (began - since)).astype(np.int64), before) - spared
+    inside = covered(when, began, ended) == ended - began
+    new.length_ns[own[inside]] = 0
+    waits = graph.waits.take(~np.isin(graph.waits.call, own[inside]))
+    went = int(spared.sum() + calls.length_ns[own[inside]].sum())
+    return replace(graph, calls=new, waits=waits), own[(spared > 0) | inside], went
 
 
 def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
@@ -152,20 +145,17 @@ def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
     With `values` also those of ops that read a value, as `item()` does.
     """
     calls, items = graph.calls, graph.items
-    launches = np.zeros(len(calls), np.bool_)
-    launches[items.call[items.is_copy & ~items.gone & (items.call >= 0)]] = True
     syncs = call_kinds.synchronises(graph.trace.runtime_calls)[calls.row]
-    order = np.lexsort((calls.start_ns, calls.thread))
-    previous, this = order[:-1], order[1:]
-    behind = (calls.thread[previous] == calls.thread[this]) & launches[previous] & syncs[this]
-    behind &= calls.start_ns[this] - calls.end_ns[previous] <= _NEXT_NS
-    copy, found = previous[behind], this[behind]
+    previous = calls.previous
+    behind = syncs & pick(graph.launching(items.is_copy & ~items.gone), previous, False)
+    waits = np.flatnonzero(behind & (calls.start_ns - pick(calls.end_ns, previous, 0) <= _NEXT_NS))
+    copy = previous[waits]
     if values:
-        return np.sort(found)
+        return waits
     if len(graph.trace.cpu_ops):
-        return np.sort(found[_within_one_op(graph, copy, found)])
+        return waits[_within_one_op(graph, copy, waits)]
     read = items.call[(items.kind == Kind.D2H) & (items.bytes <= _VALUE_BYTES)]
-    return np.sort(found[(calls.start_ns[found] - calls.end_ns[copy] <= _OWN_NS) & ~np.isin(copy, read)])
+    return waits[(calls.start_ns[waits] - calls.end_ns[copy] <= _OWN_NS) & ~np.isin(copy, read)]
 
 
 def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:

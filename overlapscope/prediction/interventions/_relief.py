@@ -41,40 +41,37 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
     """The graph with the host's work behind the given copies, and behind `pin_memory()`, as fast as it is elsewhere."""
     items, calls = graph.items, graph.calls
     big = staged[(items.bytes[staged] >= _EVICTS_BYTES) & (items.call[staged] >= 0)]
-    evicts = np.zeros(len(calls), np.bool_)
-    evicts[items.call[big]] = True
+    evicts = graph.launching(big)
     evicts[_before_pinning(graph)] = True
     ratio = _slowness(graph, np.flatnonzero(evicts), request)
     cold = _COLD_NS[request.stance]
     if ratio <= 1 or not cold:
         return graph
-    before, length = calls.before_ns.copy(), calls.length_ns.copy()
+    new = calls.copied()
     waits = np.zeros(len(calls), np.bool_)
     waits[graph.waits.call] = True
-    for thread in np.unique(calls.thread[evicts]).tolist():
-        mine = np.flatnonzero(calls.thread == thread)
+    for _, rows in graph.by_thread():
         left = 0.0
-        for call in mine.tolist():
-            slow = min(left, before[call])
-            before[call] -= round(slow * (1 - 1 / ratio))
+        for call in rows.tolist() if evicts[rows].any() else ():
+            slow = min(left, new.before_ns[call])
+            new.before_ns[call] -= round(slow * (1 - 1 / ratio))
             left -= slow
             if not waits[call] and not evicts[call]:
-                slow = min(left, length[call])
-                length[call] -= round(slow * (1 - 1 / ratio))
+                slow = min(left, new.length_ns[call])
+                new.length_ns[call] -= round(slow * (1 - 1 / ratio))
                 left -= slow
             if evicts[call]:
                 left = cold
-    return replace(graph, calls=replace(calls, before_ns=before, length_ns=length))
+    return replace(graph, calls=new)
 
 
 def _before_pinning(graph: Graph) -> I64:
     """The last call of its thread before each `pin_memory()`."""
     ops, calls = pinning(graph.trace), graph.calls
     found = [graph.waits.call[:0]]
-    for number, thread in enumerate(graph.threads):
-        mine = np.flatnonzero(calls.thread == number)
-        place = np.searchsorted(calls.start_ns[mine], ops.start_ns[ops.thread == thread]) - 1
-        found.append(mine[np.unique(place[place >= 0])])
+    for thread, own in graph.by_thread():
+        place = np.searchsorted(calls.start_ns[own], ops.start_ns[ops.thread == thread]) - 1
+        found.append(own[np.unique(place[place >= 0])])
     return np.concatenate(found)
 
 
@@ -126,10 +123,10 @@ def _into_new_memory(graph: Graph, call: I64) -> Bool:
     makes = ops.named(lambda name: name in _MAKES)
     new = np.zeros(len(call), np.bool_)
     for thread in np.unique(runtime.thread[rows]).tolist():
-        mine = np.flatnonzero(runtime.thread[rows] == thread)
+        own = np.flatnonzero(runtime.thread[rows] == thread)
         made = ops.start_ns[makes & (ops.thread == thread)]
-        copied = np.sort(runtime.start_ns[rows[mine]])
-        previous = np.concatenate([[-(2**62)], copied])[np.searchsorted(copied, runtime.start_ns[rows[mine]])]
-        last = pick(made, np.searchsorted(made, runtime.start_ns[rows[mine]]) - 1, -(2**62))
-        new[mine] = last > previous
+        copied = np.sort(runtime.start_ns[rows[own]])
+        previous = np.concatenate([[-(2**62)], copied])[np.searchsorted(copied, runtime.start_ns[rows[own]])]
+        last = pick(made, np.searchsorted(made, runtime.start_ns[rows[own]]) - 1, -(2**62))
+        new[own] = last > previous
     return new

@@ -27,9 +27,7 @@ two graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
 
 def _apply(graph: Graph, request: Request) -> Applied:
     known, items, calls = graph.constants, graph.items, graph.calls
-    call_of, lag, queue = items.call.copy(), items.launch_lag_ns.copy(), items.queue_lag_ns.copy()
-    after, duration_ns = items.after_call.copy(), items.duration_ns.copy()
-    before, length = calls.before_ns.copy(), calls.length_ns.copy()
+    new_items, new_calls = items.copied(), calls.copied()
     graphs, spared, touched = 0, 0, []
     by_call = np.argsort(items.call, kind="stable")
     called = items.call[by_call]
@@ -42,28 +40,23 @@ def _apply(graph: Graph, request: Request) -> Applied:
             continue
         first, rest = int(run[0]), run[1:]
         spared += int(calls.end_ns[run].max() - calls.start_ns[first])
-        before[rest] = length[rest] = 0
-        before[first] -= round(dispatch[first])
+        new_calls.before_ns[rest] = new_calls.length_ns[rest] = 0
+        new_calls.before_ns[first] -= round(dispatch[first])
         # The first kernel begins when the call has handed over all of them.
         further = round((len(launched) - 1) * (known.graph_node_call_ns or 0.0))
-        length[first] = (known.graph_call_ns or 0) + further
-        call_of[launched] = first
-        lag[launched], after[launched] = (known.graph_latency_ns or 0) + further, False
+        new_calls.length_ns[first] = (known.graph_call_ns or 0) + further
+        new_items.call[launched] = first
+        new_items.launch_lag_ns[launched] = (known.graph_latency_ns or 0) + further
+        new_items.after_call[launched] = False
         # The first of each lane follows what came before the graph.
         later = np.delete(launched, np.unique(items.lane[launched], return_index=True)[1])
-        queue[later] = np.minimum(queue[later], known.graph_gap_ns or 0)
-        duration_ns[launched[single[launched]]] += _LONGER_NS[request.stance]
+        new_items.queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], known.graph_gap_ns or 0)
+        new_items.duration_ns[launched[single[launched]]] += _LONGER_NS[request.stance]
         graphs += 1
         touched.append(run)
-        spared -= int(length[first])
+        spared -= int(new_calls.length_ns[first])
     rows = np.concatenate([*touched, calls.row[:0]])
-    changed = replace(
-        graph,
-        items=replace(
-            items, call=call_of, launch_lag_ns=lag, queue_lag_ns=queue, after_call=after, duration_ns=duration_ns
-        ),
-        calls=replace(calls, before_ns=before, length_ns=length),
-    )
+    changed = replace(graph, items=new_items, calls=new_calls)
     what = (
         f"{plural(len(rows), 'launch')} become {plural(graphs, 'graph launch')}, which takes the host "
         f"{duration(spared)} less."
@@ -80,16 +73,15 @@ def _dispatch_ns(graph: Graph, stance: Stance) -> F64:
     if stance == Stance.BEST:
         return np.where(calls.before_ns < LONG_WORK_NS, np.maximum(calls.before_ns, 0), 0).astype(np.float64)
     found = np.zeros(len(calls))
-    for number, thread in enumerate(graph.threads):
-        mine = np.flatnonzero(calls.thread == number)
+    for thread, own in graph.by_thread():
         ops = on_thread(trace.cpu_ops, thread)
         # The union of the ops around each other: the part of it up to the call, as far back as the work reaches.
-        begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, calls.start_ns[mine], "right") - 1, 0), 0)
-        since = calls.since_ns[mine]
-        inside = calls.start_ns[mine] - np.maximum(begins, since)
-        work = calls.start_ns[mine] - since
-        inside = np.where(contains(ops, calls.start_ns[mine]) & (work > 0), inside, 0)
-        found[mine] = calls.before_ns[mine] * inside / np.maximum(work, 1)
+        begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, calls.start_ns[own], "right") - 1, 0), 0)
+        since = calls.since_ns[own]
+        inside = calls.start_ns[own] - np.maximum(begins, since)
+        work = calls.start_ns[own] - since
+        inside = np.where(contains(ops, calls.start_ns[own]) & (work > 0), inside, 0)
+        found[own] = calls.before_ns[own] * inside / np.maximum(work, 1)
     return found
 
 
@@ -106,9 +98,9 @@ def _runs(graph: Graph, request: Request) -> list[I64]:
     for start, end in _places(graph, request.argument):
         inside = np.arange(*np.searchsorted(calls.start_ns, (start, end)))
         for one in distinct(together[inside]):
-            mine = inside[together[inside] == one]
-            apart = (np.diff(captured[mine].astype(np.int8)) != 0) | (np.diff(device[mine]) != 0) | divides[mine[1:]]
-            runs += [run for run in np.split(mine, np.flatnonzero(apart) + 1) if len(run) and captured[run[0]]]
+            own = inside[together[inside] == one]
+            apart = (np.diff(captured[own].astype(np.int8)) != 0) | (np.diff(device[own]) != 0) | divides[own[1:]]
+            runs += [run for run in np.split(own, np.flatnonzero(apart) + 1) if len(run) and captured[run[0]]]
     return runs
 
 
@@ -134,11 +126,11 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     """Where on the host: each range of that name, the outermost of nested ones; each step, or, without steps, the whole
     recording."""
     notes = graph.trace.annotations
-    mine = notes.named(lambda one: one == name) if name is not None else is_step(notes)
-    if name is None and not mine.any():
+    own = notes.named(lambda one: one == name) if name is not None else is_step(notes)
+    if name is None and not own.any():
         return [(-(2**62), 2**62)]
-    both = union(notes.start_ns[mine], notes.end_ns[mine]) if name is not None else None
-    starts, ends = (notes.start_ns[mine], notes.end_ns[mine]) if both is None else both
+    both = union(notes.start_ns[own], notes.end_ns[own]) if name is not None else None
+    starts, ends = (notes.start_ns[own], notes.end_ns[own]) if both is None else both
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
@@ -148,9 +140,7 @@ def _capturable(graph: Graph) -> Bool:
     Copies from and to the host stay outside: their addresses change from step to step.
     """
     items = graph.items
-    launches = np.zeros(len(graph.calls), np.bool_)
-    launches[items.call[(items.call >= 0) & ~items.gone]] = True
-    launches[items.call[(items.call >= 0) & items.is_copy]] = False
+    launches = graph.launching(~items.gone) & ~graph.launching(items.is_copy)
     launches[graph.waits.call] = False
     return launches
 

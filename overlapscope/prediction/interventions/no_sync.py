@@ -19,17 +19,17 @@ def _apply(graph: Graph, request: Request) -> Applied:
     rows = calls.row[blocks]
     asked = request.argument or ""
     called = runtime.named(lambda name: name == asked)[rows]
-    mine = blocks[called | inside_named(graph.trace, asked, runtime.thread[rows], runtime.start_ns[rows])]
+    named = blocks[called | inside_named(graph.trace, asked, runtime.thread[rows], runtime.start_ns[rows])]
     if request.stance == Stance.WORST:
         # The host needs what it waits for.
-        return Applied(graph, mine, len(mine), "The calls still wait.")
-    length = calls.length_ns.copy()
-    length[mine] = np.minimum(length[mine], graph.constants.sync_call_ns or 0)
-    waits = graph.waits.take(~np.isin(graph.waits.call, mine))
-    changed = replace(graph, calls=replace(calls, length_ns=length), waits=waits)
-    waited = (calls.end_ns - calls.start_ns)[mine].sum()
-    what = f"{plural(len(mine), 'call')} of {asked} that took {duration(waited)} in all return at once."
-    return Applied(changed, mine, len(mine), what)
+        return Applied(graph, named, len(named), "The calls still wait.")
+    new_calls = calls.copied()
+    new_calls.length_ns[named] = np.minimum(calls.length_ns[named], graph.constants.sync_call_ns or 0)
+    waits = graph.waits.take(~np.isin(graph.waits.call, named))
+    changed = replace(graph, calls=new_calls, waits=waits)
+    waited = (calls.end_ns - calls.start_ns)[named].sum()
+    what = f"{plural(len(named), 'call')} of {asked} that took {duration(waited)} in all return at once."
+    return Applied(changed, named, len(named), what)
 
 
 INTERVENTION = Intervention(

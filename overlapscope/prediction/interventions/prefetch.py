@@ -21,27 +21,26 @@ _NEVER = 2**62
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
-    mine, step = _inputs(graph)
-    if not len(mine):
-        return Applied(graph, mine, 0, "There are no input copies at the start of steps.")
-    changed, _ = move(graph, mine, Stance.BEST)
+    inputs, step = _inputs(graph)
+    if not len(inputs):
+        return Applied(graph, inputs, 0, "There are no input copies at the start of steps.")
+    changed, _ = move(graph, inputs, Stance.BEST)
     # What is copied in a step is the next one's: that one's first kernel waits for it.
-    device = items.device[mine].tolist()
+    device = items.device[inputs].tolist()
     first = _kernels(graph, last=False)
     then = np.array([first.get((one, number + 1), -1) for one, number in zip(device, step.tolist(), strict=True)])
-    kept = replace(changed, orders=changed.orders.take(~np.isin(changed.orders.first, mine)))
+    kept = replace(changed, orders=changed.orders.take(~np.isin(changed.orders.first, inputs)))
     needed = then >= 0
-    data = Orders.of(mine[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
+    data = Orders.of(inputs[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
     if request.stance == Stance.WORST:
         # One buffer: the copy has to wait for the kernels that read it last.
         last = _kernels(graph, last=True)
         reads = np.array([last.get((one, number - 1), -1) for one, number in zip(device, step.tolist(), strict=True)])
         read = reads >= 0
-        data = Orders.joined([data, Orders.of(reads[read], mine[read], graph.constants.handover_ns or 0, Why.DATA)])
+        data = Orders.joined([data, Orders.of(reads[read], inputs[read], graph.constants.handover_ns or 0, Why.DATA)])
     changed = replace(kept, orders=Orders.joined([kept.orders, data]))
-    called = items.call[mine]
-    what = f"{copies(graph, mine)}, for which steps wait, run a step earlier on a stream of their own."
-    return Applied(changed, called[called >= 0], len(mine), what)
+    what = f"{copies(graph, inputs)}, for which steps wait, run a step earlier on a stream of their own."
+    return Applied(changed, graph.callers(inputs), len(inputs), what)
 
 
 def _inputs(graph: Graph) -> tuple[I64, I64]:
@@ -56,22 +55,22 @@ def _inputs(graph: Graph) -> tuple[I64, I64]:
         first = np.full(int(step.max(initial=-1)) + 2, _NEVER)
         np.minimum.at(first, step[kernel], at[kernel])
         rows.append(np.flatnonzero(here & (items.kind == Kind.H2D) & (at < first[step]) & (first[step] < _NEVER)))
-    found = np.sort(np.concatenate([*rows, graph.orders.first[:0]]))
-    return found, step[found]
+    inputs = np.sort(np.concatenate([*rows, graph.orders.first[:0]]))
+    return inputs, step[inputs]
 
 
 def _kernels(graph: Graph, *, last: bool) -> dict[tuple[int, int], int]:
     """By device and step: the first kernel, or the last, on the lane that runs most of the device's."""
     items = graph.items
     step = step_of_items(graph)
-    found: dict[tuple[int, int], int] = {}
+    chosen: dict[tuple[int, int], int] = {}
     for device in distinct(items.device).tolist():
-        mine = np.flatnonzero((items.device == device) & ~items.is_copy & ~items.gone & (step >= 0))
-        mine = mine[items.lane[mine] == np.argmax(np.bincount(items.lane[mine], minlength=1))]
-        mine = mine[::-1] if last else mine
-        steps, first = np.unique(step[mine], return_index=True)
-        found |= {(device, number): row for number, row in zip(steps.tolist(), mine[first].tolist(), strict=True)}
-    return found
+        kernels = np.flatnonzero((items.device == device) & ~items.is_copy & ~items.gone & (step >= 0))
+        kernels = kernels[items.lane[kernels] == np.argmax(np.bincount(items.lane[kernels], minlength=1))]
+        kernels = kernels[::-1] if last else kernels
+        steps, first = np.unique(step[kernels], return_index=True)
+        chosen |= {(device, number): row for number, row in zip(steps.tolist(), kernels[first].tolist(), strict=True)}
+    return chosen
 
 
 INTERVENTION = Intervention(

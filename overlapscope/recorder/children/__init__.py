@@ -59,8 +59,8 @@ def make_room(where: Path, *, force: bool) -> None:
 
 def written(where: Path, since_ns: int) -> list[Path]:
     """The traces there that were written since then."""
-    found = map(Path, glob.glob(str(where / "*" if where.is_dir() else where)))
-    return [path for path in found if path.stat().st_mtime_ns >= since_ns]
+    traces_there = map(Path, glob.glob(str(where / "*" if where.is_dir() else where)))
+    return [path for path in traces_there if path.stat().st_mtime_ns >= since_ns]
 
 
 def watch() -> None:

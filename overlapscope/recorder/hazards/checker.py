@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 
-import overlapscope
 from overlapscope.errors import UsageError
 from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
 from overlapscope.recorder.hazards.findings import Findings, Hazard
@@ -15,6 +15,8 @@ from overlapscope.recorder.hazards.journal import Journal
 from overlapscope.recorder.hazards.launches import HazardMode
 from overlapscope.recorder.hazards.lines import UserCode
 from overlapscope.recorder.hazards.sync_events import SyncEvents, new_clock
+
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 class HazardChecker:
@@ -25,7 +27,7 @@ class HazardChecker:
     """
 
     def __init__(self) -> None:
-        user_code = UserCode(os.path.dirname(str(package.__file__)) for package in (torch, overlapscope))
+        user_code = UserCode((os.path.dirname(str(torch.__file__)), _PACKAGE))
         clock = new_clock()
         self._findings = Findings()
         self._notes: list[str] = []

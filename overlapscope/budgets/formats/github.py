@@ -1,0 +1,63 @@
+"""A check as GitHub's workflow commands, which become annotations.
+
+https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from overlapscope.budgets import words
+from overlapscope.budgets.verdicts import CheckResult, Verdict
+
+MOST = 10
+"""GitHub shows so many annotations of a step."""
+_TITLE = "overlapscope check"
+
+
+def render(result: CheckResult) -> str:
+    """The worst ten as annotations, and one notice of how it went."""
+    told = list(_told(result))
+    more = len(told) - MOST
+    rest = f" {more:,} more {'is' if more == 1 else 'are'} in the step's summary." if more > 0 else ""
+    lines = [*told[:MOST], _command("notice", f"{words.prose(result.summary)}{rest}", title=_TITLE)]
+    return "\n".join(lines) + "\n"
+
+
+def _told(result: CheckResult) -> Iterator[str]:
+    """Worst first: what fails the check, what leaves it open, what would fail it at another level, warnings."""
+    if words.unexplained(result):
+        yield _command("error", words.prose(result.summary), title=_TITLE)
+    for status in ("fail", "unknown"):
+        for verdict in result.verdicts:
+            if words.counted(verdict) and verdict.status == status:
+                yield _annotation("error", verdict)
+    for verdict in result.verdicts:
+        if verdict.status == "fail" and not verdict.counts:
+            yield _annotation("warning", verdict)
+    for warning in result.warnings:
+        yield _command("warning", words.prose(warning), title=_TITLE)
+
+
+def _annotation(command: str, verdict: Verdict) -> str:
+    lines = [words.prose(verdict.message)]
+    for reason in words.reasons(verdict):
+        within = words.within(reason)
+        lines.append(f"- {words.prose(reason.title)}{f' ({within})' if within else ''}")
+    at = words.place(verdict)
+    where = {"file": at.path, "line": str(at.line)} if at else {}
+    return _command(command, "\n".join(lines), **where, title=words.title(verdict))
+
+
+def _command(command: str, message: str, **properties: str) -> str:
+    written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{command} {written}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    """A message, escaped as GitHub's own toolkit does."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

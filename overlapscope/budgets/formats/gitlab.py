@@ -1,0 +1,71 @@
+"""A check as GitLab's Code Quality report: one entry for each verdict that did not pass.
+
+https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import Any
+
+from overlapscope.base.saved import encode
+from overlapscope.budgets import words
+from overlapscope.budgets.verdicts import CheckResult, Verdict
+
+_WHOLE = "overlapscope.toml"
+"""Where an entry points that no file can be named for: the place where budgets stand."""
+
+
+def render(result: CheckResult) -> str:
+    """The check as a JSON document."""
+    seen: Counter[str] = Counter()
+    issues = [_issue(verdict, seen) for verdict in result.verdicts if verdict.status != "pass"]
+    if words.unexplained(result):
+        issues.insert(0, _entry("outcome", words.prose(result.summary), "major", _digest("outcome"), _WHOLE, 1))
+    return encode(issues).decode()
+
+
+def _issue(verdict: Verdict, seen: Counter[str]) -> dict[str, Any]:
+    at = words.place(verdict)
+    source = verdict.subject.source
+    path = words.in_project(source) if source is not None else None
+    message = f"{words.title(verdict)}: {words.prose(verdict.message)}"
+    parts = [message, *(words.prose(reason.title) for reason in words.reasons(verdict))]
+    identity = _identity(verdict, path)
+    seen[identity] += 1
+    return _entry(
+        verdict.metric,
+        " · ".join(parts),
+        _severity(verdict),
+        _digest(f"{identity}\0{seen[identity]}"),
+        at.path if at else path or _WHOLE,
+        at.line if at else 1,
+    )
+
+
+def _entry(check: str, description: str, severity: str, fingerprint: str, path: str, line: int) -> dict[str, Any]:
+    return {
+        "description": description,
+        "check_name": f"overlapscope/{words.name(check)}",
+        "fingerprint": fingerprint,
+        "severity": severity,
+        "location": {"path": path, "lines": {"begin": line}},
+    }
+
+
+def _severity(verdict: Verdict) -> str:
+    if words.counted(verdict):
+        return "major"
+    return "minor" if verdict.status == "fail" else "info"
+
+
+def _identity(verdict: Verdict, path: str | None) -> str:
+    """What stays the same from run to run: neither the value nor the line, nor where the checkout lies."""
+    subject = verdict.subject
+    source = path or subject.source
+    return repr((verdict.budget, source, subject.rank, subject.device, subject.scope, subject.direction))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]

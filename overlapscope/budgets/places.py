@@ -1,0 +1,159 @@
+"""Where a budget applies: the devices, ranges and steps that it is for, each under the overrides that hold there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.base.words import clean
+from overlapscope.budgets.metrics import Sample
+from overlapscope.budgets.missing import doubt
+from overlapscope.budgets.samples import of_host, of_ranges, of_steps, of_window
+from overlapscope.budgets.settings import Budget, Override, step_fits
+from overlapscope.budgets.verdicts import Subject
+from overlapscope.report.model import Report
+
+NO_STEPS = (
+    "there are no whole steps in it: mark them with prof.step() or overlapscope.step(), or judge the whole recording "
+    'with scope = "window"'
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """What a budget is judged on at one place: some samples of one device."""
+
+    budget: Budget
+    """As overridden for this place."""
+    subject: Subject
+    trace: TraceResult | None = None
+    device: Device | None = None
+    samples: tuple[Sample, ...] = ()
+    missing: str | None = None
+    """Why there is nothing to judge."""
+
+
+def subjects(report: Report, **narrowed: Any) -> Iterator[tuple[Subject, TraceResult, Device | None]]:
+    """Every device of every trace; a trace without one once. `narrowed` are further fields of the subjects."""
+    for trace in report.traces:
+        for device in trace.devices or (None,):
+            number = device.device if device else None
+            yield Subject(source=trace.source, rank=trace.rank, device=number, **narrowed), trace, device
+
+
+def place_words(report: Report, subject: Subject, *, rank: bool = True) -> str:
+    """`rank 3, device 1, range forward, h2d`: what sets a subject apart in this report, cleaned."""
+    parts = []
+    if rank and subject.rank is not None:
+        parts.append(f"rank {subject.rank}")
+    elif rank and len(report.traces) > 1 and subject.source is not None:
+        parts.append(clean(PurePath(subject.source).name, 60))
+    if rank and subject.device is not None and any(len(trace.devices) > 1 for trace in report.traces):
+        parts.append(f"device {subject.device}")
+    if subject.scope not in ("steps", "window"):
+        parts.append(f"range {clean(subject.scope, 60)}")
+    if subject.step is not None:
+        parts.append(f"step {clean(subject.step, 60)}")
+    if subject.direction is not None:
+        parts.append(subject.direction)
+    return ", ".join(parts)
+
+
+def find_places(
+    report: Report, budget: Budget, overrides: Sequence[Override], absent: Mapping[int, str]
+) -> Iterator[Place]:
+    """Every place at which a budget is to be judged; what is absent is a place with the reason."""
+    finder = _Finder(budget, tuple(override for override in overrides if budget.metric in override.changes))
+    where, anywhere = budget.where, False
+    for subject, trace, device in subjects(report, scope=budget.scope, direction=budget.direction):
+        if replace(where, range=None).match(subject):
+            anywhere = True
+            yield from finder.at(subject, trace, device)
+    if not anywhere:
+        yield Place(budget, Subject(scope=budget.scope), missing="there is no such trace, rank or device")
+    if where.rank is None and where.trace is None and where.device is None:
+        for rank, why in absent.items():
+            subject = Subject(rank=rank, scope=budget.scope, direction=budget.direction)
+            yield Place(finder.overridden(subject), subject, missing=why)
+
+
+class _Finder:
+    """One budget and what may change it."""
+
+    def __init__(self, budget: Budget, overrides: tuple[Override, ...]) -> None:
+        self._budget = budget
+        self._overrides = overrides
+
+    def overridden(self, subject: Subject, step: str | None = None) -> Budget:
+        """The budget as it holds at a place; with `step`, for that step. Later overrides win."""
+        changed: dict[str, Any] = {}
+        pattern, origin = self._budget.step, self._budget.origin
+        for override in self._overrides:
+            fits = override.step is None or (step is not None and step_fits(step, override.step))
+            if fits and override.where.match(subject):
+                changed |= override.changes[self._budget.metric]
+                pattern = override.step or pattern
+                origin = f"{origin}, changed by {override.origin}"
+        return replace(self._budget, **changed, step=pattern, origin=origin)
+
+    def at(self, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[Place]:
+        """The places of one device."""
+        budget = self.overridden(subject)
+        missing = doubt(trace, budget.what.rests_on)
+        if missing is None and budget.what.of_host:
+            if trace.host is None:
+                missing = "it is of programs that do nothing on a GPU"
+            elif budget.scope == "window":
+                missing = "it is of steps alone"
+            else:
+                samples = of_host(trace.host, skip=budget.skip_steps)
+                yield from self._steps(Place(budget, subject, trace, samples=samples), marked=trace.host.by_steps)
+                return
+        elif missing is None and device is None:
+            missing = "nothing ran on the GPU"
+        if missing is not None or device is None:
+            yield Place(budget, subject, trace, None if budget.what.of_host else device, missing=missing)
+        elif budget.where.range is not None:
+            yield from self._ranges(subject, trace, device)
+        elif budget.scope == "window":
+            samples = of_window(device)
+            nothing = None if samples else "all of it is lead-in, of which nothing can be said"
+            yield Place(budget, subject, trace, device, samples, nothing)
+        else:
+            samples = of_steps(device, skip=budget.skip_steps)
+            yield from self._steps(Place(budget, subject, trace, device, samples), marked=bool(device.steps))
+
+    def _ranges(self, subject: Subject, trace: TraceResult, device: Device) -> Iterator[Place]:
+        anywhere = False
+        for name in of_ranges(device):
+            ranged = msgspec.structs.replace(subject, scope=name)
+            if self._budget.where.match(ranged):
+                anywhere = True
+                budget = self.overridden(ranged)
+                samples = of_ranges(device, skip=budget.skip_steps).get(name, ())
+                nothing = None if samples else "it does not occur behind the steps that are skipped"
+                yield Place(budget, ranged, trace, device, samples, nothing)
+        if not anywhere:
+            pattern = clean(self._budget.where.range or "", 80)
+            yield Place(self._budget, subject, trace, device, missing=f"there is no whole range {pattern}")
+
+    def _steps(self, place: Place, *, marked: bool) -> Iterator[Place]:
+        """The steps of a place by the budget that holds for each; `marked`: whether any was recorded."""
+        pattern = place.budget.step
+        groups: dict[Budget, list[Sample]] = {}
+        for sample in place.samples:
+            if pattern is None or step_fits(sample.name, pattern):
+                groups.setdefault(self.overridden(place.subject, sample.name), []).append(sample)
+        for budget, samples in groups.items():
+            subject = msgspec.structs.replace(place.subject, step=budget.step)
+            yield replace(place, budget=budget, subject=subject, samples=tuple(samples))
+        if not groups:
+            missing = "no step is left behind those that are skipped" if marked else NO_STEPS
+            if place.samples:
+                missing = f"there is no step {clean(pattern or '', 80)}"
+            yield replace(place, samples=(), missing=missing)

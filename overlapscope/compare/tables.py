@@ -1,0 +1,391 @@
+"""The tables of a diff.
+
+What did not change, or by no more than noise, is counted and left out, unless more is asked for. What adds up to a
+whole is always there, so that it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from overlapscope.base.words import Unit, clean, plural
+from overlapscope.compare.difference import (
+    Change,
+    CopyChange,
+    DeviceDiff,
+    Diff,
+    Figures,
+    FindingChange,
+    KernelChange,
+    OpChange,
+    RangeDiff,
+    StallChange,
+    Standing,
+)
+from overlapscope.compare.words import (
+    MARKS,
+    Good,
+    basis,
+    device_title,
+    finding_standing,
+    interval,
+    marked,
+    number,
+    pair,
+    relative,
+    side_name,
+    signed,
+    trust,
+    unit_of,
+    worth_showing,
+)
+from overlapscope.documents.table import Cell, Column, Row, Table, Tone, rows, words
+
+T = TypeVar("T")
+
+MOST = 10
+"""Rows of a list that can be long."""
+FINDING_TONES: Final[dict[str, Tone]] = {
+    "gone": "good",
+    "shrunk": "good",
+    "new (good)": "good",
+    "new": "poor",
+    "grown": "poor",
+    "gone (bad)": "poor",
+}
+_NAME_LIMIT = 200
+_MORE = "overlapscope diff --verbose lists all"
+_GOOD: Final[dict[str, Good]] = {"hidden copy": "more", "exposed H2D": "less", "exposed D2H": "less"}
+_LOST: Final = {"exposed copy": "+/- exp. copy", "exposed comm": "+/- exp. comm", "idle": "+/- idle"}
+"""Buckets of which only the change is shown, by the titles of their columns."""
+
+# What a table can do without where there is not enough room, the lowest number first.
+_INTERVAL = Column("interval", spare=1)
+_LAUNCHED_BY = Column("launched by", number=False, flexible=True, spare=2)
+_NOISE_FLOOR = Column("noise up to", spare=3)
+_RELATIVE = Column("change %", spare=4)
+_WHAT = Column("what was found", number=False, flexible=True, prose=True, spare=5)
+_LOST_COLUMNS = tuple(Column(title, spare=6) for title in _LOST.values())
+
+
+def _change_columns(unit: str) -> tuple[Column, ...]:
+    return (Column(f"before {unit}".rstrip()), Column("after"), Column("change"), _RELATIVE)
+
+
+def _change_cells(change: Change, unit: Unit) -> tuple[str, ...]:
+    sides = (number(change.unit, value, unit) for value in (change.before, change.after))
+    return (*sides, signed(change.unit, change.change, unit), relative(change))
+
+
+def _lost_cells(figures: Figures, unit: Unit) -> tuple[str, ...]:
+    return tuple(signed("ns", _bucket(figures, name).change, unit) for name in _LOST)
+
+
+def _bucket(figures: Figures, name: str) -> Change:
+    return next(bucket for bucket in figures.buckets if bucket.name == name)
+
+
+# -- both sides -----------------------------------------------------------------------------------
+
+
+def sides(diff: Diff) -> Table:
+    """What is compared."""
+    lines = []
+    for word, side, other in (("before", diff.before, diff.after), ("after", diff.after, diff.before)):
+        made = side.environment
+        versions = [f"torch {made.torch}"] if made.torch else []
+        versions += [f"CUDA {made.cuda}"] if made.cuda else []
+        known = (clean(", ".join(names), 60) or "unknown" for names in (made.gpus, versions))
+        lines.append((word, side_name(side, other), *known, trust(side)))
+    titles = ("trace", "GPU", "recorded with", "trust")
+    note = (
+        "Figures are without what recording costs: corrected to plain steps."
+        if diff.of == "plain"
+        else "Figures include what recording costs the host."
+    )
+    columns = (words("", heads=True), *(words(title, flexible=True) for title in titles))
+    return Table("What is compared", columns, rows(lines), note)
+
+
+def summary(diff: Diff) -> Table:
+    """One row for each device of several."""
+    unit = unit_of(device.figures.span for device in diff.devices)
+    lines: list[tuple[str | Cell, ...]] = []
+    for device in diff.devices:
+        span = device.figures.span
+        change, lost = _change_cells(span, unit), _lost_cells(device.figures, unit)
+        lines.append((device_title(diff, device), *change, marked(span, "less"), *lost))
+    name = words("span of each device", flexible=True, heads=True)
+    columns = (name, *_change_columns(unit.name), words(""), *_LOST_COLUMNS)
+    return Table("Each device", columns, rows(lines), f"{MARKS}.")
+
+
+# -- changes as rows ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A change as a row."""
+
+    name: str
+    change: Change
+    good: Good | None = None
+    standing: str = ""
+    """Instead of what the change is worth."""
+    group: str = ""
+    """What it is one of several figures of; said once."""
+
+
+def _changes(
+    title: str, names: Sequence[str], lines: Sequence[_Line], unit: Unit, *, note: str = "", mixed: bool = False
+) -> Table:
+    """A row for each change. `names` are titles of one or two columns: with two, the first is of the groups. Of `mixed`
+    units, which the rows name themselves."""
+    between = [interval(line.change, unit) for line in lines]
+    columns = [words(name, flexible=bool(name), heads=not number) for number, name in enumerate(names)]
+    columns += _change_columns("" if mixed else unit.name)
+    columns += [_INTERVAL, _NOISE_FLOOR] if any(between) else []
+    cells: list[tuple[str | Cell, ...]] = []
+    for line, known in zip(lines, between, strict=True):
+        change = line.change
+        named = (line.group, line.name)[-len(names) :]
+        floor = number(change.unit, change.noise_floor, unit) if known and change.noise_floor else ""
+        noise = (known, floor) if any(between) else ()
+        cells.append((*named, *_change_cells(change, unit), *noise, marked(change, line.good, line.standing)))
+    return Table(title, (*columns, words("")), rows(cells), note if cells else "", total=not mixed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What belongs together as several rows."""
+
+    name: str
+    standing: Standing
+    lines: tuple[_Line, ...]
+
+
+def _groups(title: str, name: str, groups: Sequence[_Group], unit: Unit, verbose: bool, noun: str) -> Table:
+    """Several rows for each group; its name stands in its first."""
+    moved = [group for group in groups if verbose or any(worth_showing(line.change) for line in group.lines)]
+    shown = moved if verbose else moved[:MOST]
+    lines: list[_Line] = []
+    for group in shown:
+        # What is new or gone is neither better nor worse by itself: other copies may have taken its place.
+        standing = "" if group.standing == "both" else group.standing
+        told = [line for line in group.lines if _there_is(line.change) and (verbose or line.change.change != 0)]
+        lines += (
+            replace(line, standing=standing, group="" if number else group.name) for number, line in enumerate(told)
+        )
+    return _changes(title, (name, ""), lines, unit, note=_left_out(groups, shown, noun), mixed=True)
+
+
+def _there_is(change: Change) -> bool:
+    """Whether there is anything of it on either side."""
+    return bool(change.before) or bool(change.after)
+
+
+def _kept(
+    found: Iterable[T],
+    change: Callable[[T], Change],
+    verbose: bool,
+    noun: str,
+    also: Callable[[T], bool] = lambda _: False,
+) -> tuple[list[T], str]:
+    """Those that changed; those left out in words."""
+    there = [one for one in found if _there_is(change(one)) or also(one)]
+    shown = [one for one in there if verbose or worth_showing(change(one)) or also(one)]
+    return shown, _left_out([one for one in there if _there_is(change(one))], shown, noun)
+
+
+def _longest(found: Sequence[T], verbose: bool, noun: str) -> tuple[Sequence[T], str]:
+    """The first of a list that is sorted; those left out in words."""
+    shown = found if verbose else found[:MOST]
+    return shown, _left_out(found, shown, noun)
+
+
+def _left_out(found: Sequence[object], shown: Sequence[object], noun: str) -> str:
+    """How many are not shown; empty where all are, or none is."""
+    left = len(found) - len(shown)
+    return f"{plural(left, f'more {noun}')} changed less or not at all: {_MORE}." if left > 0 and shown else ""
+
+
+# -- one device -----------------------------------------------------------------------------------
+
+
+def of_device(device: DeviceDiff, *, verbose: bool) -> list[Table]:
+    """All tables in order; the empty ones left out."""
+    return [buckets(device), *causes(device, verbose=verbose), *details(device, verbose=verbose)]
+
+
+def buckets(device: DeviceDiff) -> Table:
+    """The partition of the span."""
+    shown = [bucket for bucket in device.figures.buckets if _there_is(bucket)]
+    lines = [_Line(bucket.name, bucket, None if bucket.name == "compute" else "less") for bucket in shown]
+    lines.append(_Line("span", device.figures.span, "less"))
+    note = basis(device) + (f" {MARKS}." if device.basis == "step" else "")
+    return _changes("Where the time goes", ["where the time goes"], lines, _unit(device), note=note)
+
+
+def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
+    """What the change in exposed copy and in idle is due to; those of the two that changed."""
+    both = {"exposed copy": device.figures.exposed_copy_by_cause, "idle": device.figures.idle_by_cause}
+    tables = []
+    for name, by_cause in both.items():
+        whole = _bucket(device.figures, name)
+        if any(map(worth_showing, (whole, *by_cause))) or (verbose and _there_is(whole)):
+            found = sorted(filter(_there_is, by_cause), key=lambda one: (-abs(one.change or 0), one.name))
+            lines = [*(_Line(cause.name, cause, "less") for cause in found), _Line("together", whole, "less")]
+            title = f"What the change in {name} is due to"
+            tables.append(_changes(title, [f"{name} by cause"], lines, _unit(device)))
+    return tables
+
+
+def details(device: DeviceDiff, *, verbose: bool) -> list[Table]:
+    """What lies behind it; the empty ones left out."""
+    tables = (_overlap, _copies, _stalls, _kernels, _ops, _ranges)
+    return [
+        table
+        for table in (findings(device, verbose=verbose), *(draw(device, verbose) for draw in tables))
+        if table.rows
+    ]
+
+
+def findings(device: DeviceDiff, *, verbose: bool) -> Table:
+    """What became of each finding."""
+    unit = _unit(device)
+    shown, note = _kept(device.findings, lambda one: one.cost, verbose, "finding", lambda one: one.standing != "same")
+    per_step = "a step" if device.basis == "step" else "over the window"
+    columns = (words("finding", heads=True), words("rule"), *_change_columns(unit.name)[:-1], _WHAT)
+    note = f"Costs are upper bounds {per_step}. {note}".rstrip()
+    return Table("Findings", columns, rows(_finding(one, unit) for one in shown), note, id="findings")
+
+
+def _finding(one: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:
+    found, word = one.after or one.before, finding_standing(one)
+    costs = ["" if cost is None else unit.number(round(cost)) for cost in (one.cost.before, one.cost.after)]
+    # What a side without it would still cost is known to be little, not to be nothing.
+    change = interval(one.cost, unit) if one.cost.change is None else signed("ns", one.cost.change, unit)
+    standing = Cell(word, tone=FINDING_TONES.get(word, ""))
+    return standing, clean(one.rule, 60), *costs, change, clean(found.title, 400) if found else ""
+
+
+def _overlap(device: DeviceDiff, verbose: bool) -> Table:
+    """Overlap figures, and how long each engine worked."""
+    figures, unit = device.figures, _unit(device)
+    shares = [_Line(f"{one.name}, %", one, "more") for one in figures.overlap if one.unit == "pct"]
+    times = [_Line(f"{one.name}, {unit.name}", one, _GOOD.get(one.name)) for one in figures.overlap if one.unit == "ns"]
+    busy = [_Line(f"{one.name} busy, {unit.name}", one) for one in figures.engines]
+    shown, note = _kept([*shares, *times, *busy], lambda line: line.change, verbose, "figure")
+    return _changes("Overlap", ["overlap and engines"], shown, unit, note=note, mixed=True)
+
+
+def _copies(device: DeviceDiff, verbose: bool) -> Table:
+    """Copies by direction, memory, and whether they are on the stream that computes."""
+    unit = _unit(device)
+    groups = [_Group(_copy_name(one), one.standing, _copy_lines(one, unit)) for one in device.copies]
+    table = _groups("Copies", "copies (stream)", groups, unit, verbose, "group of copies")
+    return replace(table, note=f"main: the stream that computes; side: another. {table.note}".rstrip())
+
+
+def _copy_name(group: CopyChange) -> str:
+    return clean(f"{group.direction} {group.source_kind} to {group.target_kind} ({group.stream})", _NAME_LIMIT)
+
+
+def _copy_lines(group: CopyChange, unit: Unit) -> tuple[_Line, ...]:
+    return (
+        _Line(f"time {unit.name}", group.time),
+        _Line(f"exposed {unit.name}", group.exposed, "less"),
+        _Line("count", group.count),
+        _Line("size", group.bytes),
+        _Line("GB/s", group.bandwidth, "more"),
+    )
+
+
+def _stalls(device: DeviceDiff, verbose: bool) -> Table:
+    """Blocking calls of the host."""
+    unit = _unit(device)
+    groups = [
+        _Group(
+            _stall_name(stall),
+            stall.standing,
+            (
+                _Line(f"idle caused {unit.name}", stall.idle_caused, "less"),
+                _Line(f"host waits {unit.name}", stall.host_wait),
+            ),
+        )
+        for stall in device.host_stalls
+    ]
+    return _groups("Host stalls", "host stalls", groups, unit, verbose, "blocking call")
+
+
+def _stall_name(stall: StallChange) -> str:
+    where = stall.where_after or stall.where_before
+    parts = [stall.call, *([f"in {stall.op}"] if stall.op else []), *([f"at {where}"] if where else [])]
+    return " ".join(clean(part, _NAME_LIMIT) for part in parts)
+
+
+def _kernels(device: DeviceDiff, verbose: bool) -> Table:
+    """Kernels that changed."""
+    shown, note = _longest(device.kernels, verbose, "kernel")
+    unit = unit_of(one.time for one in shown)
+    names = (words("kernels", flexible=True, heads=True), _LAUNCHED_BY)
+    lines = [(_kernel_name(one), clean(one.op or "", _NAME_LIMIT), *_times(one, unit)) for one in shown]
+    columns = (*names, words(""), Column("count"), *_change_columns(unit.name))
+    return Table("Kernels that changed", columns, rows(lines), note)
+
+
+def _kernel_name(one: KernelChange) -> str:
+    # That a kernel returns nothing goes without saying.
+    name = clean(one.kernel.removeprefix("void "), _NAME_LIMIT)
+    return f"{name} (was {clean(one.renamed_from, _NAME_LIMIT)})" if one.renamed_from is not None else name
+
+
+def _ops(device: DeviceDiff, verbose: bool) -> Table:
+    """Ops whose kernels changed."""
+    shown, note = _longest(device.ops, verbose, "op")
+    unit = unit_of(one.time for one in shown)
+    name = words("ops, by their kernels", flexible=True, heads=True)
+    lines = [(clean(one.op, _NAME_LIMIT), *_times(one, unit)) for one in shown]
+    columns = (name, words(""), Column("kernels"), *_change_columns(unit.name))
+    return Table("Ops that changed", columns, rows(lines), note)
+
+
+def _times(one: KernelChange | OpChange, unit: Unit) -> tuple[str, ...]:
+    return (one.standing, pair(one.count, unit), *_change_cells(one.time, unit))
+
+
+def _ranges(device: DeviceDiff, verbose: bool) -> Table:
+    """Ranges that changed, by name."""
+
+    def moved(one: RangeDiff) -> bool:
+        return one.figures is None or any(map(worth_showing, (one.figures.span, *one.figures.buckets)))
+
+    def weight(one: RangeDiff) -> float:
+        """By how much all its occurrences together changed."""
+        change = one.figures.span.change if one.figures is not None else None
+        return abs(change or 0) * max(one.count_before, one.count_after)
+
+    changed = sorted((one for one in device.ranges if verbose or moved(one)), key=weight, reverse=True)
+    shown = changed if verbose else changed[:MOST]
+    unit = unit_of(one.figures.span for one in shown if one.figures is not None)
+    name = words("ranges", flexible=True, heads=True)
+    columns = (name, Column("count"), *_change_columns(unit.name), words(""), *_LOST_COLUMNS)
+    note = f"Mean of the occurrences. {_left_out(device.ranges, shown, 'range')}".strip()
+    return Table("Ranges that changed", columns, tuple(_range(one, unit) for one in shown), note)
+
+
+def _range(one: RangeDiff, unit: Unit) -> Row:
+    counts = (one.count_before, one.count_after)
+    count = f"{counts[0]:,}" if counts[0] == counts[1] else f"{counts[0]:,} → {counts[1]:,}"
+    cells: tuple[str | Cell, ...] = (*[""] * 4, one.standing, *[""] * len(_LOST))
+    if one.figures is not None:
+        span = one.figures.span
+        cells = (*_change_cells(span, unit), marked(span, "less"), *_lost_cells(one.figures, unit))
+    return rows([(clean(one.name, _NAME_LIMIT), count, *cells)])[0]
+
+
+def _unit(device: DeviceDiff) -> Unit:
+    """One unit for all that is a part of the span."""
+    return unit_of([device.figures.span])

@@ -1,0 +1,238 @@
+"""The figures of a diff as words: signed numbers, intervals, and one word for what a change is worth.
+
+No colour says anything that a word beside it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from overlapscope.analysis.results import Trust
+from overlapscope.base import words
+from overlapscope.base.words import NOTHING, Unit, clean, plural
+from overlapscope.compare.difference import Change, DeviceDiff, Diff, Doubt, FindingChange, Side
+from overlapscope.compare.difference import Unit as Measure
+from overlapscope.documents.table import Cell, Tone
+
+Good = Literal["less", "more"]
+"""Which way a figure gets better."""
+
+BETTER, WORSE, MORE, LESS, SAME, NOISE, UNTOLD = "better", "worse", "more", "less", "same", "~", "?"
+"""What a change is worth: the last column of every table."""
+
+TONES: dict[str, Tone] = {BETTER: "good", WORSE: "poor", NOISE: "muted"}
+MARKS = f"{NOISE} no more than noise, {UNTOLD} cannot be told"
+
+MOST_PCT = 1000
+"""A change by more than this percentage is not told exactly."""
+
+GOOD_NEWS = "overlap-achieved"
+"""The rule whose findings say that something works."""
+
+_NAME_LIMIT = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The outcome in one word, and its tone."""
+
+    word: str
+    tone: Tone = ""
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def unit_of(changes: Iterable[Change]) -> Unit:
+    """The unit of time in which the longest of them reads well."""
+    known = [abs(value) for one in changes for value in (one.before, one.after) if value is not None]
+    return words.unit_for(round(max(known, default=0)))
+
+
+def number(measure: Measure, value: float | None, unit: Unit) -> str:
+    """A figure of a side. A time is in `unit`, which the column's title or the row's name tells."""
+    if value is None:
+        return NOTHING
+    if measure == "ns":
+        return unit.number(round(value))
+    if measure == "pct":
+        return words.bare_percent(value)
+    if measure == "gb_per_s":
+        return words.bandwidth(value)
+    if measure == "bytes":
+        return words.size(round(value))
+    # The mean of several steps need not be whole.
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def signed(measure: Measure, value: float | None, unit: Unit) -> str:
+    """A change with its sign; of percentages in points."""
+    if value is None:
+        return NOTHING
+    if value == 0:
+        return "0"
+    return _with_sign(value, number(measure, abs(value), unit))
+
+
+def relative(one: Change) -> str:
+    """The change as a percentage of what was before; empty for what is none, as a change of a percentage."""
+    pct = one.change_pct
+    if pct is None or one.unit == "pct" or not one.change:
+        return ""
+    if abs(pct) >= MOST_PCT:
+        # Of next to nothing; how many times more it is now says nothing.
+        return f"> +{MOST_PCT:,}"
+    return _with_sign(pct, f"{abs(pct):,.1f}" if abs(pct) >= 0.05 else "< 0.1")
+
+
+def interval(one: Change, unit: Unit) -> str:
+    """`-2.1 to -1.9`; empty where nothing is known."""
+    if one.low is None or one.high is None:
+        return ""
+    return f"{signed(one.unit, one.low, unit)} to {signed(one.unit, one.high, unit)}"
+
+
+def pair(one: Change, unit: Unit) -> str:
+    """Both sides in one cell: `3`, or `3 → 12`."""
+    first, second = number(one.unit, one.before, unit), number(one.unit, one.after, unit)
+    return first if first == second else f"{first} → {second}"
+
+
+def _with_sign(value: float, text: str) -> str:
+    sign = "+" if value > 0 else "-"
+    if not text.startswith("< "):
+        return f"{sign}{text}"
+    # Nearer to zero than can be written.
+    return f"{'<' if value > 0 else '>'} {sign}{text.removeprefix('< ')}"
+
+
+# -- what it is worth -----------------------------------------------------------------------------
+
+
+def mark(one: Change, good: Good | None) -> str:
+    """What a change is worth, in one word; empty where nothing is on either side. Of what is neither good nor bad: more
+    or less."""
+    if one.change is None:
+        return "" if one.before is one.after else "new" if one.before is None else "gone"
+    if one.change == 0:
+        return SAME
+    if not _may_matter(one, one.change):
+        return NOISE
+    if one.beyond_noise is None:
+        return UNTOLD
+    way: Good = "more" if one.change > 0 else "less"
+    if good is None:
+        return MORE if way == "more" else LESS
+    return BETTER if way == good else WORSE
+
+
+def marked(one: Change, good: Good | None, standing: str = "") -> Cell:
+    """The same as a cell; or what became of it, if that is told."""
+    word = standing or mark(one, good)
+    return Cell(word, tone=TONES.get(word, ""))
+
+
+def worth_showing(one: Change) -> bool:
+    """Whether it changed, and not just by noise."""
+    if one.change is None:
+        return (one.before is None) != (one.after is None)
+    return one.change != 0 and _may_matter(one, one.change)
+
+
+def _may_matter(one: Change, change: float) -> bool:
+    """Whether it is more than noise; where the steps do not tell, whether it is more than the floor."""
+    return abs(change) > one.noise_floor if one.beyond_noise is None else one.beyond_noise
+
+
+def finding_standing(change: FindingChange) -> str:
+    """What became of a finding, and where that is not bad or good, that it is not."""
+    found = change.after or change.before
+    if change.standing in ("new", "gone"):
+        if change.rule == GOOD_NEWS:
+            return "new (good)" if change.standing == "new" else "gone (bad)"
+        if found is not None and found.severity == "info":
+            return f"{change.standing} (info)"
+        if change.cost.beyond_noise is False:
+            # It costs hardly more than what no rule speaks of.
+            return f"{change.standing} {NOISE}"
+    return change.standing
+
+
+def standing(diff: Diff) -> Standing:
+    """How it stands over all devices."""
+    if not diff.devices:
+        return Standing("not comparable")
+    if any(doubt.id == "lost" for doubt in diff.doubts):
+        return Standing("unclear")
+    each = {mark(device.figures.span, "less") for device in diff.devices}
+    if UNTOLD in each:
+        return Standing("unclear")
+    if {BETTER, WORSE} <= each:
+        return Standing("mixed")
+    if WORSE in each:
+        return Standing("slower", "poor")
+    if BETTER in each:
+        return Standing("faster", "good")
+    return Standing("within noise" if NOISE in each else "unchanged")
+
+
+# -- what is compared -----------------------------------------------------------------------------
+
+
+def doubt_words(doubt: Doubt) -> tuple[str, str]:
+    """What differs, and what can still be compared."""
+    return clean(doubt.detail, 1000), f"What still holds: {clean(doubt.holds, 1000)}"
+
+
+def device_title(diff: Diff, device: DeviceDiff) -> str:
+    """`rank 0`, `rank 0, device 1`; as much as tells the devices apart."""
+    ranked = [f"rank {device.rank}"] if device.rank is not None else []
+    alone = ranked and sum(1 for one in diff.devices if one.rank == device.rank) == 1
+    return ", ".join(ranked if alone else [*ranked, f"device {device.device}"])
+
+
+def basis(device: DeviceDiff) -> str:
+    """What the figures are of."""
+    if device.basis == "window":
+        return "Of the whole windows; without steps nothing tells what is noise."
+    left_out = device.left_out_before, device.left_out_after
+    without = f" ({left_out[0]:,} and {left_out[1]:,} left out: warm-up, cut off, or last)" if any(left_out) else ""
+    return f"Mean of {plural(device.steps_before, 'step')} before and {device.steps_after:,} after{without}."
+
+
+def side_name(side: Side, other: Side) -> str:
+    """The file, or the directory of several; with its path where both sides have the same name."""
+    name, theirs = (_short(one, full=False) for one in (side, other))
+    said = clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
+    if side.predicted_by is None:
+        return said
+    return f"{said}, predicted ({clean(', '.join(side.predicted_by) or 'nothing changed', _NAME_LIMIT)})"
+
+
+def _short(side: Side, *, full: bool) -> str:
+    paths = [PurePath(source) for source in side.sources]
+    if not paths:
+        return "nothing"
+    if len(paths) == 1:
+        return str(paths[0]) if full else paths[0].name
+    folder = paths[0].parent
+    if any(path.parent != folder for path in paths):
+        return f"{paths[0] if full else paths[0].name} and {len(paths) - 1} more"
+    return f"{folder if full or not folder.name else folder.name}, {plural(len(paths), 'trace')}"
+
+
+def trust(side: Side) -> str:
+    """The worst of a side's verdicts, with the checks that led to it."""
+    ordered: tuple[Literal["trusted", "degraded", "unusable"], ...] = ("unusable", "degraded")
+    for verdict in ordered:
+        concerned = [one for one in side.trust if one.verdict == verdict]
+        if concerned:
+            return f"{verdict} ({', '.join(_failed(concerned))})"
+    return "trusted"
+
+
+def _failed(judged: Iterable[Trust]) -> list[str]:
+    return list(dict.fromkeys(clean(check.id, 40) for one in judged for check in one.checks if check.status != "ok"))

@@ -1,0 +1,244 @@
+"""Every word that a report prints: what it means, and how causes, rules, interventions, metrics and checks belong
+together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from overlapscope.base.words import did_you_mean, listed
+from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.catalog.buckets import BUCKETS, Bucket
+from overlapscope.catalog.causes import CAUSES, Cause, CopyCause, IdleCause, Subject
+from overlapscope.catalog.checks import CHECKS, TrustCheck
+from overlapscope.catalog.terms import TERMS
+from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
+from overlapscope.documents.table import Column, Table, rows, words
+from overlapscope.errors import UsageError
+from overlapscope.prediction.interventions import INTERVENTIONS
+from overlapscope.prediction.interventions.intervention import Intervention
+from overlapscope.rules import RULES
+from overlapscope.rules.rule import Rule
+from overlapscope.trace.lost import WORDS, rests
+
+_CAUSE: Final[dict[Subject, str]] = {"exposed-copy": "cause of exposed copies", "idle": "cause of idle time"}
+_UNITS: Final = {"pct": "a percentage", "ns": "a time", "gb_per_s": "a bandwidth"}
+_BLAMED_BUCKETS: Final = {"compute": "kernels"}
+"""What metrics call a bucket whose reasons they give, where that is not the bucket's own name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One meaning of a word."""
+
+    word: str
+    kind: str
+    """`rule`, `cause of idle time`."""
+    summary: str
+    """One line."""
+    blocks: tuple[Block, ...] = ()
+    """What else there is to say."""
+
+
+def explain(asked: str) -> Document:
+    """All that a word means. Raises UsageError where no report prints it."""
+    entries = [entry for entry in _entries() if _plain(entry.word) == _plain(asked)]
+    if not entries:
+        hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in _entries()})
+        raise UsageError(f"no report says {asked!r}{hint}; `overlapscope explain` lists the words that they say.")
+    blocks: list[Block] = []
+    for entry in entries:
+        blocks += [Heading(f"{entry.word} ({entry.kind})"), Text(entry.summary), *entry.blocks]
+    return Document(asked, tuple(blocks))
+
+
+def listing() -> Document:
+    """All words, with a line for each."""
+    kinds: dict[str, list[Entry]] = {}
+    for entry in _entries():
+        kinds.setdefault(entry.kind, []).append(entry)
+    tables = (
+        Table("", (words(kind), Column("", number=False, flexible=True, prose=True)), rows(_lines(entries)))
+        for kind, entries in kinds.items()
+    )
+    return Document("Words", tuple(tables))
+
+
+def _lines(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+    return ((entry.word, entry.summary) for entry in entries)
+
+
+def _plain(word: str) -> str:
+    """Words that differ in nothing that matters are one: `exposed_copy_ns` is `exposed copy`, `--pin` is `pin`."""
+    return word.strip().lower().removesuffix("_ns").replace("_", "-").replace(" ", "-").strip("-")
+
+
+@cache
+def _entries() -> tuple[Entry, ...]:
+    return (
+        *map(_rule, RULES.values()),
+        *(_cause(cause, subject) for subject, causes in CAUSES.items() for cause in causes.values()),
+        *map(_bucket, BUCKETS.values()),
+        *map(_metric, METRICS.values()),
+        *map(_intervention, INTERVENTIONS.values()),
+        *map(_check, CHECKS.values()),
+        *(Entry(part, "part of a recording", f"{text[:1].upper()}{text[1:]}.") for part, text in WORDS.items()),
+        *(Entry(word, "term", meaning) for word, meaning in TERMS.items()),
+    )
+
+
+def _said(title: str, *sentences: str) -> tuple[Block, ...]:
+    """A titled part; nothing where there is nothing to say."""
+    known = tuple(filter(None, sentences))
+    return (Heading(title, 3), Items(known) if len(known) > 1 else Text(known[0])) if known else ()
+
+
+# -- rules and interventions ----------------------------------------------------------------------
+
+
+def _rule(rule: Rule) -> Entry:
+    causes = [
+        f"{cause.id} ({'exposed copies' if subject == 'exposed-copy' else 'idle time'})"
+        for subject, known in CAUSES.items()
+        for cause in known.values()
+        if rule.id == cause.rule or rule.id in cause.explained_by
+    ]
+    return Entry(
+        rule.id,
+        f"rule, {rule.severity}",
+        rule.summary,
+        (
+            Text(" ".join(rule.meaning.split())),
+            *_said("How it is computed", " ".join(rule.computation.split())),
+            *_said("What the fix saves", rule.cost),
+            *_said("What it rests on", rests(rule.rests_on)),
+            *_said(
+                "What belongs to it",
+                f"Explains the causes {listed(causes)}." if causes else "",
+                _tried(_tries(rule)),
+                f"`overlapscope check --forbid {rule.id}` fails where it fires.",
+            ),
+            Heading("Wrong", 3),
+            Code(rule.wrong.strip("\n")),
+            Heading("Right", 3),
+            Code(rule.right.strip("\n")),
+        ),
+    )
+
+
+def _tries(rule: Rule) -> list[str]:
+    """The ids of the interventions that its fixes consist of."""
+    return list(dict.fromkeys(change.split()[0] for fix in rule.fixes for change in fix))
+
+
+def _tried(interventions: Iterable[str]) -> str:
+    options = [f"`--{intervention}`" for intervention in interventions]
+    return f"Tried by `overlapscope whatif` with {listed(options)}." if options else ""
+
+
+def _intervention(intervention: Intervention) -> Entry:
+    rules = [rule.id for rule in RULES.values() if intervention.id in _tries(rule)]
+    return Entry(
+        intervention.id,
+        "intervention of whatif",
+        f"{intervention.title[:1].upper()}{intervention.title[1:]}.",
+        (
+            Text(intervention.meaning),
+            *_said("What it takes for granted", *(assumption.text for assumption in intervention.assumptions)),
+            *_said("The code to change", intervention.advice),
+            *_said(
+                "What belongs to it",
+                f"Tried by `overlapscope whatif TRACE --{intervention.id}`.",
+                f"Fixes what the rules {listed(rules)} find." if rules else "",
+            ),
+        ),
+    )
+
+
+# -- causes, buckets and metrics ------------------------------------------------------------------
+
+
+def _cause(cause: Cause, subject: Subject) -> Entry:
+    others = [rule for rule in cause.explained_by if rule != cause.rule]
+    tried = _tries(RULES[cause.explained_by[0]]) if cause.explained_by else ()
+    return Entry(
+        cause.id,
+        _CAUSE[subject],
+        cause.meaning,
+        (
+            *_said("What helps", cause.remedy),
+            *_said(
+                "What belongs to it",
+                f"Found by rule {cause.rule}." if cause.rule else "",
+                f"{'Also told' if cause.rule else 'Told'} by {listed(others)}." if others else "",
+                _tried(tried),
+                _counts(cause, subject),
+            ),
+        ),
+    )
+
+
+def _counts(cause: Cause, subject: Subject) -> str:
+    if cause.id in (CopyCause.LEAD_IN, IdleCause.MISSING_OPS):
+        return "No metric counts it."
+    left_out = () if cause.blames_call else ("host_stall_time",)
+    return f"Counts in {listed(metric for metric in _blaming(subject) if metric not in left_out)}."
+
+
+def _blaming(subject: str) -> list[str]:
+    """The metrics whose reasons lie there."""
+    return [metric.id for metric in METRICS.values() if subject in metric.blames]
+
+
+def _bucket(bucket: Bucket) -> Entry:
+    metrics = _blaming(_BLAMED_BUCKETS.get(bucket.id, bucket.id))
+    causes: Mapping[str, Cause] = CAUSES[bucket.causes] if bucket.causes else {}
+    return Entry(
+        bucket.name,
+        "bucket",
+        f"The time in which {bucket.meaning}.",
+        _said(
+            "What belongs to it",
+            f"Its causes are {listed(causes)}." if causes else "",
+            f"Counts in {listed(metrics)}." if metrics else "",
+        ),
+    )
+
+
+def _metric(metric: Metric) -> Entry:
+    causes = [cause for subject in CAUSES if subject in metric.blames for cause in CAUSES[subject]]
+    return Entry(
+        metric.id,
+        "metric of check",
+        f"{metric.meaning[:1].upper()}{metric.meaning[1:]}.",
+        (
+            Text(f"It is {_UNITS[metric.unit]}; {'more' if metric.more_is_better else 'less'} is better."),
+            *_said("What it rests on", rests(metric.rests_on)),
+            *_said(
+                "What belongs to it",
+                f"Explained by the causes {listed(dict.fromkeys(causes))}." if causes else "",
+                f"`overlapscope check --explain {metric.id}` tells how a figure comes about.",
+            ),
+        ),
+    )
+
+
+def _check(check: TrustCheck) -> Entry:
+    return Entry(
+        check.id,
+        "trust check",
+        check.meaning,
+        (
+            *_said("What is in doubt then", check.affects),
+            *_said("What can still be compared", check.comparable),
+            *_said("What belongs to it", *_named_alike(check.id)),
+        ),
+    )
+
+
+def _named_alike(check: str) -> Iterator[str]:
+    for subject, causes in CAUSES.items():
+        if check in causes:
+            yield f"There is a {_CAUSE[subject]} of that name for the time that it speaks of."

@@ -1,0 +1,88 @@
+"""`overlapscope explain` knows every word that a report prints, and says what belongs to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overlapscope import glossary
+from overlapscope.commands import main
+from overlapscope.errors import UsageError
+from overlapscope.render import terminal
+from overlapscope.report.model import schema
+
+GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.md"))
+WORDS_OF_ROWS = {"h2d, d2h, both at once", "engines busy, ideal", "a plain step"}
+"""Rows that are named by several words, each of which is known."""
+
+
+def told(word: str) -> str:
+    """What is said of a word, as one line."""
+    return " ".join(terminal.render(glossary.explain(word)).split())
+
+
+def _enums(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        yield from (one for one in node.get("enum", ()) if isinstance(one, str))
+        node = list(node.values())
+    if isinstance(node, list):
+        for inner in node:
+            yield from _enums(inner)
+
+
+@pytest.mark.parametrize("word", sorted({*_enums(schema())}))
+def test_every_word_that_the_json_report_chooses_from_is_explained(word: str) -> None:
+    assert told(word)
+
+
+def _printed(report: str) -> Iterator[str]:
+    """The words of ours in a report: checks, causes, buckets, figures and rules."""
+    for line in report.replace("\\", "").splitlines():
+        if heading := re.match(r"### \d+\. ([a-z-]+) \((\w+)\)", line):
+            yield from heading.groups()
+        elif line.startswith("| "):
+            first, second = [cell.strip() for cell in line.split("|")][1:3]
+            if first in ("ok", "warn", "fail"):
+                yield from (first, second)
+            elif re.fullmatch("[a-z][a-z0-9, -]+", first) and re.match(r"[\d.,<> n/a%]+", second):
+                yield first
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
+def test_every_word_of_a_report_is_explained(golden: Path) -> None:
+    ranges = {"forward", "backward", "optimizer", "input", "rank0", "rank1"}
+    for word in {*_printed(golden.read_text())} - WORDS_OF_ROWS - ranges:
+        assert told(word)
+
+
+def test_a_cause_leads_to_its_rule_its_interventions_and_its_metrics() -> None:
+    said = told("same-stream")
+    assert "Found by rule copy-on-compute-stream." in said
+    assert "`--side-stream`" in said
+    assert "exposed_copy_pct" in said
+
+
+def test_a_word_of_several_meanings_is_told_with_all_of_them() -> None:
+    said = told("host-sync")
+    assert all(kind in said for kind in ("(rule, warning)", "(cause of exposed copies)", "(cause of idle time)"))
+
+
+@pytest.mark.parametrize("spelled", ["exposed copy", "exposed-copy", "exposed_copy_ns", "Exposed Copy"])
+def test_a_word_may_be_spelled_as_people_or_as_json_spell_it(spelled: str) -> None:
+    assert "(bucket)" in told(spelled)
+
+
+def test_a_typing_error_is_told_with_what_was_meant() -> None:
+    with pytest.raises(UsageError, match="did you mean 'same-stream'"):
+        glossary.explain("sam-stream")
+
+
+def test_without_a_word_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    listed = capsys.readouterr().out
+    for word in ("same-stream", "copy-on-compute-stream", "side-stream", "exposed_copy_pct", "clock-skew", "idle"):
+        assert re.search(rf"^{word} ", listed, re.MULTILINE)
