@@ -113,7 +113,7 @@ def test_what_was_judged_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
         write_steps(tmp_path / f"rank{rank}.json", rank=rank, world_size=2)
     for form in ("text", "markdown", "html"):
         assert main(["check", str(tmp_path), *KEPT, "--format", form]) == 0
-        assert "2 traces were judged: rank0.json, rank1.json." in capsys.readouterr().out
+        assert "2 traces were judged: rank0.json and rank1.json." in capsys.readouterr().out
     assert main(["check", str(tmp_path), *KEPT, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["sources"] == [str(tmp_path / f"rank{rank}.json") for rank in range(2)]
 
