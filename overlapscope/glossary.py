@@ -130,16 +130,16 @@ def _rule(rule: Rule) -> Entry:
 
 def _tries(rule: Rule) -> list[str]:
     """The ids of the interventions that its fixes consist of."""
-    return list(dict.fromkeys(one.split()[0] for fix in rule.fixes for one in fix))
+    return list(dict.fromkeys(change.split()[0] for fix in rule.fixes for change in fix))
 
 
 def _tried(interventions: Iterable[str]) -> str:
-    options = [f"`--{one}`" for one in interventions]
+    options = [f"`--{intervention}`" for intervention in interventions]
     return f"Tried by `overlapscope whatif` with {listed(options)}." if options else ""
 
 
 def _intervention(intervention: Intervention) -> Entry:
-    found = [rule.id for rule in RULES.values() if intervention.id in _tries(rule)]
+    rules = [rule.id for rule in RULES.values() if intervention.id in _tries(rule)]
     return Entry(
         intervention.id,
         "intervention of whatif",
@@ -151,7 +151,7 @@ def _intervention(intervention: Intervention) -> Entry:
             *_said(
                 "What belongs to it",
                 f"Tried by `overlapscope whatif TRACE --{intervention.id}`.",
-                f"Fixes what the rules {listed(found)} find." if found else "",
+                f"Fixes what the rules {listed(rules)} find." if rules else "",
             ),
         ),
     )

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device
-from overlapscope.analysis.environment import describe
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
+from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import names_of
 from overlapscope.analysis.results import TraceResult
-from overlapscope.analysis.trust import clocks_agree, judge_device, judge_file, verdict
-from overlapscope.base.names import check_device, check_known
+from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
+from overlapscope.analysis.trust_device import judge_device
+from overlapscope.base.words import check_device, check_known
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import Trace
 
@@ -60,7 +61,7 @@ def analyze_trace(
         rank=trace.rank,
         trust=verdict(checks),
         devices=tuple(analysis.result for analysis in devices),
-        environment=describe(trace),
+        environment=describe_environment(trace),
         predicted_by=trace.predicted_by,
         host=describe_host(trace),
     )

@@ -1,12 +1,14 @@
-"""Whether traces are of one job: files of an earlier run, of more ranks, may lie beside those of the last."""
+"""What a trace was recorded on, and whether traces are of one job: files of an earlier run, of more ranks, may lie
+beside those of the last."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from overlapscope.analysis.results import TraceResult
+from overlapscope.analysis.results import Environment, TraceResult
 from overlapscope.base.words import clean
+from overlapscope.trace.model import Trace
 
 APART_NS = 600 * 1_000_000_000
 """Ranks of one job record at about the same time, and clocks of two machines are not so far apart."""
@@ -73,3 +75,28 @@ def _is_rank_of_several(one: Recorded) -> bool:
 
 def _name(one: Recorded) -> str:
     return clean(one.source, 200)
+
+
+def describe_environment(trace: Trace) -> Environment:
+    """The environment of one trace. Kineto itself does not write PyTorch's version; our recorder does."""
+    return Environment(
+        gpus=tuple(sorted({trace.device_names[one] for one in trace.devices if one in trace.device_names})),
+        world_size=trace.world_size,
+        torch=trace.versions.get("torch"),
+        cuda=_cuda(trace.versions.get("cuda_runtime")),
+        driver=_cuda(trace.versions.get("cuda_driver")),
+        flags={
+            "memory": trace.flags.get("profile_memory", False),
+            "shapes": trace.flags.get("record_shapes", False),
+            "stacks": trace.flags.get("with_stack", False) or bool(len(trace.python_frames)),
+            # A program that waits for nothing has none, though they were asked for.
+            **({"sync_events": True} if len(trace.syncs) else {}),
+        },
+    )
+
+
+def _cuda(number: str | None) -> str | None:
+    """CUDA numbers its versions 1000 * major + 10 * minor (`cudaRuntimeGetVersion`)."""
+    if number is None or not number.isdecimal() or int(number) < 1000:
+        return number
+    return f"{int(number) // 1000}.{int(number) % 1000 // 10}"

@@ -89,13 +89,14 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
         waits = waits[:0]
     until, allowed = _waiting(trace, waits)
     quiet = _quiet(trace, timeline, waits)
-    which, start, end = cut(calls.start_ns[waits], until, quiet)
-    held = _ends_with_queued_op(trace, start, end) | _outstanding(trace, waits)[which]
-    long = end - start > np.where(held, HELD_NS, UNEXPLAINED_NS) + allowed[which]
-    order = np.argsort(start[long], kind="stable")
-    when = union(start[long], end[long])
-    first = np.searchsorted(start[long][order], when.starts, side="left")
-    return Missing(when, waits[which[long][order]][first])
+    wait, start, end = cut(calls.start_ns[waits], until, quiet)
+    held = _ends_with_queued_op(trace, start, end) | _outstanding(trace, waits)[wait]
+    unexplained = np.flatnonzero(end - start > np.where(held, HELD_NS, UNEXPLAINED_NS) + allowed[wait])
+    unexplained = unexplained[np.argsort(start[unexplained], kind="stable")]
+    when = union(start[unexplained], end[unexplained])
+    # Of the calls that waited at once, the first.
+    first = unexplained[np.searchsorted(start[unexplained], when.starts, side="left")]
+    return Missing(when, waits[wait[first]])
 
 
 def _waiting(trace: Trace, waits: I64) -> tuple[I64, I64]:

@@ -6,13 +6,14 @@ the trace is None and the trust checks say why.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, Protocol
 
 import msgspec
 
 from overlapscope.catalog.causes import IdleCause, Subject
 from overlapscope.catalog.checks import check_by_id
-from overlapscope.trace.lost import EVERYTHING, Part
+from overlapscope.trace.lost import EVERYTHING, Part, in_order
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,6 +305,21 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[Part, ...] | None = None
     """The parts of the recording of which some may be lost or wrong, so that what rests on them is unknown; null where
     the check speaks of none."""
+
+    @classmethod
+    def ok(cls, id: str, detail: str) -> Check:
+        """Nothing is wrong."""
+        return cls(id=id, status="ok", detail=detail)
+
+    @classmethod
+    def warn(cls, id: str, detail: str, lost: Iterable[Part] | None = None) -> Check:
+        """Some numbers are less exact."""
+        return cls(id=id, status="warn", detail=detail, lost=None if lost is None else in_order(lost))
+
+    @classmethod
+    def fail(cls, id: str, detail: str, lost: Iterable[Part] | None = None) -> Check:
+        """Some numbers are unknown."""
+        return cls(id=id, status="fail", detail=detail, lost=None if lost is None else in_order(lost))
 
     @property
     def lost_parts(self) -> frozenset[Part]:

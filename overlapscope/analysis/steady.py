@@ -46,8 +46,8 @@ def judge_steady(trace: Trace, steps: Periods) -> Check:
     if waits is not None:
         found += _drained(trace, waits)
     if found:
-        return Check(id="steady-state", status="warn", detail=" ".join(found))
-    return Check(id="steady-state", status="ok", detail=_fine(trace, spans, loads=waits is not None))
+        return Check.warn("steady-state", " ".join(found))
+    return Check.ok("steady-state", _fine(trace, spans, loads=waits is not None))
 
 
 def _fine(trace: Trace, spans: I64, *, loads: bool) -> str:

@@ -65,6 +65,10 @@ class Columns:
         """The table of the given rows (an index array or a boolean mask)."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _dtypes(type(self))})
 
+    def copied(self) -> Self:
+        """The table with columns of its own, to be written to."""
+        return replace(self, **{name: getattr(self, name).copy() for name in _dtypes(type(self))})
+
     @classmethod
     def empty(cls, **shared: Any) -> Self:
         """A table of no rows. `shared`: its fields that are no columns."""

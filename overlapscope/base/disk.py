@@ -104,19 +104,19 @@ def _place(target: Path) -> tuple[str | None, os.stat_result | None]:
     """The path behind all links and what is there; no path where that is to be written as it is."""
     path = os.fspath(target)
     try:
-        found = os.stat(path)
+        state = os.stat(path)
     except FileNotFoundError:
-        found = None
-    if found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-        return None, found
+        state = None
+    if state is not None and not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+        return None, state
     # There is no circle, or `stat` would have said so.
     while os.path.islink(path):
         directory = os.path.dirname(path)
         if os.path.realpath(directory).startswith(("/proc/", "/dev/fd")):
             # An open file of this process: whoever opened it reads it there, and not under its name.
-            return None, found
+            return None, state
         path = os.path.join(directory, os.readlink(path))
-    return path, found
+    return path, state
 
 
 def _make_alike(path: Path, before: os.stat_result) -> None:
@@ -147,11 +147,11 @@ def _removed_by_signals(path: Path) -> Iterator[None]:
         signal.raise_signal(number)
 
     here = threading.current_thread() is threading.main_thread()
-    heeded = [one for one in _ENDS if here and signal.getsignal(one) == signal.SIG_DFL]
-    for one in heeded:
-        signal.signal(one, end)
+    heeded = [number for number in _ENDS if here and signal.getsignal(number) == signal.SIG_DFL]
+    for number in heeded:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        for one in heeded:
-            signal.signal(one, signal.SIG_DFL)
+        for number in heeded:
+            signal.signal(number, signal.SIG_DFL)

@@ -24,8 +24,8 @@ class Registry(Mapping[str, T]):
     """
 
     def __init__(self, package: str, name: str, ids: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> None:
-        modules = {one: one.replace("-", "_") for one in ids} | dict(elsewhere or {})
-        self._places = {one: f"{package}.{module}:{name}" for one, module in modules.items()}
+        modules = {id: id.replace("-", "_") for id in ids} | dict(elsewhere or {})
+        self._places = {id: f"{package}.{module}:{name}" for id, module in modules.items()}
         self._loaded: dict[str, T] = {}
 
     def __getitem__(self, asked: str) -> T:

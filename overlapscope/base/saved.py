@@ -27,9 +27,9 @@ def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:
     }
 
 
-def encode(contract: msgspec.Struct) -> bytes:
-    """Such a thing as indented JSON, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(contract), indent=2) + b"\n"
+def encode(thing: Any, *, indent: int = 2) -> bytes:
+    """What is written for programs to read, as indented JSON ending in a newline."""
+    return msgspec.json.format(msgspec.json.encode(thing), indent=indent) + b"\n"
 
 
 def decode(data: bytes, kind: type[_Kind]) -> _Kind:
@@ -38,13 +38,13 @@ def decode(data: bytes, kind: type[_Kind]) -> _Kind:
     Raises msgspec.DecodeError, of which ValidationError is one.
     """
     try:
-        found = msgspec.json.decode(data, type=kind)
+        decoded = msgspec.json.decode(data, type=kind)
         _check(msgspec.json.decode(data), "$", "")
     except RecursionError:
         raise msgspec.DecodeError("it is nested too deeply") from None
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(str(error)) from None
-    return found
+    return decoded
 
 
 def _check(value: Any, where: str, name: str) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+
+from overlapscope.errors import NotInTrace
 
 NOTHING = "n/a"
 MOST_BYTES = 2**63 - 1
@@ -197,3 +199,25 @@ def did_you_mean(asked: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` as a part of a sentence, or nothing."""
     close = difflib.get_close_matches(asked, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+# -- names that a user asks for --------------------------------------------------------------------
+
+
+def check_known(source: str, what: str, asked: str, known: Collection[str], *, none: str = "none") -> None:
+    """Raises NotInTrace, with what there is, where `asked` is not among the names known of a `what`: `range`.
+
+    `none` is what is said to be there where nothing is.
+    """
+    if asked in known:
+        return
+    names = [clean(name, 80) for name in known]
+    hint = did_you_mean(asked, known)
+    raise NotInTrace(f"{source}: there is no {what} {asked!r}{hint}; {what}s: {listed(names, 20) or none}.")
+
+
+def check_device(source: str, device: int | None, known: Collection[int]) -> None:
+    """Raises NotInTrace, with what there is, where a device that is asked for did nothing; None asks for none."""
+    if device is not None and device not in known:
+        did = listed(known) or "none"
+        raise NotInTrace(f"{source}: there is no device {device}; devices that did anything: {did}.")

@@ -147,13 +147,15 @@ def _run(arguments: list[str]) -> int:
 
 def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
     """A hint at the option that was meant."""
-    option = next((one.partition("=")[0] for one in unknown if one.startswith("--")), "")
+    option = next((argument.partition("=")[0] for argument in unknown if argument.startswith("--")), "")
     known = [spelled for action in parser._actions for spelled in action.option_strings]
     return did_you_mean(option, known) if option else ""
 
 
 def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, Subcommand | None]:
     """The parser, that of the one command that is asked for, else the same again, and the command."""
+    import inspect
+
     formatter = _formatter()
     parser = argparse.ArgumentParser(
         prog="overlapscope",
@@ -178,7 +180,7 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParse
         own = parsers.add_parser(
             name,
             help=summary,
-            description=_dedent(type(loaded).__doc__),
+            description=inspect.cleandoc(type(loaded).__doc__ or ""),
             formatter_class=formatter,
             allow_abbrev=False,
         )
@@ -208,9 +210,3 @@ def _formatter() -> type[argparse.HelpFormatter]:
             return self._console
 
     return Formatter
-
-
-def _dedent(doc: str | None) -> str:
-    import inspect
-
-    return inspect.cleandoc(doc or "")

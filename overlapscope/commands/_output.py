@@ -43,9 +43,9 @@ def _check(output: Path, *, force: bool, inputs: Iterable[str | Path | None]) ->
     if output.exists():
         if not force:
             raise UsageError(f"{output}: exists, will not overwrite it without --force.")
-        for one in inputs:
-            if one is not None and any(path.exists() and path.samefile(output) for path in _files(one)):
-                raise UsageError(f"{output}: is what is read ({one}), and would be overwritten; name another file.")
+        for source in inputs:
+            if source is not None and any(path.exists() and path.samefile(output) for path in _files(source)):
+                raise UsageError(f"{output}: is what is read ({source}), and would be overwritten; name another file.")
         if not os.access(output, os.W_OK):
             raise UsageError(f"{output}: may not be written to; choose another file.")
     directory = Path(os.path.realpath(output)).parent

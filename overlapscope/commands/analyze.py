@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base import registry
-from overlapscope.base.names import check_device, check_known
 from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
@@ -23,12 +22,11 @@ from overlapscope.commands._options import (
     size_limit,
 )
 from overlapscope.commands._output import check_result, drawn, write
-from overlapscope.errors import NotInTrace, UsageError
+from overlapscope.errors import NotInTrace
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
     from overlapscope.report.page import Page
-    from overlapscope.trace.model import Trace
 
 
 class Command:
@@ -56,14 +54,14 @@ class Command:
         check_result(args, *args.traces)
         from overlapscope.reading import look
 
-        found = look(args.traces)
-        analyses, scope = _analyze(args, found.files)
+        looked = look(args.traces)
+        analyses, scope = _analyze(args, looked.files)
         from msgspec.structs import replace as replaced
 
         from overlapscope.report.model import build, to_json
 
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
-        report = replaced(report, notes=(*found.notes, *report.notes))
+        report = replaced(report, notes=(*looked.notes, *report.notes))
         if args.format == "json":
             write(to_json(report), args.output, force=args.force)
             return DONE
@@ -81,25 +79,18 @@ def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trac
     traces = [load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in files]
     from overlapscope.analysis import analyze_trace
 
-    step = _step(args.step)
-    _check_device(traces, args.device)
-    _check_name(traces, step, args.range)
-    analyses = []
-    left_out = []
+    step = f"ProfilerStep#{args.step}" if args.step is not None and args.step.isdecimal() else args.step
+    analyses: list[TraceAnalysis] = []
+    left_out: list[NotInTrace] = []
     for trace in traces:
         try:
             analyses.append(analyze_trace(trace, device=args.device, step=step, range=args.range))
-        except NotInTrace:
-            left_out.append(trace.source)
-    what = ", ".join(
-        f"{name} {value}"
-        for name, value in (("device", args.device), ("step", step), ("range", args.range))
-        if value is not None
-    )
+        except NotInTrace as error:
+            left_out.append(error)
     if not analyses:
-        raise UsageError(f"{left_out[0]}: {what} launched nothing on the GPU; choose another.")
-    for source in left_out:
-        tell(f"{source}: left out, nothing ran on the GPU for {what}.")
+        raise left_out[0]
+    for reason in left_out:
+        tell(f"Left out: {reason}")
     return analyses, step or args.range or "window"
 
 
@@ -110,29 +101,6 @@ def _import_the_rest() -> None:
     from overlapscope.rules import RULES
 
     tuple(RULES.values())
-
-
-def _step(asked: str | None) -> str | None:
-    return f"ProfilerStep#{asked}" if asked is not None and asked.isdecimal() else asked
-
-
-def _check_device(traces: list[Trace], device: int | None) -> None:
-    known = sorted({one for trace in traces for one in trace.devices})
-    check_device(_sources(traces), device, known)
-
-
-def _check_name(traces: list[Trace], step: str | None, range: str | None) -> None:
-    from overlapscope.analysis.periods import names_of
-
-    named = [names_of(trace.annotations) for trace in traces]
-    for number, (what, asked) in enumerate((("step", step), ("range", range))):
-        if asked is not None:
-            known = dict.fromkeys(name for names in named for name in names[number])
-            check_known(_sources(traces), what, asked, known)
-
-
-def _sources(traces: list[Trace]) -> str:
-    return traces[0].source if len(traces) == 1 else f"{traces[0].source} and {len(traces) - 1} more"
 
 
 def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page:
@@ -152,7 +120,7 @@ def _draw(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespace) -
         from overlapscope import timeline
         from overlapscope.timeline.file import document as file_document
 
-        return drawn(file_document(page, [timeline.build(one) for one in analyses]), args)
+        return drawn(file_document(page, [timeline.build(analysis) for analysis in analyses]), args)
     from overlapscope.documents.strip import LABEL_WIDTH
     from overlapscope.render import markdown, terminal
     from overlapscope.report.document import document

@@ -31,28 +31,25 @@ class Command:
 
 
 def _info(format: str) -> int:
+    from overlapscope.base.saved import encode
     from overlapscope.base.words import clean, plural, size
     from overlapscope.reading.cache import LEAST_BYTES
     from overlapscope.reading.cache_folder import describe
 
-    found = describe()
+    state = describe()
     if format == "json":
-        import msgspec
-
-        write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n", None)
+        write(encode(state), None)
         return DONE
-    rows = [("folder", clean(found.folder or "none"))]
-    if found.entries is not None and found.bytes is not None:
-        rows.append(("holds", f"{plural(found.entries, 'trace')}, {size(found.bytes)}"))
-    rows.append(("limit", size(found.limit_bytes)))
-    if found.free_bytes is not None:
-        rows.append(("free", f"{size(found.free_bytes)} on its disk"))
+    rows = [("folder", clean(state.folder or "none"))]
+    if state.entries is not None and state.bytes is not None:
+        rows.append(("holds", f"{plural(state.entries, 'trace')}, {size(state.bytes)}"))
+    rows.append(("limit", size(state.limit_bytes)))
+    if state.free_bytes is not None:
+        rows.append(("free", f"{size(state.free_bytes)} on its disk"))
     widest = max(len(name) for name, _ in rows)
-    lines = [f"{name:<{widest}}  {value}" for name, value in rows]
     works = f"Traces of {size(LEAST_BYTES)} and more, unpacked, are kept."
-    lines += ["", clean(found.problem) if found.problem else works]
-    _print(lines)
-    return DONE
+    closing = clean(state.problem) if state.problem else works
+    return _print(*(f"{name:<{widest}}  {value}" for name, value in rows), "", closing)
 
 
 def _clear() -> int:
@@ -71,11 +68,10 @@ def _clear() -> int:
     entries = sum(file.is_entry for file in removed)
     total = sum(file.bytes for file in removed)
     shown = clean(str(path))
-    _print(
-        [f"Removed {plural(entries, 'trace')}, {size(total)}, from {shown}" if removed else f"{shown} held nothing."]
-    )
-    return DONE
+    said = f"Removed {plural(entries, 'trace')}, {size(total)}, from {shown}" if removed else f"{shown} held nothing."
+    return _print(said)
 
 
-def _print(lines: list[str]) -> None:
+def _print(*lines: str) -> int:
     write(("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"), None)
+    return DONE

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_output, add_plain_step, add_reading, add_verbose
-from overlapscope.commands._output import check_result, write
+from overlapscope.commands._output import check_result, drawn, write
 
 if TYPE_CHECKING:
     from overlapscope.compare.difference import Diff
@@ -43,26 +42,16 @@ class Command:
             read_report([path], limit_bytes=args.max_size, cache=args.cache, plain_step_ns=step_ns)
             for path, step_ns in zip((args.before, args.after), args.plain_step, strict=True)
         )
-        found = diff(before, after)
-        data = to_json(found) if args.format == "json" else _drawn(found, args)
+        changes = diff(before, after)
+        data = to_json(changes) if args.format == "json" else _drawn(changes, args)
         write(data, args.output, force=args.force)
         return DONE
 
 
-def _drawn(found: Diff, args: argparse.Namespace) -> bytes:
+def _drawn(changes: Diff, args: argparse.Namespace) -> bytes:
     from overlapscope.compare.document import COMMENT_CHARACTERS, document
+    from overlapscope.documents.fit import Room
+    from overlapscope.render import markdown
 
-    if args.format == "markdown":
-        from overlapscope.documents.fit import Room
-        from overlapscope.render import markdown
-
-        room = Room(markdown.lines, COMMENT_CHARACTERS)
-        return markdown.render(document(found, verbose=args.verbose, room=room)).encode("utf-8", "replace")
-    shown = document(found, verbose=args.verbose)
-    if args.format == "html":
-        from overlapscope.render import html
-
-        return html.render(shown).encode("utf-8", "replace")
-    from overlapscope.render import terminal
-
-    return terminal.to_stream(shown, None if args.output else sys.stdout)
+    room = Room(markdown.lines, COMMENT_CHARACTERS) if args.format == "markdown" else None
+    return drawn(document(changes, verbose=args.verbose, room=room), args)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from overlapscope.base.output import environment
 from overlapscope.base.words import plural
@@ -73,7 +73,7 @@ def _join(args: argparse.Namespace) -> RanksReport:
     joined = Joined(expected=args.expect)
     outcomes = reduce_all(locations, scheduler=args.scheduler, workers=args.workers, limit_bytes=limit)
     unreadable = 0
-    with closing(outcomes), _bar(len(locations)) as bar:
+    with closing(outcomes), _progress(len(locations)) as advance:
         for outcome in outcomes:
             if isinstance(outcome, Unreadable):
                 joined.add(outcome)
@@ -81,19 +81,15 @@ def _join(args: argparse.Namespace) -> RanksReport:
             else:
                 for rank in outcome:
                     joined.add(rank)
-            bar(unreadable)
+            advance(unreadable)
     report = joined.report()
     return replace(report, notes=(*look(source for source in args.sources if "://" not in source).notes, *report.notes))
 
 
-class _Bar(Protocol):
-    def __call__(self, unreadable: int) -> None:
-        """One more trace is done, and so many could not be read until now."""
-
-
 @contextmanager
-def _bar(total: int) -> Iterator[_Bar]:
-    """A progress bar on stderr, if that is a terminal."""
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, if that is a terminal: called whenever a trace is done, with how many could not be read until
+    then."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda unreadable: None
         return

@@ -25,7 +25,7 @@ class Command:
         from overlapscope.reading.samples import SAMPLES, WHAT_THEY_ARE
 
         lines = [os.fsencode(SAMPLES)]
-        if sys.stdout.isatty():
+        if sys.stdout is not None and sys.stdout.isatty():
             widest = max(map(len, WHAT_THEY_ARE))
             lines += [f"  {name:<{widest}}  {program}".encode() for name, program in WHAT_THEY_ARE.items()]
         write(b"".join(line + b"\n" for line in lines), None)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from overlapscope.base.registry import load
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_output
 from overlapscope.commands._output import check_output, write
+
+_WRITERS = {
+    "report": "report.model",
+    "diff": "compare.diff",
+    "whatif": "prediction.result",
+    "check": "budgets.verdicts",
+    "baseline": "budgets.baseline_file",
+    "ranks": "ranks.result",
+}
+"""What can be asked for, and the module that knows its schema."""
 
 
 class Command:
@@ -20,7 +29,7 @@ class Command:
         parser.add_argument(
             "of",
             nargs="?",
-            choices=("report", "diff", "whatif", "check", "baseline", "ranks"),
+            choices=tuple(_WRITERS),
             default="report",
             help="default: report",
         )
@@ -28,21 +37,7 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
-        import msgspec
+        from overlapscope.base.saved import encode
 
-        data = msgspec.json.format(msgspec.json.encode(_schema(args.of)), indent=2) + b"\n"
-        write(data, args.output, force=args.force)
+        write(encode(load(f"overlapscope.{_WRITERS[args.of]}:schema")()), args.output, force=args.force)
         return DONE
-
-
-def _schema(of: str) -> dict[str, Any]:
-    module = {
-        "report": "overlapscope.report.model",
-        "diff": "overlapscope.compare.diff",
-        "whatif": "overlapscope.prediction.result",
-        "check": "overlapscope.budgets.verdicts",
-        "baseline": "overlapscope.budgets.baseline_file",
-        "ranks": "overlapscope.ranks.result",
-    }[of]
-    schema: dict[str, Any] = load(f"{module}:schema")()
-    return schema

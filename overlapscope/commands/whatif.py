@@ -152,7 +152,7 @@ def _offered() -> Table:
     """What can be asked for."""
     from overlapscope.documents.table import Column, Table, rows, words
 
-    lines = [(f"--{one.id} {_metavar(one)}".rstrip(), one.help) for one in OPTIONS]
+    lines = [(f"--{option.id} {_metavar(option)}".rstrip(), option.help) for option in OPTIONS]
     lines.append(("--best", "the changes that gain most, one after the other"))
     columns = (words("option"), Column("what the program is like then", number=False, flexible=True, prose=True))
     return Table("Changes that can be predicted", columns, rows(lines))

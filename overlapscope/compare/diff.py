@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from overlapscope.analysis.results import Device, Period, TraceResult
 from overlapscope.analysis.steps import whole
-from overlapscope.base.saved import published
+from overlapscope.base.saved import encode, published
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, lost_in
 from overlapscope.compare.environment import fingerprint, is_plain
@@ -47,7 +45,7 @@ def diff(before: Report, after: Report) -> Diff:
 
 def to_json(found: Diff) -> bytes:
     """The diff as indented JSON, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    return encode(found)
 
 
 def schema() -> dict[str, Any]:

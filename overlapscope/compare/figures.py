@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from overlapscope.analysis.results import COPIES_MATTER_FROM, Period
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.compare.difference import Figures
+from overlapscope.compare.difference import Change, Figures
 from overlapscope.compare.noise import HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, Row
 from overlapscope.compare.resampling import F64
@@ -27,6 +28,52 @@ _LINK = (
 _PLACE = {name: number for number, name in enumerate((*_LEAVES, *_OTHERS))}
 
 
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """One figure: some lengths added up, less others; a percentage of them, where it has a `rest`."""
+
+    group: str
+    """The field of `Figures` that it is in."""
+    name: str
+    added: Sequence[str]
+    taken: Sequence[str] = ()
+    rest: Sequence[str] | None = None
+    """What is taken from the lengths added for what it is a percentage of; None for a time."""
+    noisy: Sequence[str] | None = None
+    """The lengths that make it uncertain, if not those added."""
+    of_copies: bool = False
+    """Whether a side has none where copies take too little to matter."""
+
+
+_FIGURES: tuple[_Figure, ...] = (
+    _Figure("span", "span", _LEAVES),
+    _Figure("buckets", "compute", ["compute"]),
+    _Figure("buckets", "exposed comm", ["exposed_comm"]),
+    _Figure("buckets", "exposed copy", _COPY_LEAVES),
+    _Figure("buckets", "exposed other", ["exposed_other"]),
+    _Figure("buckets", "idle", _IDLE_LEAVES),
+    *(_Figure("exposed_copy_by_cause", cause, [f"copy:{cause}"], noisy=_COPY_LEAVES) for cause in _COPY),
+    *(_Figure("idle_by_cause", cause, [f"idle:{cause}"]) for cause in _IDLE),
+    _Figure("engines", "SM", ["sm"]),
+    _Figure("engines", "H2D", ["h2d"]),
+    _Figure("engines", "D2H", ["d2h"]),
+    _Figure("engines", "comm", ["comm"]),
+    _Figure("engines", "other", ["other"]),
+    _Figure(
+        "overlap", "overlap efficiency", ["sm", "h2d", "d2h"], ["busy"], ["ideal"], noisy=_COPY_LEAVES, of_copies=True
+    ),
+    _Figure("overlap", "hidden copy share", ["copy"], _COPY_LEAVES, (), noisy=_COPY_LEAVES, of_copies=True),
+    _Figure("overlap", "comm under compute", ["comm"], ["exposed_comm"], (), noisy=["exposed_comm"]),
+    _Figure("overlap", "copy", ["copy"]),
+    _Figure("overlap", "hidden copy", ["copy"], _COPY_LEAVES, noisy=["copy", *_COPY_LEAVES]),
+    _Figure("overlap", "exposed H2D", ["exposed_h2d"], noisy=_COPY_LEAVES),
+    _Figure("overlap", "exposed D2H", ["exposed_d2h"], noisy=_COPY_LEAVES),
+    # What both count, so that the two less this are the bucket.
+    _Figure("overlap", "exposed at once", ["exposed_h2d", "exposed_d2h"], _COPY_LEAVES, noisy=_COPY_LEAVES),
+    _Figure("overlap", "H2D and D2H at once", ["both"]),
+)
+
+
 def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, copies_stay: bool = True) -> Figures:
     """All figures of two sides, which have a period for each of the pair's steps.
 
@@ -34,86 +81,43 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
     `copies_stay` their time is as noisy as the host's.
     """
     sides = _Lengths(before), _Lengths(after)
+    by_host = _HOST if copies_stay else _HOST | _LINK
+    changes = pair.changes([_compared(figure, sides, pair.span_ns, by_host) for figure in _FIGURES])
+    groups: dict[str, list[Change]] = {}
+    for figure, change in zip(_FIGURES, changes, strict=True):
+        groups.setdefault(figure.group, []).append(change)
+    found = {name: tuple(group) for name, group in groups.items()}
+    [span] = found.pop("span")
+    return Figures(span=span, **found)
 
-    def floor(columns: Sequence[str]) -> float:
-        """The noise of some lengths added up: of the side that has less, as much as it may grow by."""
-        by_host = _HOST if copies_stay else _HOST | _LINK
-        host = [column for column in columns if column in by_host]
-        link = [column for column in columns if column in _LINK - by_host]
-        return floor_ns(
-            pair.span_ns,
-            link_ns=min(side.shares(link) for side in sides),
-            host_ns=min(side.shares(host) for side in sides),
-        )
 
-    def time(name: str, added: Sequence[str], taken: Sequence[str] = (), *, noisy: Sequence[str] | None = None) -> Row:
-        """Lengths added up, less others; as uncertain as the `noisy` ones, those added if not told."""
-        one, other = (side.sums(added) - side.sums(taken) for side in sides)
-        points = [side.shares(added) - side.shares(taken) for side in sides]
-        return Row(name, "ns", one, other, floor(added if noisy is None else noisy), (points[0], points[1]))
+def _compared(figure: _Figure, sides: tuple[_Lengths, _Lengths], span_ns: float, by_host: frozenset[str]) -> Row:
+    """A figure of every period of both sides; `by_host` are the lengths that the host decides about."""
+    floor = _floor_ns(figure.added if figure.noisy is None else figure.noisy, sides, span_ns, by_host)
+    parts = [side.sums(figure.added) - side.sums(figure.taken) for side in sides]
+    if figure.rest is None:
+        points = [side.shares(figure.added) - side.shares(figure.taken) for side in sides]
+        return Row(figure.name, "ns", parts[0], parts[1], floor, (points[0], points[1]))
+    ratios = [
+        np.stack([100 * part, side.sums(figure.added) - side.sums(figure.rest)], axis=1)
+        * (side.copies_matter() or not figure.of_copies)
+        for part, side in zip(parts, sides, strict=True)
+    ]
+    least = min(float(ratio[:, 1].mean()) for ratio in ratios)
+    noise = 100 * floor / least if least > 0 else 0.0
+    return Row(figure.name, "pct", ratios[0], ratios[1], max(POINTS, noise))
 
-    def percent(
-        name: str,
-        whole: Sequence[str],
-        part: Sequence[str],
-        rest: Sequence[str] = (),
-        *,
-        noisy: Sequence[str],
-        of_copies: bool = True,
-    ) -> Row:
-        """100 * (whole - part) / (whole - rest), as uncertain as the `noisy` lengths in the numerator.
 
-        `of_copies`: that a side has none where copies take too little to matter.
-        """
-        one, other = (
-            np.stack([100 * (side.sums(whole) - side.sums(part)), side.sums(whole) - side.sums(rest)], axis=1)
-            * (side.copies_matter() or not of_copies)
-            for side in sides
-        )
-        least = min(float(side[:, 1].mean()) for side in (one, other))
-        noise = 100 * floor(noisy) / least if least > 0 else 0.0
-        return Row(name, "pct", one, other, max(POINTS, noise))
-
-    groups = {
-        "span": [time("span", _LEAVES)],
-        "buckets": [
-            time("compute", ["compute"]),
-            time("exposed comm", ["exposed_comm"]),
-            time("exposed copy", _COPY_LEAVES),
-            time("exposed other", ["exposed_other"]),
-            time("idle", _IDLE_LEAVES),
-        ],
-        "exposed_copy_by_cause": [time(cause, [f"copy:{cause}"], noisy=_COPY_LEAVES) for cause in _COPY],
-        "idle_by_cause": [time(cause, [f"idle:{cause}"]) for cause in _IDLE],
-        "engines": [
-            time("SM", ["sm"]),
-            time("H2D", ["h2d"]),
-            time("D2H", ["d2h"]),
-            time("comm", ["comm"]),
-            time("other", ["other"]),
-        ],
-        "overlap": [
-            percent("overlap efficiency", ["sm", "h2d", "d2h"], ["busy"], ["ideal"], noisy=_COPY_LEAVES),
-            percent("hidden copy share", ["copy"], _COPY_LEAVES, noisy=_COPY_LEAVES),
-            percent("comm under compute", ["comm"], ["exposed_comm"], noisy=["exposed_comm"], of_copies=False),
-            time("copy", ["copy"]),
-            time("hidden copy", ["copy"], _COPY_LEAVES, noisy=["copy", *_COPY_LEAVES]),
-            time("exposed H2D", ["exposed_h2d"], noisy=_COPY_LEAVES),
-            time("exposed D2H", ["exposed_d2h"], noisy=_COPY_LEAVES),
-            # What both count, so that the two less this are the bucket.
-            time("exposed at once", ["exposed_h2d", "exposed_d2h"], _COPY_LEAVES, noisy=_COPY_LEAVES),
-            time("H2D and D2H at once", ["both"]),
-        ],
-    }
-    changes = iter(pair.changes([row for rows in groups.values() for row in rows]))
-    found = {name: tuple(next(changes) for _ in rows) for name, rows in groups.items()}
-    return Figures(
-        span=found["span"][0],
-        buckets=found["buckets"],
-        exposed_copy_by_cause=found["exposed_copy_by_cause"],
-        idle_by_cause=found["idle_by_cause"],
-        engines=found["engines"],
-        overlap=found["overlap"],
+def _floor_ns(
+    columns: Sequence[str], sides: tuple[_Lengths, _Lengths], span_ns: float, by_host: frozenset[str]
+) -> float:
+    """The noise of some lengths added up: of the side that has less, as much as it may grow by."""
+    host = [column for column in columns if column in by_host]
+    link = [column for column in columns if column in _LINK - by_host]
+    return floor_ns(
+        span_ns,
+        link_ns=min(side.shares(link) for side in sides),
+        host_ns=min(side.shares(host) for side in sides),
     )
 
 

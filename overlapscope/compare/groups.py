@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -26,28 +26,9 @@ _COUNT, _BYTES, _DURATION, _TIME, _EXPOSED = range(5)
 def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[CopyChange, ...]:
     """The copies by direction, memory kinds and whether they ran on the main stream; most time first."""
     first, second = (
-        summed((_copy_key(group, device), _copies(group, mine)) for group in device.copies)
-        for device, mine in zip((before, after), steps, strict=True)
+        summed((_copy_key(group, device), _copies(group, compared)) for group in device.copies)
+        for device, compared in zip((before, after), steps, strict=True)
     )
-    tables = both(first, second, pair)
-    rows = []
-    for _, one, other in tables:
-        moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) * _tells(side) for side in (one, other)]
-        rows += [
-            Row("count", "count", one[_COUNT], other[_COUNT], 0),
-            Row("bytes", "bytes", one[_BYTES], other[_BYTES], 0),
-            Row("time", "ns", one[_TIME], other[_TIME], floor_ns(pair.span_ns, link_ns=least(_TIME, one, other))),
-            # Whether a copy is exposed is often for the host to decide.
-            Row(
-                "exposed",
-                "ns",
-                one[_EXPOSED],
-                other[_EXPOSED],
-                floor_ns(pair.span_ns, host_ns=least(_EXPOSED, one, other)),
-            ),
-            Row("bandwidth", "gb_per_s", moved[0], moved[1], LINK_SHARE * min(_rate(side) for side in moved)),
-        ]
-    changes = iter(pair.changes(rows))
     found = [
         CopyChange(
             direction=key[0],
@@ -55,46 +36,65 @@ def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             target_kind=key[2],
             stream=key[3],
             standing=standing(key, first, second),
-            count=next(changes),
-            bytes=next(changes),
-            time=next(changes),
-            exposed=next(changes),
-            bandwidth=next(changes),
+            **changes,
         )
-        for key, _, _ in tables
+        for key, changes in _changes(first, second, _copy_rows, pair)
     ]
     return tuple(sorted(found, key=lambda one: (-larger(one.time), one.direction, one.source_kind, one.stream)))
+
+
+def _copy_rows(one: F64, other: F64, span_ns: float) -> Mapping[str, Row]:
+    time_floor = floor_ns(span_ns, link_ns=least(_TIME, one, other))
+    # Whether a copy is exposed is often for the host to decide.
+    exposed_floor = floor_ns(span_ns, host_ns=least(_EXPOSED, one, other))
+    moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) * _tells(side) for side in (one, other)]
+    rate_floor = LINK_SHARE * min(_rate(side) for side in moved)
+    return {
+        "count": Row("count", "count", one[_COUNT], other[_COUNT], 0),
+        "bytes": Row("bytes", "bytes", one[_BYTES], other[_BYTES], 0),
+        "time": Row("time", "ns", one[_TIME], other[_TIME], time_floor),
+        "exposed": Row("exposed", "ns", one[_EXPOSED], other[_EXPOSED], exposed_floor),
+        "bandwidth": Row("bandwidth", "gb_per_s", moved[0], moved[1], rate_floor),
+    }
 
 
 def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[StallChange, ...]:
     """The blocking calls by call and op, over all threads and lines; the most idle time first."""
     first, second = (
-        summed(((stall.call, stall.op), _stall(stall, mine)) for stall in device.host_stalls)
-        for device, mine in zip((before, after), steps, strict=True)
+        summed(((stall.call, stall.op), _stall(stall, compared)) for stall in device.host_stalls)
+        for device, compared in zip((before, after), steps, strict=True)
     )
-    tables = both(first, second, pair)
-    rows = []
-    for _, one, other in tables:
-        rows += [
-            Row(name, "ns", one[row], other[row], floor_ns(pair.span_ns, host_ns=least(row, one, other)))
-            for row, name in enumerate(("host wait", "idle caused"))
-        ]
-    changes = iter(pair.changes(rows))
     found = [
         StallChange(
             call=key[0],
             op=key[1],
             standing=standing(key, first, second),
-            host_wait=next(changes),
-            idle_caused=next(changes),
             where_before=_line(before, key),
             where_after=_line(after, key),
+            **changes,
         )
-        for key, _, _ in tables
+        for key, changes in _changes(first, second, _stall_rows, pair)
     ]
     return tuple(
         sorted(found, key=lambda one: (-larger(one.idle_caused), -larger(one.host_wait), one.call, one.op or ""))
     )
+
+
+def _stall_rows(one: F64, other: F64, span_ns: float) -> Mapping[str, Row]:
+    floors = [floor_ns(span_ns, host_ns=least(row, one, other)) for row in range(2)]
+    return {
+        "host_wait": Row("host wait", "ns", one[0], other[0], floors[0]),
+        "idle_caused": Row("idle caused", "ns", one[1], other[1], floors[1]),
+    }
+
+
+def _changes(
+    before: Mapping[K, F64], after: Mapping[K, F64], rows_of: Callable[[F64, F64, float], Mapping[str, Row]], pair: Pair
+) -> list[tuple[K, dict[str, Change]]]:
+    """How the figures of each key changed, by the names that `rows_of` gives them."""
+    tables = [(key, rows_of(one, other, pair.span_ns)) for key, one, other in both(before, after, pair)]
+    changes = iter(pair.changes([row for _, rows in tables for row in rows.values()]))
+    return [(key, {name: next(changes) for name in rows}) for key, rows in tables]
 
 
 def summed(groups: Iterable[tuple[K, F64]]) -> dict[K, F64]:

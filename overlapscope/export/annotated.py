@@ -18,9 +18,9 @@ from pathlib import Path
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.host import line_ids_around, line_text, op_ids_around
-from overlapscope.base.columns import pick
-from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract
+from overlapscope.analysis.host import CallSite, sites, sites_of_calls
+from overlapscope.analysis.pieces import Pieces
+from overlapscope.base.intervals import Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
@@ -192,51 +192,31 @@ def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
         ("idle", "idle", t.idle),
     ]
     for name, bucket, when in parts:
-        for start, end in _pairs(intersect(when, device.windows)):
+        inside = intersect(when, device.windows)
+        for start, end in zip(inside.starts.tolist(), inside.ends.tolist(), strict=True):
             yield track.piece(name, start, end, bucket=bucket)
 
 
 def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
-    pieces, calls = device.exposed, trace.runtime_calls
-    launch = device.timeline.ops.launch[pieces.copy]
-    thread = pick(calls.thread, launch)
-    at = pick(calls.start_ns, launch)
-    where = _Where(trace, thread, at, pick(calls.name_id, launch))
-    names = [f"exposed copy: {cause}" for cause in COPY_CAUSES]
-    row, start, end = cut(pieces.start_ns, pieces.end_ns, device.windows)
-    for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):
-        copy = clean(device.timeline.ops.name(int(pieces.copy[which])))
-        yield track.piece(names[pieces.cause[which]], begin, stop, copy=copy, **where.of(which))
+    pieces, ops = device.exposed.inside(device.windows), device.timeline.ops
+    where = sites_of_calls(trace, ops.launch[pieces.copy])
+    for number, (start, end) in enumerate(_times(pieces)):
+        cause, copy = COPY_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.copy[number])))
+        yield track.piece(f"exposed copy: {cause}", start, end, copy=copy, **_told(where.told(trace, number)))
 
 
 def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
-    pieces = device.idle
-    where = _Where(trace, pieces.thread, pieces.host_ns, pick(trace.runtime_calls.name_id, pieces.call))
-    names = [f"idle: {cause}" for cause in IDLE_CAUSES]
-    row, start, end = cut(pieces.start_ns, pieces.end_ns, device.windows)
-    for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):
-        yield track.piece(names[pieces.cause[which]], begin, stop, **where.of(which))
+    pieces = device.idle.inside(device.windows)
+    where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
+    for number, (start, end) in enumerate(_times(pieces)):
+        cause = IDLE_CAUSES[pieces.cause[number]]
+        yield track.piece(f"idle: {cause}", start, end, **_told(where.told(trace, number)))
 
 
-class _Where:
-    """Op, call and Python line behind each of some host instants."""
-
-    def __init__(self, trace: Trace, thread: I64, at: I64, call: I64) -> None:
-        """`call`: rows of `trace.names`, -1 for none."""
-        self._columns = {
-            "op": op_ids_around(trace, thread, at).tolist(),
-            "call": call.tolist(),
-            "line": line_ids_around(trace, thread, at).tolist(),
-        }
-        self._trace = trace
-
-    def of(self, row: int) -> dict[str, str]:
-        named = {key: ids[row] for key, ids in self._columns.items() if ids[row] >= 0}
-        return {
-            key: clean((line_text(self._trace, name_id) or "") if key == "line" else self._trace.names[name_id])
-            for key, name_id in named.items()
-        }
+def _told(site: CallSite) -> dict[str, str]:
+    """Op, call and Python line, as far as they are known."""
+    return {word: clean(text) for word, text in site._asdict().items() if text is not None}
 
 
-def _pairs(a: Intervals) -> Iterable[tuple[int, int]]:
-    return zip(a.starts.tolist(), a.ends.tolist(), strict=True)
+def _times(pieces: Pieces) -> Iterable[tuple[int, int]]:
+    return zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True)

@@ -180,13 +180,12 @@ class _Events:
     def _ops(self, rows: Index) -> Iterator[str]:
         ops = self._trace.gpu_ops
         device, stream = ops.device[rows].tolist(), ops.stream[rows].tolist()
-        told = {"memory bandwidth (GB/s)": ops.stated_gb_per_s[rows].tolist()}
         args = _args(
             device=device,
             stream=stream,
             correlation=ops.correlation[rows].tolist(),
             bytes=ops.bytes[rows].tolist(),
-            **told,
+            **{"memory bandwidth (GB/s)": ops.stated_gb_per_s[rows].tolist()},
         )
         if self._collectives:
             args = list(map(self._with_collective, args, ops.place[rows].tolist()))

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from overlapscope.base import disk
-from overlapscope.base.saved import decode
+from overlapscope.base.saved import decode, encode
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.results import FILE, SCHEMA_VERSION, ExperimentResult, Results
 
@@ -57,7 +57,7 @@ def write(results: Results, directory: Path) -> None:
     """Replace the directory's results. Raises UsageError where that cannot be done."""
     path = directory / FILE
     try:
-        disk.write(path, [msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"])
+        disk.write(path, [encode(results, indent=1)])
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error}); choose another directory.") from None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.base.intervals import I64
-from overlapscope.base.names import check_device
+from overlapscope.base.words import check_device
 from overlapscope.errors import UsageError
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.fidelity import judge

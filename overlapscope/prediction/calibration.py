@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from overlapscope.base import disk
-from overlapscope.base.saved import decode
+from overlapscope.base.saved import decode, encode
 from overlapscope.errors import UsageError
 
 _SHIPPED = Path(__file__).with_name("nvidia-h200.json")
@@ -113,7 +113,7 @@ def write(calibration: Calibration, path: Path) -> None:
     check_writable(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        disk.write(path, [msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n"])
+        disk.write(path, [encode(calibration, indent=1)])
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error}); choose another file.") from None
 

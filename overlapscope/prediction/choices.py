@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import names_of
-from overlapscope.base.names import check_known
-from overlapscope.base.words import did_you_mean
+from overlapscope.base.words import check_known, did_you_mean
 from overlapscope.errors import UsageError
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.interventions.intervention import Intervention

@@ -69,9 +69,9 @@ def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
     shapes = None if noted.all() else graph.shapes()
     if shapes is not None:
         lane = _Lane(graph, line, shapes)
-        for (_, elements), mine in _by_elements(graph, copies, shapes).items():
-            rows = np.array(mine)[~noted[mine]]
-            first, last, sure = lane.readers(elements, copies[mine], copies[rows])
+        for (_, elements), alike in _by_elements(graph, copies, shapes).items():
+            rows = np.array(alike)[~noted[alike]]
+            first, last, sure = lane.readers(elements, copies[alike], copies[rows])
             upload, there = items.kind[copies[rows]] == Kind.H2D, first >= 0
             by_shapes[rows] = there
             behind[rows] = np.where(there, first, behind[rows])

@@ -72,8 +72,8 @@ def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
     call = pick(call_of_row, ops.launch)
     # Ops of one launch on one device are one item; an op without a launch is one by itself.
     devices = distinct(ops.device)
-    mine = call * len(devices) + np.searchsorted(devices, ops.device)
-    key = np.where(call >= 0, mine, len(call_of_row) * len(devices) + np.arange(len(ops)))
+    launch = call * len(devices) + np.searchsorted(devices, ops.device)
+    key = np.where(call >= 0, launch, len(call_of_row) * len(devices) + np.arange(len(ops)))
     _, first, item_of_op = np.unique(key, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     place = np.empty(len(order), np.int64)
@@ -253,15 +253,15 @@ def _with_lags(
 
 def _few(items: Items, unexplained: I64, device: int) -> bool:
     """Whether there are waits that nothing explains, but as good as none."""
-    mine = items.device == device
-    window = int(items.end_ns[mine].max() - items.start_ns[mine].min())
-    return bool(0 < unexplained[mine].sum() <= MOST_UNEXPLAINED * window)
+    there = items.device == device
+    window = int(items.end_ns[there].max() - items.start_ns[there].min())
+    return bool(0 < unexplained[there].sum() <= MOST_UNEXPLAINED * window)
 
 
 def _staging(items: Items, called: I64, queued: I64) -> int:
     """From a pageable copy's call to its start where nothing was before it: the driver first fills its own buffer."""
-    mine = items.is_copy & (items.host_memory == Memory.PAGEABLE) & (items.call >= 0) & (queued <= called)
-    return int(np.median((items.start_ns - called)[mine])) if mine.any() else _STAGING_NS
+    staged = items.is_copy & (items.host_memory == Memory.PAGEABLE) & (items.call >= 0) & (queued <= called)
+    return int(np.median((items.start_ns - called)[staged])) if staged.any() else _STAGING_NS
 
 
 def _ends_before(items: Items, group: I64, *, running: bool) -> I64:
@@ -315,10 +315,10 @@ def _alone(items: Items, known: Constants) -> F64:
             (Kind.H2D, Kind.D2H, known.h2d_two_way),
             (Kind.D2H, Kind.H2D, known.d2h_two_way),
         ):
-            mine = np.flatnonzero(items.on_engine & (items.device == device) & (items.kind == kind))
+            copies = np.flatnonzero(items.on_engine & (items.device == device) & (items.kind == kind))
             others = items.on_engine & (items.device == device) & (items.kind == other)
             both = covered(
-                union(items.start_ns[others], items.end_ns[others]), items.start_ns[mine], items.end_ns[mine]
+                union(items.start_ns[others], items.end_ns[others]), items.start_ns[copies], items.end_ns[copies]
             )
-            duration[mine] -= both * (1 - (beside or 1.0))
+            duration[copies] -= both * (1 - (beside or 1.0))
     return duration

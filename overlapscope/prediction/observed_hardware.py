@@ -21,6 +21,7 @@ from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.calibration import Constants, SizedTime
 from overlapscope.prediction.host_calls import stated_streams
+from overlapscope.prediction.steps import lower_median
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
 
 LONG_BEFORE_NS = 20_000
@@ -76,11 +77,8 @@ def observe(trace: Trace) -> Constants:
 
 
 def _median(values: I64) -> int | None:
-    """The median, the lower of two middle ones; None of too few."""
-    if len(values) < FEWEST:
-        return None
-    middle = (len(values) - 1) // 2
-    return int(np.partition(values, middle)[middle])
+    """The median; None of too few."""
+    return lower_median(values) if len(values) >= FEWEST else None
 
 
 def _positive(values: I64) -> int | None:
@@ -135,10 +133,10 @@ class _Seen:
         self.room: Bool = np.ones(len(self.row), np.bool_)
         """The stream's queue was far from full."""
         for lane in distinct(self.lane):
-            mine = np.flatnonzero(self.lane == lane)
-            self.before[mine[1:]] = mine[:-1]
-            ended = np.searchsorted(np.maximum.accumulate(self.end[mine]), self.called[mine], side="right")
-            self.room[mine] = np.arange(len(mine)) - ended < _QUEUE
+            on_lane = np.flatnonzero(self.lane == lane)
+            self.before[on_lane[1:]] = on_lane[:-1]
+            ended = np.searchsorted(np.maximum.accumulate(self.end[on_lane]), self.called[on_lane], side="right")
+            self.room[on_lane] = np.arange(len(on_lane)) - ended < _QUEUE
         self.event_calls: Index = np.flatnonzero(call_kinds.records_event(calls) | call_kinds.waits_event(calls))
 
     @cached_property
@@ -232,9 +230,9 @@ class _Seen:
             )
             here = rows[self.device[rows] == timeline.device]
             for kind, engine in engines:
-                mine = here[_ENGINE[self.kind[here]] == kind]
-                free = covered(engine, since[mine], self.start[mine]) == 0
-                gaps.append((self.start[mine] - since[mine])[free])
+                on_engine = here[_ENGINE[self.kind[here]] == kind]
+                free = covered(engine, since[on_engine], self.start[on_engine]) == 0
+                gaps.append((self.start[on_engine] - since[on_engine])[free])
         found = _median(np.concatenate(gaps))
         # Dependent launches may overlap their predecessors.
         return None if found is None else max(found, 0)
@@ -255,10 +253,10 @@ class _Seen:
         last = everything.copy()
         waited = stated_streams(trace, rows)
         for lane in lanes:
-            mine, theirs = np.flatnonzero((waited == lane) & ~whole), self.lane == lane
+            waiting, theirs = np.flatnonzero((waited == lane) & ~whole), self.lane == lane
             reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(self.end[theirs]))
-            last[mine] = reach[np.searchsorted(self.called[theirs], at[mine])]
-            known[mine] = True
+            last[waiting] = reach[np.searchsorted(self.called[theirs], at[waiting])]
+            known[waiting] = True
         return _SyncCalls(at, calls.end_ns[rows], last, known)
 
     def return_ns(self) -> int | None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from overlapscope.analysis.plain_step import PlainStep, measured, told
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.recording_cost import HostCost, event_cost, host_cost, without
 from overlapscope.prediction.replay import replay
-from overlapscope.prediction.steps import step_times
+from overlapscope.prediction.steps import lower_median, step_times
 
 _CLOSE = 0.005
 """A replayed step is as long as the plain one if they differ by less than this share."""
@@ -132,5 +130,4 @@ def _busy_ns(base: Base) -> int:
     items, steps = base.graph.items, base.recorded
     there = (items.device == base.device) & ~items.gone
     busy = union(items.start_ns[there], items.end_ns[there])
-    each = np.sort(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.known)])
-    return int(each[(len(each) - 1) // 2])
+    return lower_median(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.known)])

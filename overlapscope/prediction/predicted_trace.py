@@ -163,9 +163,9 @@ class _Clock:
         self._origin = int(min(calls.start_ns.min(initial=2**62), graph.items.start_ns.min(initial=2**62)))
         self._knots: dict[int, tuple[I64, I64]] = {}
         for number, thread in enumerate(graph.threads):
-            mine = calls.thread == number
-            measured = np.stack([calls.start_ns[mine], calls.end_ns[mine]], axis=1).ravel()
-            moved = np.stack([replayed.call_start_ns[mine], replayed.call_end_ns[mine]], axis=1).ravel()
+            own = calls.thread == number
+            measured = np.stack([calls.start_ns[own], calls.end_ns[own]], axis=1).ravel()
+            moved = np.stack([replayed.call_start_ns[own], replayed.call_end_ns[own]], axis=1).ravel()
             self._knots[thread] = measured, moved
         # Threads without calls go with the one that makes most.
         self._main = max(self._knots.values(), key=lambda knots: len(knots[0]), default=None)
@@ -174,10 +174,10 @@ class _Clock:
         """Host events at their new times."""
         start, end = table.start_ns.copy(), table.end_ns.copy()
         for one in distinct(table.thread).tolist():
-            mine = table.thread == one
+            own = table.thread == one
             knots = self._knots.get(one, self._main)
             if knots is not None:
-                start[mine], end[mine] = self._moved(knots, start[mine]), self._moved(knots, end[mine])
+                start[own], end[own] = self._moved(knots, start[own]), self._moved(knots, end[own])
         return replace(table, start_ns=start, end_ns=np.maximum(start, end))
 
     def instant(self, at_ns: int) -> int:

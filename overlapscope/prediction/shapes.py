@@ -78,12 +78,12 @@ class Shapes:
             rows = np.flatnonzero(self._with_input(elements))
             inside = np.zeros(len(calls), np.bool_)
             for thread in distinct(ops.thread[rows]).tolist():
-                mine = np.flatnonzero(calls.thread == thread)
+                called = np.flatnonzero(calls.thread == thread)
                 own = rows[ops.thread[rows] == thread]
-                depth = np.zeros(len(mine) + 1, np.int64)
-                np.add.at(depth, np.searchsorted(calls.start_ns[mine], ops.start_ns[own]), 1)
-                np.add.at(depth, np.searchsorted(calls.start_ns[mine], ops.end_ns[own]), -1)
-                inside[mine] = np.cumsum(depth)[:-1] > 0
+                depth = np.zeros(len(called) + 1, np.int64)
+                np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.start_ns[own]), 1)
+                np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.end_ns[own]), -1)
+                inside[called] = np.cumsum(depth)[:-1] > 0
             self._reading[elements] = inside
         return self._reading[elements]
 

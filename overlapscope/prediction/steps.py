@@ -38,8 +38,14 @@ class StepTimes:
 
     @property
     def median_ns(self) -> int:
-        """The step's time: of two in the middle the shorter, so that it is one that was recorded."""
-        return int(np.sort(self.known)[(len(self.known) - 1) // 2])
+        """The step's time."""
+        return lower_median(self.known)
+
+
+def lower_median(values: I64) -> int:
+    """The median; of two in the middle the lower, so that it is a value that was measured."""
+    middle = (len(values) - 1) // 2
+    return int(np.partition(values, middle)[middle])
 
 
 def step_of_items(graph: Graph) -> I64:
@@ -70,10 +76,10 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
     away, with the first that ran there when recorded. Without steps, the window.
     """
     items = graph.items
-    mine = (items.device == device) & ~items.gone
-    last = int(end_ns[mine].max())
+    present = (items.device == device) & ~items.gone
+    last = int(end_ns[present].max())
     number = step_of_items(graph)
-    there = mine & _launched_on(graph, stream)
+    there = present & _launched_on(graph, stream)
     begins = []
     for one in numbers.tolist():
         its = there & (number == one)
@@ -81,7 +87,7 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
         if its.any():
             begins.append(int(start_ns[stayed if stayed.any() else its].min()))
     if not begins:
-        return StepTimes(start_ns[mine].min(keepdims=True), np.array([last]), True)
+        return StepTimes(start_ns[present].min(keepdims=True), np.array([last]), True)
     starts = np.sort(np.array(begins, np.int64))
     return StepTimes(starts, np.append(starts[1:], last), False)
 
@@ -108,9 +114,9 @@ def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I6
     items, number = graph.items, step_of_items(graph)
     longest = 0
     for kind in (Kind.H2D, Kind.D2H):
-        mine = items.on_engine & (items.kind == kind) & (items.device == device) & np.isin(number, numbers)
-        if mine.any():
+        copies = items.on_engine & (items.kind == kind) & (items.device == device) & np.isin(number, numbers)
+        if copies.any():
             each = np.zeros(len(numbers))
-            np.add.at(each, np.searchsorted(numbers, number[mine]), (end_ns - start_ns)[mine])
+            np.add.at(each, np.searchsorted(numbers, number[copies]), (end_ns - start_ns)[copies])
             longest = max(longest, int(np.median(each)))
     return longest

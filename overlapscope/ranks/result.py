@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from overlapscope.analysis.results import Buckets, Window
-from overlapscope.base.saved import decode, published
+from overlapscope.base.saved import decode, encode, published
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
 from overlapscope.report.model import Tool
@@ -331,7 +331,7 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
 
 def to_json(report: RanksReport) -> bytes:
     """The report as indented JSON, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return encode(report)
 
 
 def from_json(data: bytes) -> RanksReport:

@@ -206,7 +206,7 @@ def each_rank(report: RanksReport) -> Table:
     """A row for each rank."""
     rows = report.ranks
     unit = unit_for(max((row.span_ns for row in rows), default=0))
-    by_device = len({(row.rank, row.source) for row in rows}) < len(rows)
+    name = _names(rows)
     stepped = any(row.median_step_ns is not None for row in rows)
     met = any(row.meetings for row in rows)
 
@@ -215,7 +215,7 @@ def each_rank(report: RanksReport) -> Table:
 
     table = table_of(
         rows,
-        (words("rank", flexible=True), lambda row: Cell(row_name(row, device=by_device))),
+        (words("rank", flexible=True), lambda row: Cell(name(row))),
         (_number(f"span {unit.name}"), time(lambda row: row.span_ns)),
         (_number("median step", spare=4), time(lambda row: row.median_step_ns)) if stepped else None,
         (_number("eff. %", spare=5), lambda row: Cell(bare_percent(row.efficiency_pct))),
@@ -230,6 +230,12 @@ def each_rank(report: RanksReport) -> Table:
         title="Each rank",
     )
     return replace(table, id=EACH)
+
+
+def _names(rows: Sequence[RankRow]) -> Callable[[RankRow], str]:
+    """What each is called: with its device where its trace has several."""
+    devices = Counter((row.rank, row.source) for row in rows)
+    return lambda row: row_name(row, device=devices[row.rank, row.source] > 1)
 
 
 def _last_in(row: RankRow) -> str:
@@ -261,9 +267,8 @@ def _text(
 def every_rank(report: RanksReport) -> Table:
     """The same with more figures, to be sorted."""
     unit = unit_for(max((row.span_ns for row in report.ranks), default=0))
-    traced = Counter((row.rank, row.source) for row in report.ranks)
-    names = {id(row): row_name(row, device=traced[row.rank, row.source] > 1) for row in report.ranks}
-    longest = max(map(len, names.values()), default=0)
+    name = _names(report.ranks)
+    longest = max((len(name(row)) for row in report.ranks), default=0)
     met = any(row.meetings for row in report.ranks)
     twice = any(not row.joined for row in report.ranks)
 
@@ -271,13 +276,13 @@ def every_rank(report: RanksReport) -> Table:
         return "yes" if row.joined else "no"
 
     def rank(row: RankRow) -> str | int:
-        return names[id(row)] if row.rank is None else row.rank
+        return name(row) if row.rank is None else row.rank
 
     last_in = Column("last in, collectives", id="last", width=110)
     time = partial(_time, unit)
     return table_of(
         report.ranks,
-        _text("rank", "rank", min(260, 60 + 8 * longest), lambda row: names[id(row)], rank),
+        _text("rank", "rank", min(260, 60 + 8 * longest), name, rank),
         time("made", "made others wait", 120, lambda row: row.made_wait_ns) if met else None,
         time("waited", "waited", 100, lambda row: row.waited_ns) if met else None,
         (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,

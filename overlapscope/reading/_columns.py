@@ -36,7 +36,6 @@ _MOST_DEVICES = 256
 _FIRST_LARGE_STREAM = 1_000_000_000
 
 _name = attrgetter("name")
-_tid = attrgetter("tid")
 _dur = attrgetter("dur")
 
 
@@ -117,7 +116,7 @@ class Columns:
         if missing.any():
             self.repaired += int(missing.sum())
             dur_us[missing] = 0.0
-        self.parts.append((number[batch.category], name, batch.start_ns, to_ns(dur_us), _threads(rows), place))
+        self.parts.append((number[batch.category], name, batch.start_ns, to_ns(dur_us), _column(rows, "tid"), place))
         for table, (at, args) in batch.parts.items():
             match table:
                 case Table.RUNTIME:
@@ -208,9 +207,9 @@ class Columns:
     def _device_annotations(self, rows: list[Any]) -> I64:
         """A device's annotations stand in the lanes of their streams and say nothing of them in their arguments."""
         values = np.empty((len(rows), 2), dtype=np.int64)
-        devices = np.array([_wrapped(_number(row.pid)) for row in rows], dtype=np.int64)
+        devices = _column(rows, "pid")
         values[:, 0] = np.where((devices >= 0) & (devices < _MOST_DEVICES), devices, -1)
-        values[:, 1] = self._streams(np.array([_wrapped(_number(row.tid)) for row in rows], dtype=np.int64))
+        values[:, 1] = self._streams(_column(rows, "tid"))
         return values
 
     def _syncs(self, args: list[OpArgs], syncs: list[Any]) -> I64:
@@ -281,13 +280,6 @@ def _sync_kind(args: OpArgs, name: str) -> Sync:
     return Sync.CONTEXT
 
 
-def _threads(rows: list[Any]) -> I64:
-    try:
-        return np.fromiter(map(_tid, rows), np.int64, len(rows))
-    except (TypeError, ValueError, OverflowError):
-        return _int64([_number(row.tid) for row in rows])
-
-
 def _number(identity: int | str) -> int:
     """A process or thread id; the number in `stream 7`, as kineto once wrote it; -1 where there is none."""
     if isinstance(identity, int):
@@ -296,23 +288,16 @@ def _number(identity: int | str) -> int:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
 
 
-def _int64(values: list[int]) -> I64:
+def _column(items: list[Any], attribute: str) -> I64:
+    """What each of them has there: a whole number, or the number in a text."""
     try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        # Unsigned 64-bit ids keep their bits; anything longer is not an id.
-        return np.array([_wrapped(value) for value in values], dtype=np.int64)
-
-
-def _column(args: list[Any], attribute: str) -> I64:
-    values = map(attrgetter(attribute), args)
-    try:
-        return np.fromiter(values, np.int64, len(args))
-    except OverflowError:
-        return _int64([getattr(said, attribute) for said in args])
+        return np.fromiter(map(attrgetter(attribute), items), np.int64, len(items))
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_wrapped(_number(getattr(item, attribute))) for item in items], dtype=np.int64)
 
 
 def _wrapped(value: int) -> int:
+    """Unsigned 64-bit ids keep their bits; anything longer is not an id."""
     if -(1 << 63) <= value < 1 << 63:
         return value
     return value - (1 << 64) if 0 <= value < 1 << 64 else -1

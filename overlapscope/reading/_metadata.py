@@ -48,9 +48,9 @@ def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str,
     `schema`.
     """
     versions: dict[str, str] = {}
-    own = metadata.get(METADATA)
-    if isinstance(own, dict) and isinstance(own.get(TORCH), str):
-        versions["torch"] = own[TORCH]
+    torch = _own(metadata).get(TORCH)
+    if isinstance(torch, str):
+        versions["torch"] = torch
     for key, value in (*metadata.items(), *distributed.items()):
         short = re.sub(r"[_ ]?version$", "", key, flags=re.IGNORECASE)
         if short and short != key and isinstance(value, int | str | float) and not isinstance(value, bool):
@@ -64,17 +64,21 @@ def flags(metadata: dict[str, Any]) -> dict[str, bool]:
     return {name: bool(integer(metadata[name])) for name in names if name in metadata}
 
 
+def _own(metadata: dict[str, Any]) -> dict[str, Any]:
+    """What the recorder, or `overlapscope whatif`, wrote into the file."""
+    own = metadata.get(METADATA)
+    return own if isinstance(own, dict) else {}
+
+
 def warm_up_steps(metadata: dict[str, Any]) -> int:
     """How many of the first steps the recorder marked as not to be judged."""
-    own = metadata.get(METADATA)
-    number = integer(own.get(WARM_UP_STEPS)) if isinstance(own, dict) else None
+    number = integer(_own(metadata).get(WARM_UP_STEPS))
     return number if number is not None and 0 < number < _MOST_STEPS else 0
 
 
 def plain_steps(metadata: dict[str, Any]) -> PlainSteps:
     """The steps that the recorder timed while nothing was recorded. A list with anything but lengths in it is none."""
-    own = metadata.get(METADATA)
-    sides = own.get(PLAIN_STEPS) if isinstance(own, dict) else None
+    sides = _own(metadata).get(PLAIN_STEPS)
     if not isinstance(sides, dict):
         return PlainSteps()
     return PlainSteps(_timed(sides.get("before")), _timed(sides.get("after")))
@@ -95,8 +99,8 @@ def _lengths(value: Any) -> tuple[int, ...]:
 
 def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:
     """The changes by which the file is a prediction; None for a recording."""
-    own = metadata.get(METADATA)
-    if not isinstance(own, dict) or PREDICTION not in own:
+    own = _own(metadata)
+    if PREDICTION not in own:
         return None
     prediction = own[PREDICTION]
     changes = prediction.get("interventions") if isinstance(prediction, dict) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +82,9 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         base_ns = 0
     finished = Finished(columns)
     span = _stated_span(finished, columns.markers)
-    work = finished.work()
-    start_ns = finished.start_ns[work]
+    start_ns = finished.start_ns[finished.work()]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
-    ok = possible(start_ns, finished.dur_ns[work], begin_ns, end_ns)
-    impossible = finished.parts(work[~ok])
-    finished.drop(work[~ok])
-    copied = finished.annotations_of_devices()
-    # No loss: what they are copies of is judged on the host.
-    finished.drop(copied[~possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
-
+    impossible = _drop_impossible(finished, begin_ns, end_ns)
     if finished.total_ns() > _LARGEST_TOTAL_NS:
         raise UnreadableTrace(
             f"{source}: its events last over two years together, which no recording does; its times are damaged, "
@@ -127,7 +121,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         end_ns=end_ns + base_ns if stated else -1,
         versions=versions(metadata, distributed),
         flags=flags(metadata),
-        damage=_damage(stream.losses, columns.repaired, impossible, sizes, _first_impossible(finished, work[~ok])),
+        damage=_damage(stream.losses, columns.repaired, impossible, sizes),
         warm_up_steps=warm_up_steps(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
@@ -155,29 +149,47 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[in
     return (begin, end) if end > begin else None
 
 
-def _damage(
-    losses: Losses, repaired_args: int, impossible: dict[str, int], sizes: dict[str, int], example: list[str]
-) -> Damage:
+@dataclass(frozen=True, slots=True)
+class _Impossible:
+    """Events whose times cannot be true."""
+
+    by_part: dict[str, int]
+    """How many, by the part of the recording that they are of."""
+    example: tuple[str, ...]
+    """The first, in words."""
+
+
+def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> _Impossible:
+    """Leave out what cannot have happened in the recording `[begin_ns, end_ns]`."""
+    work, copied = finished.work(), finished.annotations_of_devices()
+    work, copied = (
+        rows[~possible(finished.start_ns[rows], finished.dur_ns[rows], begin_ns, end_ns)] for rows in (work, copied)
+    )
+    by_part = finished.parts(work)
+    finished.drop(work)
+    # No loss: what they are copies of is judged on the host.
+    finished.drop(copied)
+    return _Impossible(by_part, tuple(_told(finished, row) for row in work[:1].tolist()))
+
+
+def _told(finished: Finished, row: int) -> str:
+    start, dur = int(finished.start_ns[row]), int(finished.dur_ns[row])
+    when = "unreadable" if start == UNREADABLE else f"{start} ns"
+    length = "unreadable" if dur == UNREADABLE else f"{dur} ns"
+    return f"impossible time: {finished.name(row)[:60]} starts at {when}, lasts {length}"
+
+
+def _damage(losses: Losses, repaired_args: int, impossible: _Impossible, sizes: dict[str, int]) -> Damage:
     return Damage(
         truncated=losses.truncated,
         lost_bytes=losses.lost_bytes,
         lost_events=losses.lost_events,
         repaired_events=losses.repaired_events + repaired_args,
-        impossible_times=sum(impossible.values()),
-        impossible_by=impossible,
+        impossible_times=sum(impossible.by_part.values()),
+        impossible_by=impossible.by_part,
         impossible_sizes=sizes,
-        examples=tuple(valid_text(text) for text in [*losses.examples, *example][:3]),
+        examples=tuple(valid_text(text) for text in (*losses.examples, *impossible.example)[:3]),
     )
-
-
-def _first_impossible(finished: Finished, rows: Any) -> list[str]:
-    if not len(rows):
-        return []
-    row = int(rows[0])
-    start, dur = int(finished.start_ns[row]), int(finished.dur_ns[row])
-    when = "unreadable" if start == UNREADABLE else f"{start} ns"
-    length = "unreadable" if dur == UNREADABLE else f"{dur} ns"
-    return [f"impossible time: {finished.name(row)[:60]} starts at {when}, lasts {length}"]
 
 
 def _ordinal(value: Any) -> int | None:

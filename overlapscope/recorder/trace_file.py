@@ -9,9 +9,10 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Self
 
 from overlapscope.base import disk
@@ -62,29 +63,27 @@ def write(
     """
     undisturbed()
     try:
-        with _beside(path, ".json") as plain, _beside(path, ".json.gz") as packed:
+        # Beside the target, as it must be on the same disk to be moved there in one go; and in a directory, as Kineto
+        # leaves a file of its own behind where it fails.
+        with TemporaryDirectory(dir=path.parent, prefix=disk.temporary_name("")) as directory:
+            plain = Path(directory) / "trace.json"
             export(str(plain))
             _check_whole(plain)
             if unfinished is not None:
                 _blank_out(plain, unfinished)
-            if not path.name.endswith(".gz"):
-                return Written.now(claims.put(plain, path, since_ns=since_ns))
-            with plain.open("rb") as source, packed.open("wb") as raw, _packing(raw) as target:
-                shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
-            return Written.now(claims.put(packed, path, since_ns=since_ns))
+            if path.name.endswith(".gz"):
+                return Written.now(claims.put(_packed(plain), path, since_ns=since_ns))
+            return Written.now(claims.put(plain, path, since_ns=since_ns))
     except OSError as error:
         raise RecordingFailed(
             f"{path}: the trace cannot be written ({error.strerror or error}); choose another place."
         ) from None
 
 
-def _beside(path: Path, ending: str) -> AbstractContextManager[Path]:
-    """An unfinished file on the same disk, from where it can be moved in one go."""
-    return disk.unfinished(path.with_name(disk.temporary_name(ending)))
-
-
 def _check_whole(plain: Path) -> None:
     """Raises OSError where Kineto, which does not say so, could not write it all."""
+    if not plain.exists():
+        raise OSError("the disk may be full")
     with plain.open("rb") as file:
         file.seek(-min(64, os.fstat(file.fileno()).st_size), os.SEEK_END)
         if not file.read().rstrip().endswith(b"}"):
@@ -102,7 +101,7 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
     try:
         if Written.now(path) != written:
             raise OSError("it is not the file that was written")
-        with _beside(path, ".part") as amended:
+        with disk.unfinished(path.with_name(disk.temporary_name())) as amended:
             with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as source, amended.open("wb") as raw:
                 head = source.read(_HEAD_BYTES)
                 if head.count(old) != 1:
@@ -114,6 +113,13 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecordingFailed(f"{path}: the trace cannot be amended ({reason}).") from None
+
+
+def _packed(plain: Path) -> Path:
+    packed = plain.with_suffix(".json.gz")
+    with plain.open("rb") as source, packed.open("wb") as raw, _packing(raw) as target:
+        shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
+    return packed
 
 
 def _packing(raw: IO[bytes]) -> gzip.GzipFile:

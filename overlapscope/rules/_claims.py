@@ -180,8 +180,8 @@ class Claims:
 
     def unhideable(self) -> Pieces:
         """Exposed copies of the cause no-compute that no rule answers for."""
-        mine = self.pieces.with_copy_cause(CopyCause.NO_COMPUTE)
-        return mine.take(mine.rule == _NONE)
+        exposed = self.pieces.with_copy_cause(CopyCause.NO_COMPUTE)
+        return exposed.take(exposed.rule == _NONE)
 
 
 def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
@@ -248,8 +248,8 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
         known = op_of_copy >= 0
         last[op_of_copy[known]] = rows[order][known]
         op_of_sync = around(trace.cpu_ops, calls.thread[syncs], calls.start_ns[syncs])
-        mine = (op_of_sync >= 0) & pick(is_copying, op_of_sync, False)
-        owner[syncs[mine]] = last[op_of_sync[mine]]
+        copying = (op_of_sync >= 0) & pick(is_copying, op_of_sync, False)
+        owner[syncs[copying]] = last[op_of_sync[copying]]
 
     owned = owner >= 0
     upload = ops.kind[owner] == Kind.H2D
@@ -335,8 +335,8 @@ def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, 
     ops = timeline.ops
     found = {}
     for stream in distinct(ops.stream[ops.kind == kind]):
-        mine = (ops.kind == kind) & (ops.stream == stream)
-        _, start, end = cut(ops.start_ns[mine], ops.end_ns[mine], windows)
+        on_stream = (ops.kind == kind) & (ops.stream == stream)
+        _, start, end = cut(ops.start_ns[on_stream], ops.end_ns[on_stream], windows)
         if len(start):
             found[int(stream)] = join(EMPTY, union(start, end))
     return found

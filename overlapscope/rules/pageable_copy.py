@@ -40,10 +40,10 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
 def _speeds(ops: GpuOps, copies: I64) -> str:
     """How fast the copies ran each way, beside pinned ones of that direction; only large ones tell."""
     large = np.flatnonzero((ops.bytes >= LARGE_BYTES) & (ops.end_ns > ops.start_ns))
-    mine, pinned = np.intersect1d(large, copies), large[ops.host_memory[large] == Memory.PINNED]
+    pageable, pinned = np.intersect1d(large, copies), large[ops.host_memory[large] == Memory.PINNED]
     told = []
     for kind in (Kind.H2D, Kind.D2H):
-        here, there = mine[ops.kind[mine] == kind], pinned[ops.kind[pinned] == kind]
+        here, there = pageable[ops.kind[pageable] == kind], pinned[ops.kind[pinned] == kind]
         if not len(here):
             continue
         rate = ops.bytes[here].sum() / (ops.end_ns - ops.start_ns)[here].sum()

@@ -97,13 +97,13 @@ def _slow_classes(timeline: Timeline, rows: I64) -> Iterator[_Slow]:
     excess = length[rows] - (ops.bytes[rows] / best[group]).astype(np.int64)
     host_side = ops.host_memory[rows]
     for kind in (Kind.H2D, Kind.D2H):
-        mine = slow & (ops.kind[rows] == kind)
-        if mine.any():
+        here = slow & (ops.kind[rows] == kind)
+        if here.any():
             yield _Slow(
-                rows[mine],
-                excess[mine],
-                float(ops.bytes[rows[mine]].sum() / (ops.bytes[rows[mine]] / best[group[mine]]).sum()),
-                bool((host_side[mine] == Memory.UNKNOWN).any()),
+                rows[here],
+                excess[here],
+                float(ops.bytes[rows[here]].sum() / (ops.bytes[rows[here]] / best[group[here]]).sum()),
+                bool((host_side[here] == Memory.UNKNOWN).any()),
                 kind.name,
             )
 
@@ -118,8 +118,8 @@ def _shares_link(timeline: Timeline, rows: I64) -> Bool:
         reach = np.maximum.accumulate(np.append(0, ops.end_ns[everyone]))[:-1]
         following = np.append(ops.start_ns[everyone][1:], np.iinfo(np.int64).max)
         overlap = np.maximum(reach - ops.start_ns[everyone], 0) + np.maximum(ops.end_ns[everyone] - following, 0)
-        mine = ops.kind[rows] == kind
-        beside[mine] += overlap[np.searchsorted(everyone, rows[mine])]
+        here = ops.kind[rows] == kind
+        beside[here] += overlap[np.searchsorted(everyone, rows[here])]
     shares: Bool = beside > BESIDE * (end - start)
     return shares
 

@@ -25,13 +25,13 @@ def _check(claims: Claims) -> Iterator[Draft]:
     waits = (syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.stream >= 0)
     waits &= (syncs.device < 0) | (syncs.device == claims.device.result.device)
     for stream in np.setdiff1d(syncs.stream[waits], [claims.device.result.main_stream]).tolist():
-        mine = ops.stream == stream
-        work = int(covered(claims.windows, ops.start_ns[mine], ops.end_ns[mine]).sum())
+        on_stream = ops.stream == stream
+        work = int(covered(claims.windows, ops.start_ns[on_stream], ops.end_ns[on_stream]).sum())
         times = int((waits & (syncs.stream == stream)).sum())
         if times < WAITS or work >= NOTHING * claims.judged_ns:
             continue
         waited_for = int((ops.stream[edges.source] == stream).sum())
-        ran = int((mine & (ops.end_ns > start) & (ops.start_ns < end)).sum())
+        ran = int((on_stream & (ops.end_ns > start) & (ops.start_ns < end)).sum())
         backward = any("autograd::engine::evaluate_function" in op for op in claims.trace.names)
         hint = (
             " The recording has a backward pass: autograd runs each backward op on the stream its forward op "

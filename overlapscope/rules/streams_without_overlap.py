@@ -132,8 +132,8 @@ def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
     length = ops.end_ns[after] - ops.start_ns[after]
     weights = np.zeros(3, np.int64)
     np.add.at(weights, reason[launch >= 0], length[launch >= 0])
-    mine = np.flatnonzero(reason == int(np.argmax(weights)))
-    worst = mine[int(np.argmax(length[mine]))] if len(mine) else 0
+    decisive = np.flatnonzero(reason == int(np.argmax(weights)))
+    worst = decisive[int(np.argmax(length[decisive]))] if len(decisive) else 0
     window = Window(start_ns=int(ops.start_ns[before[worst]]), end_ns=int(ops.end_ns[after[worst]]))
     return weights, window
 

@@ -34,7 +34,7 @@ RULE = Rule(
     meaning="Every copy costs microseconds on the host to launch and microseconds on the device to begin "
     f"and end, whatever its size. At {size(TINY_BYTES)} that is as much as the bytes themselves take; below, nearly "
     "all of the time is latency.",
-    computation=f"Where at least {MANY} copies below {TINY_BYTES >> 10} KiB run in the window (values read "
+    computation=f"Where at least {MANY} copies below {size(TINY_BYTES)} run in the window (values read "
     "back by .item() are left to host-sync): their exposed time, whatever its cause, plus the launch-bound "
     "and launch-latency idle time that ended with one of them. These are left out of all other rules. An "
     "upper bound: one joined copy remains.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, Literal, get_args
 
 from overlapscope.base.words import listed
@@ -48,6 +48,12 @@ OF_KIND: Final[dict[Kind, Part]] = {
 def part_words(parts: Collection[str]) -> str:
     """`compute kernels and runtime calls`, in the order of `WORDS`."""
     return listed(word for part, word in WORDS.items() if part in parts)
+
+
+def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Each part once, in the order in which they are always told."""
+    chosen = set(parts)
+    return tuple(part for part in WORDS if part in chosen)
 
 
 def rests(rests_on: Collection[Part]) -> str:

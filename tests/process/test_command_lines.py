@@ -327,9 +327,8 @@ def test_an_error_that_nobody_foresaw_is_no_failed_budget(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    for place in ("overlapscope.inputs.look", "overlapscope.ranks.files.expand", "overlapscope.reading.look"):
-        monkeypatch.setattr(place, fail)
-    monkeypatch.setattr("overlapscope.reading.load", fail)
+    for place in ("inputs.look", "inputs.load", "ranks.files.expand", "reading.look", "reading.load"):
+        monkeypatch.setattr(f"overlapscope.{place}", fail)
     trace = str(GOOD)
     arguments = {"diff": [trace, trace], "baseline": ["write", trace, "-o", "x"]}.get(command, [trace])
     assert main([command, *arguments]) == DEFECT == 70

@@ -246,7 +246,7 @@ def test_times_are_those_of_the_file_where_doubles_would_round(tmp_path: Path) -
     assert (copy["ts"], copy["dur"]) == (Decimal("1790857026000002.003"), Decimal("0.999"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     ops=gpu_ops(),
     cuts=st.lists(st.integers(-20, 60), max_size=4, unique=True),

@@ -151,7 +151,7 @@ def test_views_say_how_a_cost_is_known() -> None:
         for finding in page.report.findings
     }
     assert said["ddp/rank0", "launch-bound"].startswith("saves about 2")
-    assert said["ddp/rank0", "launch-bound"].endswith(" %), by replay")
+    assert said["ddp/rank0", "launch-bound"].endswith("%), by replay")
     assert said["ddp/rank0", "host-compute"].startswith("saves at most 4.")
     assert said[SLOW_ON_THE_HOST, "one-way-copies"] == "by itself it saves nothing, by replay"
     assert said[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""

@@ -19,7 +19,7 @@ from tests.unit.test_sums import CALLS, gpu_ops, host_events, steps, waits
 TRACES = ("traces/known_causes/pageable_memory.json.gz", "traces/mixed_workloads/kv_offload.json.gz")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(gpu_ops(), host_events(*CALLS), waits, steps)
 def test_copies_add_up_to_the_report(ops: list[Op], calls: list[Host], waits: list[Wait], steps: list[Host]) -> None:
     (device,) = analyze_trace(make_trace(ops, calls=calls, waits=waits, annotations=steps)).devices

@@ -23,7 +23,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def predicted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("predicted") / "pred.json"
-    assert main(["whatif", RECORDING, "--pin", "-o", str(path)]) == 0
+    assert main(["whatif", RECORDING, "--pin", "--timeline", str(path)]) == 0
     return path
 
 

@@ -312,7 +312,7 @@ def test_the_report_goes_to_a_file_and_the_timeline_to_another(
     assert captured.out == "" and captured.err == f"Wrote {report}\nWrote {timeline}\n"
     begins = {
         "text": "A step would take",
-        "json": '{\n  "schema_version"',
+        "json": '{\n  "kind": "whatif"',
         "markdown": "# overlapscope",
         "html": "<!doc",
     }

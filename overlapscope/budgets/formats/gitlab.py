@@ -9,8 +9,7 @@ import hashlib
 from collections import Counter
 from typing import Any
 
-import msgspec
-
+from overlapscope.base.saved import encode
 from overlapscope.budgets import words
 from overlapscope.budgets.verdicts import CheckResult, Verdict
 
@@ -24,7 +23,7 @@ def render(result: CheckResult) -> str:
     issues = [_issue(verdict, seen) for verdict in result.verdicts if verdict.status != "pass"]
     if words.unexplained(result):
         issues.insert(0, _entry("outcome", words.prose(result.summary), "major", _digest("outcome"), _WHOLE, 1))
-    return msgspec.json.format(msgspec.json.encode(issues), indent=2).decode() + "\n"
+    return encode(issues).decode()
 
 
 def _issue(verdict: Verdict, seen: Counter[str]) -> dict[str, Any]:

@@ -117,30 +117,26 @@ def _without_host_time(graph: Graph, own: I64, when: Intervals) -> tuple[Graph, 
     """The graph without what the thread of the given calls, which are all of its, did in the given time: work between
     calls, and calls' own. Also the calls that it changed, and how much time went in all."""
     calls = graph.calls
-    began, ended = calls.start_ns[own], calls.end_ns[own]
-    handed, before = calls.handed_by.copy(), calls.before_ns.copy()
-    since = calls.since_ns[own]
+    new = calls.copied()
+    began, ended, since = calls.start_ns[own], calls.end_ns[own], calls.since_ns[own]
+    handed, before = calls.handed_by[own], calls.before_ns[own]
     # What is left of each stretch of work that was measured.
-    left = np.where(began > since, before[own] / np.maximum(began - since, 1), 1.0)
+    left = np.where(began > since, before / np.maximum(began - since, 1), 1.0)
     # Whoever handed over while the thread was in there is not waited for any more.
-    over = pick(calls.end_ns, handed[own], 0)
-    freed = (handed[own] >= 0) & (covered(when, over, over + 1) > 0)
-    since = np.where(freed, np.append(began[:1], ended[:-1]), since)
-    handed[own[freed]] = -1
-    spared = np.rint(left * covered(when, since, began)).astype(np.int64)
-    before[own] = np.where(freed, np.rint(left * (began - since)).astype(np.int64), before[own]) - spared
-    inside = covered(when, began, ended) == ended - began
-    length = calls.length_ns.copy()
-    length[own[inside]] = 0
-    release = calls.release_ns.copy()
+    over = pick(calls.end_ns, handed, 0)
+    freed = (handed >= 0) & (covered(when, over, over + 1) > 0)
+    new.handed_by[own[freed]] = -1
     if len(own) and freed[0]:
         # A thread's first call then comes after nothing, and stays where it was.
-        release[own[0]] = began[0]
-    changed = own[(spared > 0) | inside]
+        new.release_ns[own[0]] = began[0]
+    since = np.where(freed, np.append(began[:1], ended[:-1]), since)
+    spared = np.rint(left * covered(when, since, began)).astype(np.int64)
+    new.before_ns[own] = np.where(freed, np.rint(left * (began - since)).astype(np.int64), before) - spared
+    inside = covered(when, began, ended) == ended - began
+    new.length_ns[own[inside]] = 0
     waits = graph.waits.take(~np.isin(graph.waits.call, own[inside]))
-    calls = replace(calls, before_ns=before, length_ns=length, handed_by=handed, release_ns=release)
-    went = int(spared.sum() + graph.calls.length_ns[own[inside]].sum())
-    return replace(graph, calls=calls, waits=waits), changed, went
+    went = int(spared.sum() + calls.length_ns[own[inside]].sum())
+    return replace(graph, calls=new, waits=waits), own[(spared > 0) | inside], went
 
 
 def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:

@@ -47,22 +47,22 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
     cold = _COLD_NS[request.stance]
     if ratio <= 1 or not cold:
         return graph
-    before, length = calls.before_ns.copy(), calls.length_ns.copy()
+    new = calls.copied()
     waits = np.zeros(len(calls), np.bool_)
     waits[graph.waits.call] = True
     for _, rows in graph.by_thread():
         left = 0.0
         for call in rows.tolist() if evicts[rows].any() else ():
-            slow = min(left, before[call])
-            before[call] -= round(slow * (1 - 1 / ratio))
+            slow = min(left, new.before_ns[call])
+            new.before_ns[call] -= round(slow * (1 - 1 / ratio))
             left -= slow
             if not waits[call] and not evicts[call]:
-                slow = min(left, length[call])
-                length[call] -= round(slow * (1 - 1 / ratio))
+                slow = min(left, new.length_ns[call])
+                new.length_ns[call] -= round(slow * (1 - 1 / ratio))
                 left -= slow
             if evicts[call]:
                 left = cold
-    return replace(graph, calls=replace(calls, before_ns=before, length_ns=length))
+    return replace(graph, calls=new)
 
 
 def _before_pinning(graph: Graph) -> I64:

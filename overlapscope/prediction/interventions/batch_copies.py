@@ -27,41 +27,35 @@ def _apply(graph: Graph, request: Request) -> Applied:
     is_own = np.zeros(len(graph.calls), np.bool_)
     is_own[waits_of_copies(graph, values=True)] = True
     calls_of_thread = [rows for _, rows in graph.by_thread()]
-    gone, size, length = items.gone.copy(), items.bytes.copy(), items.duration_ns.copy()
-    before, call_ns = graph.calls.before_ns.copy(), graph.calls.length_ns.copy()
-    then = graph.orders.then.copy()
+    new_items, new_calls, orders = items.copied(), graph.calls.copied(), graph.orders.copied()
     stays_waiting = np.ones(len(graph.waits), np.bool_)
     joined = []
     for run in runs:
         first, rest = run[0], run[1:]
-        size[first] = items.bytes[run].sum()
+        new_items.bytes[first] = items.bytes[run].sum()
         if items.host_memory[first] == Memory.PAGEABLE:
-            length[first] = items.duration_ns[run].sum()
+            new_items.duration_ns[first] = items.duration_ns[run].sum()
         else:
-            kind = Kind(int(items.kind[first]))
-            length[first] = request.hardware.copy_ns(kind, size[first : first + 1], request.stance)[0]
-        gone[rest] = True
+            kind, size = Kind(int(items.kind[first])), new_items.bytes[[first]]
+            new_items.duration_ns[first] = request.hardware.copy_ns(kind, size, request.stance)[0]
+        new_items.gone[rest] = True
         # The one copy needs what each of them needed.
-        then[np.isin(then, rest)] = first
+        orders.then[np.isin(orders.then, rest)] = first
         calls = _calls_of(graph, run, calls_of_thread[int(graph.calls.thread[items.call[first]])], is_own)
         dropped = calls[1:]
-        before[dropped] = call_ns[dropped] = 0
+        new_calls.before_ns[dropped] = new_calls.length_ns[dropped] = 0
         # The last to wait, if any did, waits for the one copy.
         waiting = np.flatnonzero(np.isin(graph.waits.call, calls))
         stays_waiting[waiting[:-1]] = False
         if request.stance == Stance.BEST:
             # Much work before the first may have been to take the pieces apart.
-            before[calls[0]] = min(int(before[calls[0]]), int(np.median(graph.calls.before_ns[dropped])))
+            usual = int(np.median(graph.calls.before_ns[dropped]))
+            new_calls.before_ns[calls[0]] = min(int(new_calls.before_ns[calls[0]]), usual)
         elif request.stance == Stance.WORST:
-            before[calls[0]] += int(size[first] / _PACKING_GB_PER_S)
+            new_calls.before_ns[calls[0]] += int(new_items.bytes[first] / _PACKING_GB_PER_S)
         joined.append(calls)
-    changed = replace(
-        graph,
-        items=replace(items, gone=gone, bytes=size, duration_ns=length),
-        calls=replace(graph.calls, before_ns=before, length_ns=call_ns),
-        orders=replace(graph.orders, then=then),
-        waits=graph.waits.take(stays_waiting),
-    )
+    waits = graph.waits.take(stays_waiting)
+    changed = replace(graph, items=new_items, calls=new_calls, orders=orders, waits=waits)
     rows = np.concatenate([*runs, NOTHING])
     what = f"{copies(graph, rows)} become {plural(len(runs), 'copy')}."
     firsts = np.array([run[0] for run in runs], np.int64)

@@ -27,9 +27,7 @@ two graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
 
 def _apply(graph: Graph, request: Request) -> Applied:
     known, items, calls = graph.constants, graph.items, graph.calls
-    call_of, lag, queue = items.call.copy(), items.launch_lag_ns.copy(), items.queue_lag_ns.copy()
-    after, duration_ns = items.after_call.copy(), items.duration_ns.copy()
-    before, length = calls.before_ns.copy(), calls.length_ns.copy()
+    new_items, new_calls = items.copied(), calls.copied()
     graphs, spared, touched = 0, 0, []
     by_call = np.argsort(items.call, kind="stable")
     called = items.call[by_call]
@@ -42,28 +40,23 @@ def _apply(graph: Graph, request: Request) -> Applied:
             continue
         first, rest = int(run[0]), run[1:]
         spared += int(calls.end_ns[run].max() - calls.start_ns[first])
-        before[rest] = length[rest] = 0
-        before[first] -= round(dispatch[first])
+        new_calls.before_ns[rest] = new_calls.length_ns[rest] = 0
+        new_calls.before_ns[first] -= round(dispatch[first])
         # The first kernel begins when the call has handed over all of them.
         further = round((len(launched) - 1) * (known.graph_node_call_ns or 0.0))
-        length[first] = (known.graph_call_ns or 0) + further
-        call_of[launched] = first
-        lag[launched], after[launched] = (known.graph_latency_ns or 0) + further, False
+        new_calls.length_ns[first] = (known.graph_call_ns or 0) + further
+        new_items.call[launched] = first
+        new_items.launch_lag_ns[launched] = (known.graph_latency_ns or 0) + further
+        new_items.after_call[launched] = False
         # The first of each lane follows what came before the graph.
         later = np.delete(launched, np.unique(items.lane[launched], return_index=True)[1])
-        queue[later] = np.minimum(queue[later], known.graph_gap_ns or 0)
-        duration_ns[launched[single[launched]]] += _LONGER_NS[request.stance]
+        new_items.queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], known.graph_gap_ns or 0)
+        new_items.duration_ns[launched[single[launched]]] += _LONGER_NS[request.stance]
         graphs += 1
         touched.append(run)
-        spared -= int(length[first])
+        spared -= int(new_calls.length_ns[first])
     rows = np.concatenate([*touched, calls.row[:0]])
-    changed = replace(
-        graph,
-        items=replace(
-            items, call=call_of, launch_lag_ns=lag, queue_lag_ns=queue, after_call=after, duration_ns=duration_ns
-        ),
-        calls=replace(calls, before_ns=before, length_ns=length),
-    )
+    changed = replace(graph, items=new_items, calls=new_calls)
     what = (
         f"{plural(len(rows), 'launch')} become {plural(graphs, 'graph launch')}, which takes the host "
         f"{duration(spared)} less."

@@ -23,10 +23,10 @@ def _apply(graph: Graph, request: Request) -> Applied:
     if request.stance == Stance.WORST:
         # The host needs what it waits for.
         return Applied(graph, named, len(named), "The calls still wait.")
-    length = calls.length_ns.copy()
-    length[named] = np.minimum(length[named], graph.constants.sync_call_ns or 0)
+    new_calls = calls.copied()
+    new_calls.length_ns[named] = np.minimum(calls.length_ns[named], graph.constants.sync_call_ns or 0)
     waits = graph.waits.take(~np.isin(graph.waits.call, named))
-    changed = replace(graph, calls=replace(calls, length_ns=length), waits=waits)
+    changed = replace(graph, calls=new_calls, waits=waits)
     waited = (calls.end_ns - calls.start_ns)[named].sum()
     what = f"{plural(len(named), 'call')} of {asked} that took {duration(waited)} in all return at once."
     return Applied(changed, named, len(named), what)

@@ -30,17 +30,13 @@ def _apply(graph: Graph, request: Request) -> Applied:
         own, blocking = own[~np.isin(own, down)], blocking[~np.isin(blocking, down)]
     wait_of_own = np.isin(graph.waits.call, own)
     wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
-    length, before = calls.length_ns.copy(), calls.before_ns.copy()
+    new_calls = calls.copied()
     waited = (calls.end_ns - calls.start_ns)[own].sum()
     # At worst what the call took by itself comes back as the host's time elsewhere.
-    length[own] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
-    before[own] = 0
-    length[blocking] = np.minimum(length[blocking], graph.constants.copy_call_ns or 0)
-    changed = replace(
-        graph,
-        calls=replace(calls, length_ns=length, before_ns=before),
-        waits=graph.waits.take(~(wait_of_own | wait_of_copy)),
-    )
+    new_calls.length_ns[own] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
+    new_calls.before_ns[own] = 0
+    new_calls.length_ns[blocking] = np.minimum(new_calls.length_ns[blocking], graph.constants.copy_call_ns or 0)
+    changed = replace(graph, calls=new_calls, waits=graph.waits.take(~(wait_of_own | wait_of_copy)))
     if request.stance == Stance.EXPECTED:
         dropped = graph.waits.take(wait_of_own | wait_of_copy)
         changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))

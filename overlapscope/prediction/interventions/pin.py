@@ -47,30 +47,20 @@ def _apply(graph: Graph, request: Request) -> Applied:
 def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
     """The graph with the `staged` copies from and to pinned memory, and the `faster` ones as fast as these."""
     items, known = graph.items, graph.constants
-    duration_ns, memory = items.duration_ns.copy(), items.host_memory.copy()
+    new_items, new_calls = items.copied(), graph.calls.copied()
     for kind in (Kind.H2D, Kind.D2H):
         rows = faster[items.kind[faster] == kind]
         alone_ns = request.hardware.copy_ns(kind, items.bytes[rows], request.stance)
-        duration_ns[rows] = np.minimum(duration_ns[rows], alone_ns)
-    memory[staged] = Memory.PINNED
-    launch_lag, after_call, engine_lag = items.launch_lag_ns.copy(), items.after_call.copy(), items.engine_lag_ns.copy()
+        new_items.duration_ns[rows] = np.minimum(items.duration_ns[rows], alone_ns)
     launched = staged[items.call[staged] >= 0]
-    launch_lag[launched], after_call[launched] = known.copy_latency_ns or 0, False
-    engine_lag[staged] = known.kernel_gap_ns or 0
-    length = graph.calls.length_ns.copy()
+    new_items.launch_lag_ns[launched] = known.copy_latency_ns or 0
+    new_items.after_call[launched] = False
+    new_items.engine_lag_ns[staged] = known.kernel_gap_ns or 0
+    new_items.host_memory[staged] = Memory.PINNED
     called = graph.callers(faster)
-    length[called] = np.minimum(length[called], known.copy_call_ns or 0)
+    new_calls.length_ns[called] = np.minimum(graph.calls.length_ns[called], known.copy_call_ns or 0)
     own = np.isin(graph.waits.item, staged) & (items.call[graph.waits.item] == graph.waits.call)
-    changed = replace(
-        items,
-        duration_ns=duration_ns,
-        host_memory=memory,
-        launch_lag_ns=launch_lag,
-        after_call=after_call,
-        engine_lag_ns=engine_lag,
-    )
-    calls = replace(graph.calls, length_ns=length)
-    return replace(graph, items=changed, calls=calls, waits=graph.waits.take(~own))
+    return replace(graph, items=new_items, calls=new_calls, waits=graph.waits.take(~own))
 
 
 INTERVENTION = Intervention(

@@ -1,0 +1,198 @@
+"""Checks of one device: whether its launches, ops, waits and steps are all there, and as they can be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.periods import Periods, is_step, judged_steps
+from overlapscope.analysis.pieces import IdleTime
+from overlapscope.analysis.results import Check
+from overlapscope.analysis.steady import judge_steady
+from overlapscope.analysis.steps import begins_with_warm_up
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import I64, covered, total, union
+from overlapscope.catalog.causes import IDLE_RANK, IdleCause
+from overlapscope.trace.lost import EVERYTHING
+from overlapscope.trace.model import Sync, Trace
+
+LONG_LEAD_IN = 0.1
+MISSING_SHARE = 0.01
+MUCH_MISSING = 0.1
+"""Of the window; beyond this nobody knows what the program did."""
+PROFILER_SHARE = 0.01
+DISORDER_SHARE = 0.01
+
+
+def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> list[Check]:
+    """Checks of one device."""
+    return [
+        _launches(timeline),
+        _lead_in(trace, timeline),
+        _missing_ops(trace, timeline, idle),
+        _order(timeline),
+        _sync_events(trace),
+        *_steps(trace, timeline, steps),
+        judge_steady(trace, steps),
+        _profiler(trace, timeline),
+    ]
+
+
+def _launches(timeline: Timeline) -> Check:
+    ops = timeline.ops
+    orphans = ops.launch < 0
+    if orphans.all():
+        return Check.fail(
+            "launches",
+            "The trace records no launches, so the lead-in, steps and the causes of idle time are "
+            "unknown. Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+            EVERYTHING,
+        )
+    late = int((orphans & (ops.start_ns >= timeline.judged_from_ns)).sum())
+    if not late:
+        return Check.ok("launches", "Every GPU op behind the lead-in has its launch.")
+    return Check.warn(
+        "launches",
+        f"{late} GPU ops have no recorded launch though they were launched during the recording; idle "
+        "time before them has no known cause.",
+        ("calls",),
+    )
+
+
+def _lead_in(trace: Trace, timeline: Timeline) -> Check:
+    ends_with_orphan = (timeline.ops.end_ns[timeline.ops.launch < 0] == timeline.lead_in_end_ns).any()
+    if trace.warm_up_steps and timeline.lead_in_end_ns is not None and not ends_with_orphan:
+        return Check.ok(
+            "lead-in",
+            f"The first {trace.warm_up_steps} step(s) were recorded for the pipeline to fill; causes, steps "
+            "and findings leave them out.",
+        )
+    if timeline.lead_in_end_ns is None or timeline.lead_in_end_ns == timeline.start_ns:
+        return Check.ok("lead-in", "The device had caught up when the recording began.")
+    length = timeline.lead_in_end_ns - timeline.start_ns
+    share = length / (timeline.end_ns - timeline.start_ns)
+    detail = (
+        f"The first {length / 1e6:.2f} ms ({100 * share:.1f}% of the window) are the device working off what "
+        "was queued before the recording; causes, steps and findings leave them out."
+    )
+    return Check.warn("lead-in", detail) if share > LONG_LEAD_IN else Check.ok("lead-in", detail)
+
+
+def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
+    pieces = idle.take(idle.cause == IDLE_RANK[IdleCause.MISSING_OPS])
+    missing, window = int(pieces.length_ns.sum()), timeline.end_ns - timeline.start_ns
+    if missing <= MISSING_SHARE * window:
+        return Check.ok("missing-ops", "The host did not wait for ops that were not recorded.")
+    call = trace.runtime_calls.name(int(pieces.call[np.argmax(pieces.length_ns)]))
+    detail = (
+        f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f}% of the window) the host waited for the GPU "
+        f"(longest in {call}), and the trace has no op there: its work was probably queued before the recording, "
+        "in a graph whose kernels were not recorded, or of another process. That time is shown as missing ops, not as "
+        "idle. Synchronize before recording, and record more steps."
+    )
+    if missing > MUCH_MISSING * window:
+        return Check.fail("missing-ops", detail, EVERYTHING)
+    return Check.warn("missing-ops", detail, ())
+
+
+def _order(timeline: Timeline) -> Check:
+    ops = timeline.ops
+    disorder = 0
+    for _, rows in rows_by(ops.stream):
+        reach = np.maximum.accumulate(ops.end_ns[rows])
+        beside = np.minimum(reach[:-1], ops.end_ns[rows][1:]) - ops.start_ns[rows][1:]
+        launch = ops.launch[rows]
+        same_graph = (launch[1:] == launch[:-1]) & (launch[1:] >= 0)
+        disorder += int(np.maximum(np.where(same_graph, 0, beside), 0).sum())
+    if disorder <= DISORDER_SHARE * (timeline.end_ns - timeline.start_ns):
+        return Check.ok("stream-order", "Ops of one stream follow one another.")
+    return Check.warn(
+        "stream-order",
+        f"Ops of one stream overlap for {disorder / 1e6:.2f} ms outside graphs, which a stream forbids: "
+        "some durations are wrong.",
+    )
+
+
+def _sync_events(trace: Trace) -> Check:
+    waits = int(call_kinds.waits_event(trace.runtime_calls).sum())
+    recorded = trace.syncs.kind == Sync.STREAM_WAIT_EVENT
+    if waits and not len(trace.syncs) and trace.predicted_by is not None:
+        return Check.ok(
+            "sync-events",
+            f"{waits} event waits, and no sync events, as predictions have none: which stream waited for which "
+            "was rebuilt from the order of calls.",
+        )
+    if waits and not len(trace.syncs):
+        return Check.warn(
+            "sync-events",
+            f"{waits} event waits, but no sync events: which stream waited for which was rebuilt from "
+            "the order of calls. Record with enable_cuda_sync_events=True.",
+        )
+    unstated = int((recorded & (trace.syncs.source_stream < 0)).sum())
+    if unstated:
+        return Check.ok(
+            "sync-events", f"{unstated} event waits do not say what they wait for (CUDA 13); it was rebuilt."
+        )
+    return Check.ok("sync-events", "No event wait had to be rebuilt.")
+
+
+def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
+    notes = trace.annotations.take(judged_steps(trace))
+    if not len(notes):
+        return [Check.ok("steps", "No steps recorded: figures are of the whole window.")]
+    numbers = sorted(int(notes.name(row).rpartition("#")[2]) for row in range(len(notes)))
+    absent = len(notes) - len(steps.row)
+    skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))
+    if absent or skipped:
+        what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "numbers skip"
+        gone = numbers[-1] - numbers[0] >= len({*numbers})
+        present = Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
+    else:
+        present = Check.ok("steps", f"{len(notes)} step(s), none missing.")
+    return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
+
+
+def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
+    if begins_with_warm_up(spans.tolist()):
+        return Check.warn(
+            "warm-up",
+            f"{trace.annotations.name(int(rows[0]))} took {spans[0] / spans[1:].max():.1f} times as "
+            "long as the longest of the others: a warm-up step is inside the recording.",
+        )
+    return Check.ok("warm-up", "The first step is like the others.")
+
+
+def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
+    """Side streams working on another step than the main stream, by more than a prefetch of one."""
+    ops, notes = timeline.ops, trace.annotations
+    rows = np.flatnonzero(is_step(notes))
+    rows = rows[np.argsort(notes.start_ns[rows], kind="stable")]
+    side = np.flatnonzero((ops.launch >= 0) & (ops.stream != timeline.main_stream))
+    launched = trace.runtime_calls.start_ns[ops.launch[side]]
+    belongs = np.searchsorted(notes.start_ns[rows], launched, side="right") - 1
+    order = np.searchsorted(notes.start_ns[rows], notes.start_ns[steps.row], side="left")
+    runs = np.searchsorted(steps.start_ns, ops.start_ns[side], side="right") - 1
+    known = (belongs >= 0) & (runs >= 0)
+    far = known & (belongs - pick(order, runs, 0) >= 2)
+    if not far.any():
+        return Check.ok("step-skew", "Streams work on the same step, or one ahead.")
+    early = union(ops.start_ns[side[far]], ops.end_ns[side[far]])
+    return Check.warn(
+        "step-skew",
+        f"{int(far.sum())} ops of side streams ({total(early) / 1e6:.2f} ms) run two or more steps before "
+        "the main stream gets there: their step's figures do not contain them.",
+    )
+
+
+def _profiler(trace: Trace, timeline: Timeline) -> Check:
+    spent = union(trace.overheads.start_ns, trace.overheads.end_ns)
+    inside = int(covered(spent, [timeline.start_ns], [timeline.end_ns])[0])
+    if inside <= PROFILER_SHARE * (timeline.end_ns - timeline.start_ns):
+        return Check.ok("profiler-overhead", "The profiler took next to no time.")
+    return Check.warn(
+        "profiler-overhead",
+        f"The profiler itself took {inside / 1e6:.2f} ms of the window (buffers flushed, libraries "
+        "loaded); idle time in it goes to cause profiler-overhead.",
+    )
