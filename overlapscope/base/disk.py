@@ -39,11 +39,11 @@ def replacing(target: Path, *, over: bool = True) -> Iterator[Path]:
     if before is not None and not os.access(place, os.W_OK):
         # The directory would let it be replaced all the same, but whoever took the permission meant the file.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place)
-    with put_in_place(place, temporary_name()) as part:
-        yield part
+    with put_in_place(place, f".overlapscope-{os.urandom(8).hex()}.part") as unfinished:
+        yield unfinished
         if before is not None:
-            _make_alike(part, before)
-        flush(part)
+            _make_alike(unfinished, before)
+        flush(unfinished)
         if not over and os.path.lexists(place):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), place)
 
@@ -55,28 +55,15 @@ def put_in_place(place: str | Path, temporary: str, mode: int = 0o666) -> Iterat
 
     Raises OSError.
     """
-    with unfinished(Path(os.path.join(os.path.dirname(place), temporary)), mode) as path:
-        yield path
-        os.replace(path, place)
-
-
-@contextmanager
-def unfinished(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """An empty new file to be written, and moved to its place. If it is there still when the block ends, or the process
-    is asked to end, it is removed. Raises OSError.
-    """
-    with _removed_by_signals(path):
+    unfinished = Path(os.path.join(os.path.dirname(place), temporary))
+    with _removed_by_signals(unfinished):
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-            yield path
+            os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+            yield unfinished
+            os.replace(unfinished, place)
         finally:
             with suppress(OSError):
-                os.unlink(path)
-
-
-def temporary_name(ending: str = ".part") -> str:
-    """Of a file that is not finished."""
-    return f".overlapscope-{os.urandom(8).hex()}{ending}"
+                os.unlink(unfinished)
 
 
 def regular(path: str, flags: int) -> int:

@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Self
 
-from overlapscope.base import disk
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import claims
 from overlapscope.recorder.destination import window_path
@@ -65,7 +64,7 @@ def write(
     try:
         # Beside the target, as it must be on the same disk to be moved there in one go; and in a directory, as Kineto
         # leaves a file of its own behind where it fails.
-        with TemporaryDirectory(dir=path.parent, prefix=disk.temporary_name("")) as directory:
+        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
             plain = Path(directory) / "trace.json"
             export(str(plain))
             _check_whole(plain)
@@ -101,7 +100,8 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
     try:
         if Written.now(path) != written:
             raise OSError("it is not the file that was written")
-        with disk.unfinished(path.with_name(disk.temporary_name())) as amended:
+        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
+            amended = Path(directory) / "trace"
             with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as source, amended.open("wb") as raw:
                 head = source.read(_HEAD_BYTES)
                 if head.count(old) != 1:

@@ -104,7 +104,7 @@ class TestOutcome:
         assert "efficiency" not in output(result)
         result = pytester.runpytest(*OPTIONS, "-rP")
         result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(["*efficiency_pct*9?.* %*"])
+        result.stdout.fnmatch_lines(["*efficiency_pct*9?.*%*"])
 
     def test_a_broken_budget_is_the_failure_of_the_test_itself_with_the_text_of_check(
         self, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
