@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.documents.colors import HEAT, palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
 from overlapscope.ranks.metrics import Metric, unit_of
 from overlapscope.ranks.result import RankRow, RanksReport, StepSkew
-from overlapscope.ranks.slots import Slot, columns_for, slots, ticks_for
+from overlapscope.ranks.verdict import row_name
 
 MOST_BARS = 2048
 """Of more ranks only the maps show each one."""
@@ -32,7 +34,7 @@ _Matrix = list[list[Any]]
 
 
 def rank_map(report: RanksReport, metric: Metric, dark: bool) -> Figure:
-    """A place for each rank, in lines of a power of two. `slots.slot_at` tells which place is where."""
+    """A place for each rank, in lines of a power of two. `slot_at` tells which place is where."""
     places = slots(report)
     columns = columns_for(len(places))
     values = [_value(report, metric, place) for place in places]
@@ -314,3 +316,84 @@ def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any
     ticks = ticks_for(len(places))
     labels = [escape(places[number].label, 24) for number in ticks]
     return axis(dark, "rank", showgrid=False, tickmode="array", tickvals=ticks, ticktext=labels, **more)
+
+
+# -- places: one for each rank that there should be, whether its trace is here or not ----------------
+
+State = Literal["known", "missing", "unreadable"]
+_LEAST_COLUMNS = 8
+_LABELS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One place."""
+
+    name: str
+    label: str
+    """Its name on an axis: the rank's number, or the file."""
+    state: State
+    row: int | None
+    """Number of its row in the report; None where it has none."""
+
+
+def slots(report: RanksReport) -> tuple[Slot, ...]:
+    """By rank, then device; traces that do not say their rank last. Of several traces of one rank the one that was
+    compared."""
+    ranked = {rank: [_without_row(rank, "missing")] for rank in report.missing}
+    ranked |= {
+        trace.rank: [_without_row(trace.rank, "unreadable")] for trace in report.unreadable if trace.rank is not None
+    }
+    used = _used(report)
+    shown = Counter(report.ranks[number].rank for number in used)
+    for rank in shown:
+        if rank is not None:
+            ranked[rank] = []
+    nameless: list[Slot] = []
+    for number in used:
+        row = report.ranks[number]
+        several = row.rank is not None and shown[row.rank] > 1
+        label = row_name(row) if row.rank is None else f"{row.rank}:{row.device}" if several else str(row.rank)
+        slot = Slot(row_name(row, device=several), label, "known", number)
+        (nameless if row.rank is None else ranked[row.rank]).append(slot)
+    return (*(slot for rank in sorted(ranked) for slot in ranked[rank]), *nameless)
+
+
+def _without_row(rank: int, state: State) -> Slot:
+    return Slot(f"rank {rank}", str(rank), state, None)
+
+
+def _used(report: RanksReport) -> list[int]:
+    """Numbers of the rows that stand for their rank: those that were compared; where none was, of its first trace."""
+    compared = {row.rank for row in report.ranks if row.joined}
+    first: dict[int | None, str] = {}
+    for row in report.ranks:
+        first.setdefault(row.rank, row.source)
+
+    def stands(row: RankRow) -> bool:
+        return row.rank is None or (row.joined if row.rank in compared else row.source == first[row.rank])
+
+    return [number for number, row in enumerate(report.ranks) if stands(row)]
+
+
+def ticks_for(count: int) -> list[int]:
+    """Which of so many places in one line are labelled: sixteen or fewer, each a multiple of a power of two."""
+    every = 1
+    while count > _LABELS * every:
+        every *= 2
+    return list(range(0, count, every))
+
+
+def slot_at(report: RanksReport, x: int, y: int = 0) -> Slot | None:
+    """The place in a line of a map of ranks; all are in the first of a chart that has one line."""
+    places = slots(report)
+    number = y * columns_for(len(places)) + x
+    return places[number] if 0 <= number < len(places) else None
+
+
+def columns_for(count: int) -> int:
+    """How many places stand in a line: a power of two, as ranks in a host are, so that a map is no taller than wide."""
+    columns = _LEAST_COLUMNS
+    while columns * columns < count:
+        columns *= 2
+    return columns
