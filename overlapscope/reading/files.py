@@ -317,7 +317,8 @@ _FIRST_MEMBER: Final = re.compile(rb'\s*\{\s*"(\w+)"\s*:\s*(?:"(\w+)")?')
 def kind_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Kind | None:
     """The kind of a file that this package wrote, which begins with it, as no trace does; None for all others.
 
-    None also where it cannot be opened. Files that were written before they had a kind are told by their shape: reports, those of ranks, and baselines.
+    None also where it cannot be opened. Files that were written before they had a kind are told by their shape:
+    reports, those of ranks, and baselines.
     """
     try:
         with place(path, limit_bytes).open("rb") as file:
