@@ -151,7 +151,8 @@ class _Run:
         from distributed import CancelledError, KilledWorker
 
         try:
-            return future.result()
+            outcome: Outcome = future.result()
+            return outcome
         except KilledWorker:
             if not alone:
                 self._deadly.append(location)
