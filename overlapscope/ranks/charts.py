@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.documents.colors import HEAT, palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
 from overlapscope.ranks.metrics import Metric, unit_of
 from overlapscope.ranks.result import RankRow, RanksReport, StepSkew
-from overlapscope.ranks.slots import Slot, columns_for, slots, ticks_for
+from overlapscope.ranks.verdict import row_name
 
 MOST_BARS = 2048
 """Of more ranks only the maps show each one."""
@@ -28,19 +30,24 @@ _LEAST_RANGE_PCT = 5.0
 """Colours span at least this share of the largest value, so that what is even looks even."""
 _LEAST_SKEW_PCT = 2.0
 
+_MAP: Final = {"type": "heatmap", "hoverongaps": False, "hovertemplate": "%{hovertext}<extra></extra>"}
+"""What all maps have in common."""
+_FIXED: Final = {"fixedrange": True, "ticks": "", "showline": False}
+
 _Matrix = list[list[Any]]
 
 
 def rank_map(report: RanksReport, metric: Metric, dark: bool) -> Figure:
-    """A place for each rank, in lines of a power of two. `slots.slot_at` tells which place is where."""
+    """A place for each rank, in lines of a power of two. `slot_at` tells which place is where."""
     places = slots(report)
     columns = columns_for(len(places))
-    values = [_value(report, metric, place) for place in places]
+    values = [None if place.row is None else metric.of(report.ranks[place.row]) for place in places]
     known = [value for value in values if value is not None]
     unit = unit_of(metric, known)
     lines = max(1, -(-len(places) // columns))
     told = [_told(report, place, metric, value, unit) for place, value in zip(places, values, strict=True)]
-    scaled = [None if value is None else _scaled(value, metric, unit) for value in values]
+    scale = unit.ns if metric.measure == "ns" else 1
+    scaled = [None if value is None else value / scale for value in values]
     data: list[dict[str, Any]] = []
     if known:
         data.append(
@@ -61,18 +68,9 @@ def rank_map(report: RanksReport, metric: Metric, dark: bool) -> Figure:
         dark,
         height=lines * cell + _MARGINS_PX,
         showlegend=False,
-        margin={"l": 8, "r": 8, "t": 8, "b": 8},
         xaxis=_across(places, columns, across, dark),
         yaxis=_down(places, columns, lines, dark),
     )
-
-
-def _value(report: RanksReport, metric: Metric, place: Slot) -> float | None:
-    return metric.of(report.ranks[place.row]) if place.row is not None else None
-
-
-def _scaled(value: float, metric: Metric, unit: Unit) -> float:
-    return value / unit.ns if metric.measure == "ns" else value
 
 
 def _folded(flat: Sequence[Any], columns: int, empty: Any) -> _Matrix:
@@ -91,12 +89,10 @@ def _heat(metric: Metric, values: Sequence[float], unit: Unit, dark: bool) -> di
     colors = HEAT[dark] if metric.worse == "more" else HEAT[dark][::-1]
     suffix = "%" if metric.measure == "pct" else unit.name
     return {
-        "type": "heatmap",
+        **_MAP,
         "zmin": low,
         "zmax": high,
         "colorscale": _scale(colors),
-        "hoverongaps": False,
-        "hovertemplate": "%{hovertext}<extra></extra>",
         **_gaps(len(values)),
         # Where all are equal the scale would tell of values that there are none of.
         "showscale": max(values) > min(values),
@@ -140,18 +136,16 @@ def _absent(states: Sequence[str | None], told: Sequence[str], columns: int, dar
     colors = palette(dark)
     crosses = ["" if state in (None, "known") else "×" for state in states]
     return {
-        "type": "heatmap",
+        **_MAP,
         "z": _folded([None if state is None else 1 for state in states], columns, None),
         "zmin": 0,
         "zmax": 1,
         "colorscale": _scale([colors["grid"], colors["grid"]]),
         "showscale": False,
-        "hoverongaps": False,
         "text": _folded(crosses, columns, ""),
         "texttemplate": "%{text}",
         "textfont": {"size": 12, "color": colors["text"]},
         "hovertext": _folded(told, columns, ""),
-        "hovertemplate": "%{hovertext}<extra></extra>",
         **_gaps(len(states)),
     }
 
@@ -163,16 +157,12 @@ def _told(report: RanksReport, place: Slot, metric: Metric, value: float | None,
         return f"{escape(place.name)}<br>{why}"
     row = report.ranks[place.row]
     said = f"{metric.title}: {metric.text(value, unit) if value is not None else 'unknown'}"
-    return "<br>".join([f"<b>{escape(place.name)}</b>", said, *_also(row), *_place(row)])
-
-
-def _also(row: RankRow) -> list[str]:
-    """How often it came last, where anything is known of that."""
-    return [f"last in {row.last_in:,} of {plural(row.meetings, 'collective')}"] if row.last_in is not None else []
-
-
-def _place(row: RankRow) -> list[str]:
-    return [escape(f"{row.device_name}, device {row.device}")] if row.device_name else []
+    lines = [f"<b>{escape(place.name)}</b>", said]
+    if row.last_in is not None:
+        lines.append(f"last in {row.last_in:,} of {plural(row.meetings, 'collective')}")
+    if row.device_name:
+        lines.append(escape(f"{row.device_name}, device {row.device}"))
+    return "<br>".join(lines)
 
 
 def _across(places: Sequence[Slot], columns: int, shown: int, dark: bool) -> dict[str, Any]:
@@ -180,34 +170,20 @@ def _across(places: Sequence[Slot], columns: int, shown: int, dark: bool) -> dic
     counted = all(place.label == str(number) for number, place in enumerate(places))
     every = max(1, columns // 8)
     ticks = list(range(0, shown, every)) if counted and len(places) > columns else []
-    return axis(
-        dark,
-        side="top",
-        showgrid=False,
-        tickmode="array",
-        tickvals=ticks,
-        ticktext=[f"+{number}" for number in ticks],
-        range=[-0.5, shown - 0.5],
-        fixedrange=True,
-        ticks="",
-        showline=False,
-    )
+    labels = [f"+{number}" for number in ticks]
+    return _labelled(dark, ticks, labels, side="top", range=[-0.5, shown - 0.5], **_FIXED)
 
 
 def _down(places: Sequence[Slot], columns: int, lines: int, dark: bool) -> dict[str, Any]:
     every = max(1, -(-lines // 32))
     ticks = list(range(0, lines, every))
-    return axis(
-        dark,
-        showgrid=False,
-        tickmode="array",
-        tickvals=ticks,
-        ticktext=[escape(places[number * columns].label, 24) if places else "" for number in ticks],
-        range=[lines - 0.5, -0.5],
-        fixedrange=True,
-        ticks="",
-        showline=False,
-    )
+    labels = [escape(places[number * columns].label, 24) if places else "" for number in ticks]
+    return _labelled(dark, ticks, labels, range=[lines - 0.5, -0.5], **_FIXED)
+
+
+def _labelled(dark: bool, at: Sequence[int], labels: Sequence[str], **more: Any) -> dict[str, Any]:
+    """An axis of places, some of which have a label."""
+    return axis(dark, showgrid=False, tickmode="array", tickvals=at, ticktext=labels, **more)
 
 
 # -- steps ----------------------------------------------------------------------------------------
@@ -222,34 +198,25 @@ def step_map(report: RanksReport, dark: bool) -> Figure:
     known = [value for line in cells for value, _ in line if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     heat = {
-        "type": "heatmap",
+        **_MAP,
         "z": [[value for value, _ in line] for line in cells],
         "zmin": low,
         "zmax": max(high, low + _LEAST_SKEW_PCT),
         "colorscale": _scale(HEAT[dark]),
         "hovertext": [[told for _, told in line] for line in cells],
-        "hoverongaps": False,
-        "hovertemplate": "%{hovertext}<extra></extra>",
         "xgap": 1 if len(places) <= _SPACED else 0,
         "ygap": 1,
         "colorbar": _colorbar("%", dark),
     }
     cell = max(8, min(30, _TALLEST_PX // max(len(drawn), 1)))
+    labels = [escape(report.steps[number].name, 24) for number in drawn]
     return figure(
         [heat],
         dark,
         height=max(150, len(drawn) * cell + _MARGINS_PX + 20),
         showlegend=False,
         xaxis=_rank_axis(places, dark, range=[-0.5, len(places) - 0.5]),
-        yaxis=axis(
-            dark,
-            showgrid=False,
-            tickmode="array",
-            tickvals=list(range(len(drawn))),
-            ticktext=[escape(report.steps[number].name, 24) for number in drawn],
-            range=[len(drawn) - 0.5, -0.5],
-            fixedrange=True,
-        ),
+        yaxis=_labelled(dark, list(range(len(drawn))), labels, range=[len(drawn) - 0.5, -0.5], fixedrange=True),
     )
 
 
@@ -313,4 +280,85 @@ def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any
     """An axis on which places stand in one line."""
     ticks = ticks_for(len(places))
     labels = [escape(places[number].label, 24) for number in ticks]
-    return axis(dark, "rank", showgrid=False, tickmode="array", tickvals=ticks, ticktext=labels, **more)
+    return _labelled(dark, ticks, labels, title="rank", **more)
+
+
+# -- places: one for each rank that there should be, whether its trace is here or not ----------------
+
+State = Literal["known", "missing", "unreadable"]
+_LEAST_COLUMNS = 8
+_LABELS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One place."""
+
+    name: str
+    label: str
+    """Its name on an axis: the rank's number, or the file."""
+    state: State
+    row: int | None
+    """Number of its row in the report; None where it has none."""
+
+
+def slots(report: RanksReport) -> tuple[Slot, ...]:
+    """By rank, then device; traces that do not say their rank last. Of several traces of one rank the one that was
+    compared."""
+    ranked = {rank: [_without_row(rank, "missing")] for rank in report.missing}
+    ranked |= {
+        trace.rank: [_without_row(trace.rank, "unreadable")] for trace in report.unreadable if trace.rank is not None
+    }
+    used = _used(report)
+    shown = Counter(report.ranks[number].rank for number in used)
+    for rank in shown:
+        if rank is not None:
+            ranked[rank] = []
+    nameless: list[Slot] = []
+    for number in used:
+        row = report.ranks[number]
+        several = row.rank is not None and shown[row.rank] > 1
+        label = row_name(row) if row.rank is None else f"{row.rank}:{row.device}" if several else str(row.rank)
+        slot = Slot(row_name(row, device=several), label, "known", number)
+        (nameless if row.rank is None else ranked[row.rank]).append(slot)
+    return (*(slot for rank in sorted(ranked) for slot in ranked[rank]), *nameless)
+
+
+def _without_row(rank: int, state: State) -> Slot:
+    return Slot(f"rank {rank}", str(rank), state, None)
+
+
+def _used(report: RanksReport) -> list[int]:
+    """Numbers of the rows that stand for their rank: those that were compared; where none was, of its first trace."""
+    compared = {row.rank for row in report.ranks if row.joined}
+    first: dict[int | None, str] = {}
+    for row in report.ranks:
+        first.setdefault(row.rank, row.source)
+
+    def stands(row: RankRow) -> bool:
+        return row.rank is None or (row.joined if row.rank in compared else row.source == first[row.rank])
+
+    return [number for number, row in enumerate(report.ranks) if stands(row)]
+
+
+def ticks_for(count: int) -> list[int]:
+    """Which of so many places in one line are labelled: sixteen or fewer, each a multiple of a power of two."""
+    every = 1
+    while count > _LABELS * every:
+        every *= 2
+    return list(range(0, count, every))
+
+
+def slot_at(report: RanksReport, x: int, y: int = 0) -> Slot | None:
+    """The place in a line of a map of ranks; all are in the first of a chart that has one line."""
+    places = slots(report)
+    number = y * columns_for(len(places)) + x
+    return places[number] if 0 <= number < len(places) else None
+
+
+def columns_for(count: int) -> int:
+    """How many places stand in a line: a power of two, as ranks in a host are, so that a map is no taller than wide."""
+    columns = _LEAST_COLUMNS
+    while columns * columns < count:
+        columns *= 2
+    return columns

@@ -41,8 +41,10 @@ class Cluster(ABC):
     _patience_s: ClassVar[float]
     """How long it may have no worker at all."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, lost: str, empty: str) -> None:
+        """What to say where the connection to the scheduler is gone, and where there has been no worker for long."""
         self.client = client
+        self._lost, self._empty = lost, empty
         self._last_worker_s = time.monotonic()
 
     def threads(self) -> int:
@@ -60,16 +62,12 @@ class Cluster(ABC):
         if threads:
             self._last_worker_s = now_s
         elif now_s - self._last_worker_s > self._patience_s:
-            raise self._empty()
+            raise ClusterFailed(self._empty)
         return sum(threads.values())
 
-    @abstractmethod
     def lost(self) -> ClusterFailed:
         """The connection to the scheduler is gone."""
-
-    @abstractmethod
-    def _empty(self) -> ClusterFailed:
-        """There has been no worker for long."""
+        return ClusterFailed(self._lost)
 
     @abstractmethod
     def _look_at(self, threads: Mapping[str, int]) -> None:
@@ -83,7 +81,12 @@ class _Own(Cluster):
     _patience_s = 60.0
 
     def __init__(self, client: Client, cluster: LocalCluster, processes: int) -> None:
-        super().__init__(client)
+        super().__init__(
+            client,
+            lost="the scheduler of the processes that read the traces came to an end; start it again.",
+            empty="the processes that read the traces are ended as soon as they are started; see what ends them, most "
+            "likely a limit of memory.",
+        )
         self._cluster = cluster
         self._processes = processes
 
@@ -92,15 +95,6 @@ class _Own(Cluster):
         patience_s = time.monotonic() + _START_S
         while (there := self.threads()) < self._processes and not (there and time.monotonic() > patience_s):
             time.sleep(_POLL_S)
-
-    def lost(self) -> ClusterFailed:
-        return ClusterFailed("the scheduler of the processes that read the traces came to an end; start it again.")
-
-    def _empty(self) -> ClusterFailed:
-        return ClusterFailed(
-            "the processes that read the traces are ended as soon as they are started; see what ends them, most likely "
-            "a limit of memory."
-        )
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
         loop = self._cluster.loop
@@ -125,18 +119,14 @@ class _Foreign(Cluster):
     _patience_s = 300.0
 
     def __init__(self, client: Client, address: str) -> None:
-        super().__init__(client)
+        super().__init__(
+            client,
+            lost=f"{address}: the connection to the scheduler was lost; see its log, and try again.",
+            empty=f"{address}: the cluster has no worker; start some with `dask worker {address}`.",
+        )
         self._address = address
         self._known: set[str] = set()
         """Workers that are fit."""
-
-    def lost(self) -> ClusterFailed:
-        return ClusterFailed(f"{self._address}: the connection to the scheduler was lost; see its log, and try again.")
-
-    def _empty(self) -> ClusterFailed:
-        return ClusterFailed(
-            f"{self._address}: the cluster has no worker; start some with `dask worker {self._address}`."
-        )
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
         """Dask would take a worker that lacks a package for one that died of its task."""
@@ -151,13 +141,8 @@ class _Foreign(Cluster):
             self._compare({"its scheduler": self.client.run_on_scheduler(pydoc.locate, _VERSION)})
         answers = self.client.run(pydoc.locate, _VERSION, workers=list(workers), on_error="return")
         # One that is gone by now answers with an error.
-        self._compare(
-            {
-                f"worker {address}": answer
-                for address, answer in answers.items()
-                if not isinstance(answer, BaseException)
-            }
-        )
+        there = {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
+        self._compare({f"worker {address}": answer for address, answer in there.items()})
 
     def _compare(self, versions: Mapping[str, object]) -> None:
         here = overlapscope.__version__

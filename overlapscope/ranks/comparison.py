@@ -1,18 +1,21 @@
-"""Ranks compared: which of their collectives are the same, how their clocks stand, who waited for whom."""
+"""Ranks compared: which of their collectives are the same, how their clocks stand, who waited for whom; and what of
+that could not be known, in sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from overlapscope.analysis.jobs import Recorded, different_jobs
 from overlapscope.base.intervals import Bool
+from overlapscope.base.words import plural
 from overlapscope.ranks import collectives
 from overlapscope.ranks.clocks import Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
-from overlapscope.ranks.result import Matching
+from overlapscope.ranks.result import Clocks, Matching
 from overlapscope.ranks.waits import Waits, find_waits
 
 
@@ -72,3 +75,128 @@ def compare(ranks: Sequence[ReducedRank]) -> Comparison:
         symmetric = met.symmetric()
         offsets = find_offsets(symmetric, len(ranks))
     return Comparison(ranks, met, symmetric, offsets, find_waits(ranks, symmetric, offsets), contradicted)
+
+
+def clock_words(comparison: Comparison) -> Clocks:
+    """How the clocks stand, and what that rests on."""
+    offsets, reference = comparison.offsets, comparison.reference
+    if reference is None:
+        return Clocks(
+            status="unknown",
+            reference_rank=None,
+            largest_offset_ns=None,
+            largest_error_ns=None,
+            reason=_why_unknown(comparison),
+        )
+    clocked = offsets.reference >= 0 if offsets.status == "shared" else offsets.reference == reference
+    apart_ns, bound_ns = int(np.abs(offsets.apart_ns[clocked]).max()), int(offsets.bound_ns[clocked].max())
+    collectives = plural(len(comparison.symmetric), "matching collective")
+    if offsets.status == "shared":
+        reason = (
+            f"Nothing contradicts one clock: in {collectives} the ranks' kernels end within {_us(apart_ns)} of one "
+            f"another at the median, and clocks further apart than {_us(bound_ns)} are ruled out."
+        )
+    else:
+        reason = (
+            f"Estimated from where kernels end in {collectives}, to {_us(bound_ns)} or better: no rank can be through "
+            "before the last has come."
+        )
+        if not offsets.consistent:
+            reason += (
+                " No constant offsets fit them all, so the clocks ran apart during the recording, or some are not the "
+                "same collective; the error covers the differences seen."
+            )
+    return Clocks(
+        status=offsets.status,
+        reference_rank=comparison.ranks[reference].rank,
+        largest_offset_ns=0 if offsets.status == "shared" else apart_ns,
+        largest_error_ns=bound_ns,
+        reason=reason,
+    )
+
+
+def _why_unknown(comparison: Comparison) -> str:
+    if not comparison.ranks:
+        return "No trace says its rank, so that nothing can be compared."
+    if len(comparison.ranks) < 2:
+        return "There is one rank, so that nothing can be compared."
+    if not comparison.matching.kernels:
+        return "No rank recorded a communication kernel."
+    if comparison.matching.matched:
+        return "No collective in which every rank waits for every other could be matched between ranks."
+    return "No collective of one rank could be matched with one of another."
+
+
+def notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[str, ...]:
+    """What could not be known of all ranks, compared or not, and why."""
+    return (*_of_traces(ranks, comparison), *_of_kernels(comparison), *_of_meetings(comparison))
+
+
+def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator[str]:
+    if nameless := sum(rank.rank is None for rank in ranks):
+        yield (
+            f"{plural(nameless, 'trace')} without a rank, neither inside nor in the name (rank3.json): shown, but not "
+            "compared with the others."
+        )
+    yield from different_jobs(
+        [Recorded(rank.source, rank.rank, rank.world_size, rank.end_ns - rank.span_ns, rank.end_ns) for rank in ranks]
+    )
+    if predicted := sum(rank.predicted for rank in ranks):
+        yield f"{plural(predicted, 'trace')} predicted by `overlapscope whatif`, and not recorded."
+    if unlaunched := sum(rank.lead_in_ns is None for rank in comparison.ranks):
+        yield (
+            f"{plural(unlaunched, 'rank')} recorded no launches, so that neither a lead-in nor steps can be told there."
+        )
+
+
+def _of_kernels(comparison: Comparison) -> Iterator[str]:
+    matching = comparison.matching
+    if matching.unmatched and len(comparison.ranks) > 1:
+        yield (
+            f"{matching.unmatched:,} of {plural(matching.kernels, 'communication kernel')} could not be matched "
+            "between ranks and are left out of waiting: other ranks have none in the same place, or it cannot be told "
+            "which."
+        )
+    silent = "Some kernels do not say which collective they are (older PyTorch, or launched from a CUDA graph)"
+    if matching.by in ("kernel-names", "both"):
+        yield f"{silent}; those were matched by name and order, as if all ranks were one group."
+    if comparison.contradicted:
+        yield f"{silent}, and do not end together as one group's would: they are left out."
+
+
+def _of_meetings(comparison: Comparison) -> Iterator[str]:
+    offsets, symmetric = comparison.offsets, len(comparison.symmetric)
+    if asymmetric := len(comparison.met) - symmetric:
+        yield (
+            f"{plural(asymmetric, 'collective')} in which not every rank waits for every other (broadcast, reduce, "
+            "uneven all-to-all) are not judged."
+        )
+    odd = int(offsets.odd.sum())
+    if odd:
+        yield (
+            f"{plural(odd, 'collective')} whose kernels do not end together on all ranks, unlike the others', are not "
+            "judged."
+        )
+    if early := symmetric - odd - len(comparison.waits.arrivals.meetings):
+        yield f"{plural(early, 'collective')} began in the lead-in of some rank and are not judged."
+    if lacking := _incomplete(comparison.waits.arrivals.meetings):
+        yield (
+            f"In {plural(lacking, 'collective')} some members' kernels are missing: one of those may have come later "
+            "still."
+        )
+    others = set(offsets.reference[offsets.reference >= 0].tolist()) - {comparison.reference}
+    if others and offsets.status == "estimated":
+        yield (
+            f"{plural(len(others) + 1, 'set')} of ranks have no collective in common, so that clocks are compared "
+            "within each only."
+        )
+
+
+def _incomplete(meetings: Meetings) -> int:
+    """In how many meetings some member of the group has no kernel."""
+    group_sizes = np.array([kind.group_size for kind in meetings.kernels.kinds], np.int64)
+    return int((np.diff(meetings.first) < group_sizes[meetings.kind]).sum()) if len(meetings) else 0
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1e3:.1f} us"

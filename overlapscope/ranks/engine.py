@@ -151,7 +151,8 @@ class _Run:
         from distributed import CancelledError, KilledWorker
 
         try:
-            outcome = future.result()
+            outcome: Outcome = future.result()
+            return outcome
         except KilledWorker:
             if not alone:
                 self._deadly.append(location)
@@ -164,6 +165,4 @@ class _Run:
             raise self._cluster.lost() from None
         except Exception as error:
             return _given_up(location, error)
-        else:
-            return outcome
         return Unreadable(source=location.source, reason=reason)

@@ -20,8 +20,7 @@ from urllib.parse import unquote
 from overlapscope.base.words import shorten, size
 from overlapscope.errors import MissingPackage, UnreadableTrace, UsageError
 from overlapscope.reading import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, natural
-from overlapscope.reading.kinds import kind_of
-from overlapscope.reading.pipes import place
+from overlapscope.reading.files import kind_of, place
 
 _WEB = ("http", "https")
 _PLUGINS = {
@@ -251,23 +250,10 @@ def _limit(source: str, limit_bytes: int) -> Any:
     """A callback of fsspec that ends a download which is too large to be read."""
     from fsspec.callbacks import Callback
 
-    def check(total: int | None) -> None:
-        if total is not None and total > limit_bytes:
+    def check(total: int | None, done: int, **_: Any) -> None:
+        if max(total or 0, done) > limit_bytes:
             raise UnreadableTrace(
                 f"{source}: holds more than {size(limit_bytes)}; raise --max-size if the trace really is that large."
             )
 
-    class Limit(Callback):  # type: ignore[misc,unused-ignore]
-        def set_size(self, size: int | None) -> None:
-            super().set_size(size)
-            check(size)
-
-        def relative_update(self, inc: int = 1) -> None:
-            super().relative_update(inc)
-            check(self.value)
-
-        def absolute_update(self, value: int) -> None:
-            super().absolute_update(value)
-            check(value)
-
-    return Limit()
+    return Callback(hooks={"limit": check})

@@ -9,8 +9,7 @@ from statistics import median_low
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
-from overlapscope.ranks.comparison import Comparison, compare
-from overlapscope.ranks.notes import clock_words, notes
+from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
 from overlapscope.ranks.reduced import ReducedRank, StepFigures
 from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
 from overlapscope.ranks.stragglers import find_stragglers, worst_meetings

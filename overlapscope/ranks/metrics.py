@@ -21,11 +21,11 @@ class Metric:
     key: str
     title: str
     measure: Literal["ns", "pct"]
-    worse: Literal["more", "less"]
-    from_zero: bool
-    """Whether its colours begin at zero; where ranks hardly differ that would make them all alike."""
     meaning: str
     of: Callable[[RankRow], float | None]
+    worse: Literal["more", "less"] = "more"
+    from_zero: bool = True
+    """Whether its colours begin at zero; where ranks hardly differ that would make them all alike."""
 
     def text(self, value: float | None, unit: Unit) -> str:
         """A value with its unit."""
@@ -41,8 +41,6 @@ METRICS: Final[dict[str, Metric]] = {
             "made-wait",
             "made others wait",
             "ns",
-            "more",
-            True,
             "What all others together waited for this rank, in the collectives in which it came last.",
             lambda row: row.made_wait_ns,
         ),
@@ -50,8 +48,6 @@ METRICS: Final[dict[str, Metric]] = {
             "waited",
             "waited",
             "ns",
-            "more",
-            True,
             "How long its collectives ran before the last rank had come.",
             lambda row: row.waited_ns,
         ),
@@ -59,8 +55,6 @@ METRICS: Final[dict[str, Metric]] = {
             "exposed-comm",
             "exposed communication",
             "pct",
-            "more",
-            True,
             "Share of its time in which it communicated and computed nothing, waiting included.",
             lambda row: row.exposed_comm_pct,
         ),
@@ -68,20 +62,12 @@ METRICS: Final[dict[str, Metric]] = {
             "efficiency",
             "overlap efficiency",
             "pct",
-            "less",
-            False,
             "How much of the overlap of copies and kernels that was possible happened.",
             lambda row: row.efficiency_pct,
+            worse="less",
+            from_zero=False,
         ),
-        Metric(
-            "step",
-            "step time",
-            "ns",
-            "more",
-            False,
-            "Its median step.",
-            lambda row: row.median_step_ns,
-        ),
+        Metric("step", "step time", "ns", "Its median step.", lambda row: row.median_step_ns, from_zero=False),
     )
 }
 

@@ -11,7 +11,7 @@ from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import I64
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
-from overlapscope.ranks.waits import Pairs, Waits, sum_by
+from overlapscope.ranks.waits import Waits, sum_by
 
 STRAGGLERS = 20
 MEETINGS = 20
@@ -32,19 +32,8 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggl
     median_ns = median_low(rank.end_ns - rank.judged_from_ns for rank in ranks)
     steps = _steps(waits)
     others = _others(waits, late)
-    by_late = np.argsort(pairs.late, kind="stable")
-    bounds = np.searchsorted(pairs.late[by_late], np.arange(count + 1))
     return tuple(
-        _straggler(
-            ranks,
-            waits,
-            place,
-            own_pairs=by_late[bounds[place] : bounds[place + 1]],
-            others=others[place],
-            steps=steps,
-            median_ns=median_ns,
-        )
-        for place in late
+        _straggler(ranks, waits, place, others=others[place], steps=steps, median_ns=median_ns) for place in late
     )
 
 
@@ -54,24 +43,17 @@ def worst_meetings(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Meeting,
 
 
 def _straggler(
-    ranks: Sequence[ReducedRank],
-    waits: Waits,
-    place: int,
-    *,
-    own_pairs: I64,
-    others: int,
-    steps: int,
-    median_ns: int,
+    ranks: Sequence[ReducedRank], waits: Waits, place: int, *, others: int, steps: int, median_ns: int
 ) -> Straggler:
-    pairs, rank = waits.pairs, ranks[place]
-    exposed, passed = int(pairs.exposed_ns[own_pairs].sum()), int(pairs.passed_on_ns[own_pairs].sum())
+    rank, pairs = ranks[place], waits.pairs.take(waits.pairs.late == place)
+    exposed, passed = int(pairs.exposed_ns.sum()), int(pairs.passed_on_ns.sum())
     lost = (exposed - passed) // others
     late_in = _costliest(waits, place)
     return Straggler(
         rank=_number(rank),
         source=rank.source,
         device=rank.device,
-        made_wait_ns=int(pairs.waited_ns[own_pairs].sum()),
+        made_wait_ns=int(pairs.waited_ns.sum()),
         made_wait_exposed_ns=exposed,
         passed_on_ns=passed,
         last_in=int(waits.last_in[place]),
@@ -80,8 +62,8 @@ def _straggler(
         lost_ns=lost,
         lost_pct=100 * lost / median_ns if median_ns else None,
         lost_per_step_ns=lost // steps if steps else None,
-        waiting=_longest(ranks, pairs, own_pairs),
-        waiting_ranks=len(own_pairs),
+        waiting=_longest(ranks, pairs.waiting, pairs.waited_ns, pairs.exposed_ns),
+        waiting_ranks=len(pairs),
         collectives=_collectives(waits, late_in),
         worst=tuple(_meeting(ranks, waits, number) for number in late_in[:WORST]),
     )
@@ -124,16 +106,11 @@ def _costliest(waits: Waits, place: int | None) -> list[int]:
     return numbers
 
 
-def _longest(ranks: Sequence[ReducedRank], pairs: Pairs, own_pairs: I64) -> tuple[Waiting, ...]:
-    order = own_pairs[
-        np.lexsort((pairs.waiting[own_pairs], -pairs.waited_ns[own_pairs], -pairs.exposed_ns[own_pairs]))
-    ][:WAITING]
+def _longest(ranks: Sequence[ReducedRank], places: I64, waited: I64, exposed: I64) -> tuple[Waiting, ...]:
+    """Those of the ranks at these places that waited longest."""
+    order = np.lexsort((places, -waited, -exposed))[:WAITING]
     return tuple(
-        Waiting(
-            rank=_number(ranks[int(pairs.waiting[row])]),
-            waited_ns=int(pairs.waited_ns[row]),
-            exposed_ns=int(pairs.exposed_ns[row]),
-        )
+        Waiting(rank=_number(ranks[int(places[row])]), waited_ns=int(waited[row]), exposed_ns=int(exposed[row]))
         for row in order.tolist()
     )
 
@@ -163,9 +140,8 @@ def _meeting(ranks: Sequence[ReducedRank], waits: Waits, number: int) -> Meeting
     entries = np.arange(meetings.first[number], meetings.first[number + 1])
     late = int(meetings.row[arrivals.late[number]])
     kind: CommKind = kernels.kinds[int(kernels.kind[late])]
+    entries = entries[arrivals.waited_ns[entries] > 0]
     waited, exposed = arrivals.waited_ns[entries], arrivals.exposed_ns[entries]
-    place = kernels.rank[meetings.row[entries]]
-    order = np.lexsort((place, -waited, -exposed))
     step, elements = int(kernels.step[late]), int(kernels.elements[late])
     return Meeting(
         collective=kind.collective,
@@ -180,15 +156,7 @@ def _meeting(ranks: Sequence[ReducedRank], waits: Waits, number: int) -> Meeting
         late_ns=int(arrivals.late_ns[number]),
         waited_ns=int(waited.sum()),
         waited_exposed_ns=int(exposed.sum()),
-        waiting=tuple(
-            Waiting(
-                rank=_number(ranks[int(place[entry])]),
-                waited_ns=int(waited[entry]),
-                exposed_ns=int(exposed[entry]),
-            )
-            for entry in order[:WAITING].tolist()
-            if waited[entry]
-        ),
-        waiting_ranks=int((waited > 0).sum()),
+        waiting=_longest(ranks, kernels.rank[meetings.row[entries]], waited, exposed),
+        waiting_ranks=len(entries),
         window=Window(start_ns=int(kernels.start_ns[late]), end_ns=int(kernels.end_ns[late])),
     )

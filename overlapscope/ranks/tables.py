@@ -24,6 +24,7 @@ EACH: Final = "each"
 """The id of their table."""
 _QUARTILES_FROM = 8
 """With fewer ranks quantiles say no more than the extremes do."""
+_WAITS_LONGEST: Final = Column("who waits longest", number=False, flexible=True, spare=1)
 _TRUST: Final[dict[str, Tone]] = {"degraded": "fair", "unusable": "poor"}
 
 
@@ -38,14 +39,6 @@ def all_tables(report: RanksReport, *, rows: int = FEW, named: int = NAMED, each
         *([each_rank(report)] if len(report.ranks) <= each else []),
     ]
     return [table for table in found if table.rows]
-
-
-def _number(title: str, *, spare: int = 0) -> Column:
-    return Column(title, spare=spare)
-
-
-def _name(title: str, *, flexible: bool = False, spare: int = 0) -> Column:
-    return Column(title, number=False, flexible=flexible, spare=spare)
 
 
 # -- who waits for whom ---------------------------------------------------------------------------
@@ -65,13 +58,13 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     table = table_of(
         found[:rows],
         (words("rank"), lambda late: Cell(_straggler_name(report, late))),
-        (_number(f"lost {'a step ' if by_step else ''}{unit.name}"), lambda late: Cell(unit.number(lost_ns(late)))),
-        (_number("%"), lambda late: Cell(bare_percent(late.lost_pct))),
-        (_number(f"all waited {total.name}"), lambda late: Cell(total.number(late.made_wait_ns))),
-        (_number("passed on"), lambda late: Cell(total.number(late.passed_on_ns))) if passed else None,
-        (_number("last in", spare=2), lambda late: Cell(f"{late.last_in:,} of {late.meetings:,}")),
-        (_name("mostly in", flexible=True, spare=3), lambda late: Cell(_mostly(late))),
-        (_waits_longest(), lambda late: Cell(_waiting(late.waiting, late.waiting_ranks, named))),
+        (Column(f"lost {'a step ' if by_step else ''}{unit.name}"), lambda late: Cell(unit.number(lost_ns(late)))),
+        (Column("%"), lambda late: Cell(bare_percent(late.lost_pct))),
+        (Column(f"all waited {total.name}"), lambda late: Cell(total.number(late.made_wait_ns))),
+        (Column("passed on"), lambda late: Cell(total.number(late.passed_on_ns))) if passed else None,
+        (Column("last in", spare=2), lambda late: Cell(f"{late.last_in:,} of {late.meetings:,}")),
+        (Column("mostly in", number=False, flexible=True, spare=3), lambda late: Cell(_mostly(late))),
+        (_WAITS_LONGEST, lambda late: Cell(_waiting(late.waiting, late.waiting_ranks, named))),
         title="Who makes the others wait",
     )
     note = (
@@ -83,10 +76,6 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     if len(found) > rows:
         note += f" {plural(len(found) - rows, 'more rank')} did so as well."
     return replace(table, note=note)
-
-
-def _waits_longest() -> Column:
-    return _name("who waits longest", flexible=True, spare=1)
 
 
 def _straggler_name(report: RanksReport, late: Straggler) -> str:
@@ -122,12 +111,12 @@ def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     return table_of(
         found[:rows],
         (words("collective", flexible=True), lambda meeting: Cell(meeting_name(meeting))),
-        (_name("step", flexible=True, spare=2), step) if stepped else None,
+        (Column("step", number=False, flexible=True, spare=2), step) if stepped else None,
         (words("came last"), lambda meeting: Cell(late_name(meeting))),
-        (_number(f"late by {unit.name}"), lambda meeting: Cell(unit.number(meeting.late_ns))),
-        (_number(f"all waited {total.name}"), lambda meeting: Cell(total.number(meeting.waited_ns))),
-        (_number("exposed"), lambda meeting: Cell(total.number(meeting.waited_exposed_ns))),
-        (_waits_longest(), lambda meeting: Cell(_waiting(meeting.waiting, meeting.waiting_ranks, named))),
+        (Column(f"late by {unit.name}"), lambda meeting: Cell(unit.number(meeting.late_ns))),
+        (Column(f"all waited {total.name}"), lambda meeting: Cell(total.number(meeting.waited_ns))),
+        (Column("exposed"), lambda meeting: Cell(total.number(meeting.waited_exposed_ns))),
+        (_WAITS_LONGEST, lambda meeting: Cell(_waiting(meeting.waiting, meeting.waiting_ranks, named))),
         title="The collectives in which waiting cost most",
     )
 
@@ -150,14 +139,14 @@ def steps(report: RanksReport, *, rows: int) -> Table:
     table = table_of(
         shown,
         (words("step of all ranks", flexible=True), lambda step: Cell(clean(step.name, NAME_LIMIT))),
-        (_number(f"median {unit.name}"), lambda step: Cell(unit.number(step.median_ns))),
-        (_number("fastest"), lambda step: Cell(unit.number(step.min_ns))),
+        (Column(f"median {unit.name}"), lambda step: Cell(unit.number(step.median_ns))),
+        (Column("fastest"), lambda step: Cell(unit.number(step.min_ns))),
         (words("rank"), lambda step: Cell(str(step.fastest_rank))),
-        (_number("slowest"), lambda step: Cell(unit.number(step.max_ns))),
+        (Column("slowest"), lambda step: Cell(unit.number(step.max_ns))),
         (words("rank"), lambda step: Cell(str(step.slowest_rank))),
-        (_number("spread", spare=2), lambda step: Cell(unit.number(step.spread_ns))),
-        (_number("%"), spread),
-        (_number("ranks", spare=1), lambda step: Cell(f"{step.ranks:,}")),
+        (Column("spread", spare=2), lambda step: Cell(unit.number(step.spread_ns))),
+        (Column("%"), spread),
+        (Column("ranks", spare=1), lambda step: Cell(f"{step.ranks:,}")),
         title="Steps over all ranks",
     )
     left = len(found) - len(shown)
@@ -179,13 +168,13 @@ def spreads(report: RanksReport) -> Table:
     return table_of(
         found,
         (words("over all ranks"), lambda spread: Cell(f"{spread.name} {_unit_name(spread)}")),
-        (_number("least"), value(lambda spread: spread.min)),
+        (Column("least"), value(lambda spread: spread.min)),
         (words("rank"), lambda spread: Cell(str(spread.min_rank))),
-        (_number("25%", spare=2), value(lambda spread: spread.p25)) if quantiles else None,
-        (_number("median"), value(lambda spread: spread.median)),
-        (_number("75%", spare=1), value(lambda spread: spread.p75)) if quantiles else None,
-        (_number("95%"), value(lambda spread: spread.p95)) if quantiles else None,
-        (_number("most"), value(lambda spread: spread.max)),
+        (Column("25%", spare=2), value(lambda spread: spread.p25)) if quantiles else None,
+        (Column("median"), value(lambda spread: spread.median)),
+        (Column("75%", spare=1), value(lambda spread: spread.p75)) if quantiles else None,
+        (Column("95%"), value(lambda spread: spread.p95)) if quantiles else None,
+        (Column("most"), value(lambda spread: spread.max)),
         (words("rank"), lambda spread: Cell(str(spread.max_rank))),
         title="How the ranks differ",
     )
@@ -216,16 +205,16 @@ def each_rank(report: RanksReport) -> Table:
     table = table_of(
         rows,
         (words("rank", flexible=True), lambda row: Cell(name(row))),
-        (_number(f"span {unit.name}"), time(lambda row: row.span_ns)),
-        (_number("median step", spare=4), time(lambda row: row.median_step_ns)) if stepped else None,
-        (_number("eff. %", spare=5), lambda row: Cell(bare_percent(row.efficiency_pct))),
-        (_number("compute", spare=2), time(lambda row: row.buckets.compute_ns)),
-        (_number("exp. comm"), time(lambda row: row.buckets.exposed_comm_ns)),
-        (_number("exp. copy", spare=1), time(lambda row: row.buckets.exposed_copy_ns)),
-        (_number("idle", spare=6), time(lambda row: row.buckets.idle_ns)),
-        (_number("waited"), time(lambda row: row.waited_ns)) if met else None,
-        (_number("made wait"), time(lambda row: row.made_wait_ns)) if met else None,
-        (_number("last in", spare=3), lambda row: Cell(_last_in(row))) if met else None,
+        (Column(f"span {unit.name}"), time(lambda row: row.span_ns)),
+        (Column("median step", spare=4), time(lambda row: row.median_step_ns)) if stepped else None,
+        (Column("eff. %", spare=5), lambda row: Cell(bare_percent(row.efficiency_pct))),
+        (Column("compute", spare=2), time(lambda row: row.buckets.compute_ns)),
+        (Column("exp. comm"), time(lambda row: row.buckets.exposed_comm_ns)),
+        (Column("exp. copy", spare=1), time(lambda row: row.buckets.exposed_copy_ns)),
+        (Column("idle", spare=6), time(lambda row: row.buckets.idle_ns)),
+        (Column("waited"), time(lambda row: row.waited_ns)) if met else None,
+        (Column("made wait"), time(lambda row: row.made_wait_ns)) if met else None,
+        (Column("last in", spare=3), lambda row: Cell(_last_in(row))) if met else None,
         (words("trust"), lambda row: Cell(row.trust, tone=_TRUST.get(row.trust, ""))),
         title="Each rank",
     )

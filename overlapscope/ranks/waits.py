@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlapscope.base.columns import Columns
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
@@ -48,7 +49,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
+class Pairs(Columns):
     """What one rank waited for another, over all meetings; columns of equal length."""
 
     late: I64

@@ -14,8 +14,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import kineto
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
-from overlapscope.reading.files import LIMIT_BYTES
-from overlapscope.reading.pipes import is_pipe, named
+from overlapscope.reading.files import LIMIT_BYTES, is_pipe, named
 from overlapscope.trace.model import Trace
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")

@@ -116,12 +116,11 @@ def _batch(events: Sequence[Any], place: list[int], start_ns: I64) -> Batch:
     batch.markers, batch.count = _markers(events), len(events)
     tables = np.array([table_of[name] for name in numbers], dtype=np.int32)
     for table, at in _rows_of(tables[category]):
-        args: list[Any] = []
-        repaired = 0
+        batch.parts[table] = at, []
         if table in _NO_ARGS:
             args, repaired = decoded_args(type(_NO_ARGS[table]), [rows[i].args for i in at.tolist()])
-        batch.parts[table] = at, args
-        batch.repaired += repaired
+            batch.parts[table] = at, args
+            batch.repaired += repaired
     return batch
 
 

@@ -182,14 +182,10 @@ class Columns:
         return np.array([table_of[category] for category in self.categories], dtype=np.int32)
 
     def _ops(self, args: list[OpArgs], ops: list[Any]) -> I64:
-        values = np.empty((len(args), 5), dtype=np.int64)
-        values[:, 0] = self._devices(args, ops)
-        values[:, 1] = self._op_streams(args, ops)
-        values[:, 2] = _column(args, "correlation")
-        values[:, 3] = _column(args, "bytes")
+        devices, streams = self._devices(args, ops), self._op_streams(args, ops)
         # The bits of doubles, as all columns are of one type.
-        values[:, 4] = np.array([_bandwidth(said.bandwidth) for said in args], dtype=np.float64).view(np.int64)
-        return values
+        bandwidth = np.array([_bandwidth(said.bandwidth) for said in args], dtype=np.float64).view(np.int64)
+        return np.column_stack((devices, streams, _column(args, "correlation"), _column(args, "bytes"), bandwidth))
 
     def _add_collectives(self, args: list[OpArgs], at: Index) -> None:
         chosen = [i for i, said in enumerate(args) if said.collective]
@@ -206,11 +202,9 @@ class Columns:
 
     def _device_annotations(self, rows: list[Any]) -> I64:
         """A device's annotations stand in the lanes of their streams and say nothing of them in their arguments."""
-        values = np.empty((len(rows), 2), dtype=np.int64)
         devices = _column(rows, "pid")
-        values[:, 0] = np.where((devices >= 0) & (devices < _MOST_DEVICES), devices, -1)
-        values[:, 1] = self._streams(_column(rows, "tid"))
-        return values
+        possible = (devices >= 0) & (devices < _MOST_DEVICES)
+        return np.column_stack((np.where(possible, devices, -1), self._streams(_column(rows, "tid"))))
 
     def _syncs(self, args: list[OpArgs], syncs: list[Any]) -> I64:
         values = np.empty((len(args), 7), dtype=np.int64)

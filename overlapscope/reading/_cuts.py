@@ -37,17 +37,17 @@ def array_ends(pending: bytes | bytearray) -> Iterator[int]:
     events = pending[1:].lstrip(BLANK)
     if not events.strip(BLANK + b",") or events[:1] == b"]":
         return
-    ends: list[int] = []
     at = len(pending)
+    tries = 0
     for _ in range(64):
         at = pending.rfind(b"]", 0, at)
         if at < 0:
-            break
+            return
         if pending[max(at - 256, 0) : at].rstrip(BLANK).endswith(b"}"):
-            ends.append(at)
-            if len(ends) == _TRIES:
-                break
-    yield from ends
+            yield at
+            tries += 1
+            if tries == _TRIES:
+                return
 
 
 def at_end(error: str, size: int) -> bool:

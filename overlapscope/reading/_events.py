@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from overlapscope.reading._categories import Table, table_of
-from overlapscope.reading._numbers import decimal, to_number
+from overlapscope.reading._times import decimal, to_number
 
 NOTHING = Raw(b"null")
 NAN = math.nan

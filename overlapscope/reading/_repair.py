@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from overlapscope.reading._events import ExactComplete, Instant, convert
-from overlapscope.reading._numbers import decimal
+from overlapscope.reading._times import decimal
 
 BOUNDARY = re.compile(r"\}(?=[\s,]*\{)|\}(?=\s*\](?:\s*\}|\s*,\s*\"|\s*$))")
 """Where an event may end: before the next event or the array's end."""

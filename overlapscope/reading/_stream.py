@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -258,19 +259,15 @@ class EventStream:
 
     def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
         try:
-            if not self.exact:
-                batch = _usual(array) or fast_batch(fast_events.decode(array))
-                if batch is not None:
+            with suppress(msgspec.ValidationError):
+                if not self.exact:
+                    batch = _usual(array) or fast_batch(fast_events.decode(array))
+                    if batch is not None:
+                        return "valid", batch
+                    self.exact = True
+                batch = exact_batch(exact_events.decode(array))
+                if not has_odd_starts(batch):
                     return "valid", batch
-                self.exact = True
-            batch = exact_batch(exact_events.decode(array))
-            if not has_odd_starts(batch):
-                return "valid", batch
-        except msgspec.ValidationError:
-            pass
-        except UNDECODABLE as error:
-            return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        try:
             values = any_events.decode(array)
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
@@ -343,7 +340,6 @@ class EventStream:
 
 def _usual(array: memoryview) -> Batch | None:
     """The events where all of them are of the usual kind, and doubles hold their times."""
-    try:
+    with suppress(msgspec.ValidationError):
         return usual_batch(usual_events.decode(array))
-    except msgspec.ValidationError:
-        return None
+    return None

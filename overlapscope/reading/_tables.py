@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from overlapscope.base.columns import locate
 from overlapscope.reading._categories import Table
 from overlapscope.reading._columns import Columns, Part, Values, joined
 from overlapscope.trace import lost, op_names
@@ -89,13 +90,9 @@ class Finished:
         works[[Table.IGNORED, Table.SPAN, Table.DEVICE_ANNOTATION]] = False
         return np.flatnonzero(works[self._table])
 
-    def annotations_of_devices(self) -> Index:
-        """Rows of annotations that the profiler copied to a device's lanes."""
-        return np.flatnonzero(self._table == Table.DEVICE_ANNOTATION)
-
-    def spans(self) -> Index:
-        """Rows of category `Trace`, which say when recording was on."""
-        return np.flatnonzero(self._table == Table.SPAN)
+    def rows(self, table: Table) -> Index:
+        """A table's rows, in the order of the file."""
+        return np.flatnonzero(self._table == table)
 
     def total_ns(self) -> float:
         """The durations of all work together."""
@@ -105,7 +102,7 @@ class Finished:
         """Takes as unknown what no GPU op can have moved, and sizes that add up to more than 64 bits hold: how many, by
         part.
         """
-        rows = np.flatnonzero(self._table == Table.GPU)
+        rows = self.rows(Table.GPU)
         at, values = self._values[Table.GPU]
         place = np.searchsorted(at, rows)
         size, dur = values[place, 3], self.dur_ns[rows]
@@ -172,7 +169,7 @@ class Finished:
             device=values[:, 0].astype(np.int32),
             stream=values[:, 1].astype(np.int32),
             correlation=correlation,
-            launch=_launches(correlation, calls),
+            launch=np.where(correlation > 0, locate(calls.correlation, correlation), -1),
             bytes=np.maximum(values[:, 3], -1),
             source_kind=judged[:, 1].copy(),
             target_kind=judged[:, 2].copy(),
@@ -228,7 +225,7 @@ class Finished:
 
     def _sorted(self, table: Table) -> Index:
         """The table's rows by start, longest first within equal starts."""
-        rows = np.flatnonzero(self._table == table)
+        rows = self.rows(table)
         start = self.start_ns[rows]
         # Files are nearly sorted by thread, which a stable sort makes use of; only ties need the second key.
         order = np.argsort(start, kind="stable")
@@ -242,20 +239,6 @@ class Finished:
     def _aligned(self, table: Table, rows: Index) -> I64:
         at, values = self._values[table]
         return values[np.searchsorted(at, rows)]
-
-
-def _launches(correlation: I64, calls: RuntimeCalls) -> I64:
-    """The row of the earliest call with the op's correlation, -1 for none."""
-    launch = np.full(len(correlation), -1, dtype=np.int64)
-    known = np.flatnonzero(calls.correlation > 0)
-    if not len(known):
-        return launch
-    by_correlation = known[np.argsort(calls.correlation[known], kind="stable")]
-    ordered = calls.correlation[by_correlation]
-    at = np.minimum(np.searchsorted(ordered, correlation), len(ordered) - 1)
-    launched = ordered[at] == correlation
-    launch[launched] = by_correlation[at[launched]]
-    return launch
 
 
 def _bounded(count: I64) -> I64:

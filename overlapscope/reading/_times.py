@@ -1,14 +1,17 @@
-"""Microseconds with decimals to integer nanoseconds, exactly, and which times cannot be true."""
+"""Microseconds with decimals to integer nanoseconds, exactly, and which times cannot be true.
+
+Numbers of untyped JSON, too: however long an exponent, reading one takes no longer than its text is.
+"""
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_EVEN
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from typing import Any
 
 import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from overlapscope.reading._numbers import decimal
 from overlapscope.trace.model import I64, Bool
 
 UNREADABLE = np.iinfo(np.int64).min
@@ -104,3 +107,32 @@ def possible(start_ns: I64, dur_ns: I64, begin_ns: int, end_ns: int) -> Bool:
     near = (start_ns >= begin_ns - _SLACK_NS) & (start_ns <= end_ns + _SLACK_NS)
     verdict: Bool = (start_ns != UNREADABLE) & fits & near
     return verdict
+
+
+_CONTEXT = Context(prec=100, Emin=-40, Emax=40, traps=[])
+"""What no time, size or identity reaches is rounded to zero or infinity, and what is no number becomes NaN. Without
+such bounds `1e99999999` would be made an integer of a hundred million digits."""
+
+
+def decimal(text: str) -> Decimal:
+    """The number that a text states: infinite or zero from 41 digits on before or behind the point; NaN for none."""
+    return _CONTEXT.create_decimal(text)
+
+
+def to_number(value: Any) -> Decimal | None:
+    """The finite number in a JSON value or in its text, hexadecimal included; None where there is none."""
+    if isinstance(value, str):
+        if len(value) >= 64:
+            return None
+        value = value.strip()
+        if value[:2].lower() == "0x":
+            try:
+                value = int(value, 16)
+            except ValueError:
+                return None
+    elif isinstance(value, float):
+        value = repr(value)
+    elif isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return None
+    number = _CONTEXT.create_decimal(value)
+    return number if number.is_finite() else None

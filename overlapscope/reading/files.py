@@ -1,16 +1,22 @@
-"""Bytes of a trace file, whatever it is packed in: plain, gzip or zstd, in blocks of bounded size."""
+"""Bytes of a trace file, whatever it is packed in: plain, gzip or zstd, in blocks of bounded size; what comes through a
+pipe, which can be read once and in order only, is copied to a file before. And what a file says that it is."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
+import stat
+import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, Final, Literal, get_args
 
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading.pipes import place
 
 BLOCK_BYTES = 1 << 19
 """Unpacked bytes in one block. Half a megabyte stays in a core's cache while it is decoded (measured: blocks
@@ -215,3 +221,120 @@ def _zstd_classes(path: Path) -> tuple[Any, type[Exception]]:
 def _nonempty(block: bytes) -> Iterator[bytes]:
     if block:
         yield block
+
+
+# -- pipes -------------------------------------------------------------------------------------------
+
+STDIN = Path("<stdin>")
+"""What `-` stands for, by the name that it is shown by."""
+_BLOCK_BYTES = 1 << 20
+
+_copies: dict[Path, IO[bytes]] = {}
+"""By the path that was named; each is removed when the program ends."""
+
+
+def named(source: str | Path) -> Path:
+    """The path that a user names; `-` is standard input."""
+    return STDIN if str(source) == "-" and not isinstance(source, Path) else Path(source)
+
+
+def is_pipe(path: Path) -> bool:
+    """Whether it can be read only once. A missing file is none."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return path == STDIN
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def place(path: Path, limit_bytes: int) -> Path:
+    """Where the bytes of a source lie: the file itself, or a copy of all that came through the pipe of that name.
+
+    Raises UnreadableTrace where that is nothing, over `limit_bytes`, or cannot be kept; OSError where it cannot be
+    opened.
+    """
+    if not is_pipe(path):
+        return path
+    if path not in _copies:
+        _copies[path] = _copied(path, limit_bytes)
+    return Path(_copies[path].name)
+
+
+def _copied(path: Path, limit_bytes: int) -> IO[bytes]:
+    with ExitStack() as opened:
+        if path == STDIN and sys.stdin is None:
+            raise UnreadableTrace(f"{path}: is closed; pipe a trace into it.")
+        source = sys.stdin.buffer if path == STDIN else opened.enter_context(path.open("rb"))
+        if source.isatty():
+            raise UnreadableTrace(
+                f"{path}: is a terminal; pipe a trace into it, as in `zcat trace.json.gz | overlapscope analyze -`."
+            )
+        try:
+            copy = tempfile.NamedTemporaryFile(prefix="overlapscope-", suffix=".trace")  # noqa: SIM115
+            atexit.register(copy.close)
+            for block in _blocks(path, source, limit_bytes):
+                copy.write(block)
+            copy.flush()
+        except OSError as error:
+            raise UnreadableTrace(
+                f"{path}: cannot be kept in a temporary file while it is read ({error.strerror or error}); "
+                "write it to a file and name that."
+            ) from None
+    if not os.path.getsize(copy.name):
+        raise UnreadableTrace(
+            f"{path}: nothing came through the pipe; see whether the command that writes to it failed."
+        )
+    return copy
+
+
+def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
+    """All that is worth copying: of what begins like no trace, its beginning says so."""
+    done = 0
+    while block := source.read(_BLOCK_BYTES):
+        yield block
+        if (
+            not done
+            and not block.startswith((_GZIP, _ZSTD))
+            and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b"")
+        ):
+            return
+        done += len(block)
+        if done > limit_bytes:
+            raise UnreadableTrace(
+                f"{path}: more than {limit_bytes:,} bytes came through the pipe; raise --max-size if the trace really "
+                "is that large."
+            )
+
+
+# -- what a file says that it is ---------------------------------------------------------------------
+
+Kind = Literal["report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta"]
+
+_HEAD_BYTES: Final = 256
+_FIRST_MEMBER: Final = re.compile(rb'\s*\{\s*"(\w+)"\s*:\s*(?:"(\w+)")?')
+
+
+def kind_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Kind | None:
+    """The kind of a file that this package wrote, which begins with it, as no trace does; None for all others.
+
+    None also where it cannot be opened. Files that were written before they had a kind are told by their shape:
+    reports, those of ranks, and baselines.
+    """
+    try:
+        with place(path, limit_bytes).open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        # Whoever reads it as a trace says what is wrong.
+        return None
+    first = _FIRST_MEMBER.match(head)
+    if first is None:
+        return None
+    match first[1]:
+        case b"kind":
+            named = (first[2] or b"").decode()
+            return next((kind for kind in get_args(Kind) if kind == named), None)
+        case b"schema_version":
+            return "ranks" if b'"world_size"' in head.partition(b"[")[0] else "report"
+        case b"devices":
+            return "baseline"
+    return None

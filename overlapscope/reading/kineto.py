@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from overlapscope.reading._metadata import (
     warm_up_steps,
 )
 from overlapscope.reading._progress import Progress, ReadingBar
-from overlapscope.reading._stream import EventStream, Losses
+from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import UNREADABLE, possible, recording
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
@@ -76,7 +75,7 @@ def read_sized(
 
 
 def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
-    metadata = stream.metadata
+    metadata, losses = stream.metadata, stream.losses
     base_ns = integer(metadata.get("baseTimeNanoseconds")) or 0
     if abs(base_ns) > _LARGEST_BASE_NS:
         base_ns = 0
@@ -84,7 +83,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     span = _stated_span(finished, columns.markers)
     start_ns = finished.start_ns[finished.work()]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
-    impossible = _drop_impossible(finished, begin_ns, end_ns)
+    impossible, example = _drop_impossible(finished, begin_ns, end_ns)
     if finished.total_ns() > _LARGEST_TOTAL_NS:
         raise UnreadableTrace(
             f"{source}: its events last over two years together, which no recording does; its times are damaged, "
@@ -121,7 +120,16 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         end_ns=end_ns + base_ns if stated else -1,
         versions=versions(metadata, distributed),
         flags=flags(metadata),
-        damage=_damage(stream.losses, columns.repaired, impossible, sizes),
+        damage=Damage(
+            truncated=losses.truncated,
+            lost_bytes=losses.lost_bytes,
+            lost_events=losses.lost_events,
+            repaired_events=losses.repaired_events + columns.repaired,
+            impossible_times=sum(impossible.values()),
+            impossible_by=impossible,
+            impossible_sizes=sizes,
+            examples=tuple(valid_text(text) for text in (*losses.examples, *example)[:3]),
+        ),
         warm_up_steps=warm_up_steps(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
@@ -135,7 +143,8 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[in
     The `Trace` span ends when the host stopped; `Record Window End` comes after it, when the last GPU op had
     ended.
     """
-    spans = finished.spans()
+    # Rows of category `Trace`, which say when recording was on.
+    spans = finished.rows(Table.SPAN)
     spans = spans[(finished.start_ns[spans] > 0) & (finished.dur_ns[spans] >= 0)]
     begins = [ns for name, ns in markers if ns > 0 and name.startswith("Iteration Start")]
     ends = [ns for name, ns in markers if ns > 0 and name.startswith("Record Window End")]
@@ -149,27 +158,19 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[in
     return (begin, end) if end > begin else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Impossible:
-    """Events whose times cannot be true."""
-
-    by_part: dict[str, int]
-    """How many, by the part of the recording that they are of."""
-    example: tuple[str, ...]
-    """The first, in words."""
-
-
-def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> _Impossible:
-    """Leave out what cannot have happened in the recording `[begin_ns, end_ns]`."""
-    work, copied = finished.work(), finished.annotations_of_devices()
+def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> tuple[dict[str, int], list[str]]:
+    """Leave out what cannot have happened in the recording `[begin_ns, end_ns]`: how many of each part of the
+    recording, and the first in words.
+    """
     work, copied = (
-        rows[~possible(finished.start_ns[rows], finished.dur_ns[rows], begin_ns, end_ns)] for rows in (work, copied)
+        rows[~possible(finished.start_ns[rows], finished.dur_ns[rows], begin_ns, end_ns)]
+        for rows in (finished.work(), finished.rows(Table.DEVICE_ANNOTATION))
     )
     by_part = finished.parts(work)
     finished.drop(work)
     # No loss: what they are copies of is judged on the host.
     finished.drop(copied)
-    return _Impossible(by_part, tuple(_told(finished, row) for row in work[:1].tolist()))
+    return by_part, [_told(finished, row) for row in work[:1].tolist()]
 
 
 def _told(finished: Finished, row: int) -> str:
@@ -177,19 +178,6 @@ def _told(finished: Finished, row: int) -> str:
     when = "unreadable" if start == UNREADABLE else f"{start} ns"
     length = "unreadable" if dur == UNREADABLE else f"{dur} ns"
     return f"impossible time: {finished.name(row)[:60]} starts at {when}, lasts {length}"
-
-
-def _damage(losses: Losses, repaired_args: int, impossible: _Impossible, sizes: dict[str, int]) -> Damage:
-    return Damage(
-        truncated=losses.truncated,
-        lost_bytes=losses.lost_bytes,
-        lost_events=losses.lost_events,
-        repaired_events=losses.repaired_events + repaired_args,
-        impossible_times=sum(impossible.by_part.values()),
-        impossible_by=impossible.by_part,
-        impossible_sizes=sizes,
-        examples=tuple(valid_text(text) for text in (*losses.examples, *impossible.example)[:3]),
-    )
 
 
 def _ordinal(value: Any) -> int | None:

@@ -16,19 +16,20 @@ from overlapscope.ranks import verdict as words
 from overlapscope.ranks.charts import (
     MOST_BARS,
     MOST_STEPS,
+    columns_for,
     drawn_steps,
     has_rank_buckets,
     rank_buckets,
     rank_map,
+    slot_at,
+    slots,
     step_map,
 )
-from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document
+from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, looks
 from overlapscope.ranks.join import Joined
-from overlapscope.ranks.looks import looks
 from overlapscope.ranks.metrics import headlines
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Clocks, Duplicate, Matching, RanksReport, Unreadable, from_json, to_json
-from overlapscope.ranks.slots import columns_for, slot_at, slots
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
 from tests.support.ranks_samples import HOSTILE, job, multiplied, recorded

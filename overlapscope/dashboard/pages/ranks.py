@@ -17,11 +17,11 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.rank_reports import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import UrlState
 from overlapscope.ranks import charts, tables
-from overlapscope.ranks.looks import Look, looks
+from overlapscope.ranks.charts import Slot, slot_at
+from overlapscope.ranks.document import Look, looks
 from overlapscope.ranks.metrics import METRICS, first, headlines
 from overlapscope.ranks.metrics import shown as metrics_of
 from overlapscope.ranks.result import Meeting, RanksReport
-from overlapscope.ranks.slots import Slot, slot_at
 from overlapscope.ranks.verdict import TONES, clocks, doubts, judge, step_note
 
 MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
