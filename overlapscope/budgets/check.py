@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from overlapscope.analysis.jobs import mixture
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.baseline import Baseline
-from overlapscope.budgets.combine import combine
-from overlapscope.budgets.judge import judge, skipped
+from overlapscope.budgets.judge import combine, judge, skipped
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
 from overlapscope.budgets.places import Place, find_places
 from overlapscope.budgets.quantity import show

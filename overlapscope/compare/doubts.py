@@ -9,7 +9,7 @@ from overlapscope.base.words import clean, plural
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import DeviceDiff, Doubt
 from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain, is_predicted
-from overlapscope.compare.resampling import FEWEST
+from overlapscope.compare.noise import FEWEST
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import FIGURES, Part, part_words
 

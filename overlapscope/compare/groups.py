@@ -10,9 +10,8 @@ import numpy as np
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import CopyGroup, Device, HostStall
 from overlapscope.compare.difference import Change, CopyChange, StallChange, Standing
-from overlapscope.compare.noise import LINK_SHARE, floor_ns
+from overlapscope.compare.noise import F64, LINK_SHARE, floor_ns
 from overlapscope.compare.pair import Pair, Row
-from overlapscope.compare.resampling import F64
 
 Steps = Sequence[int]
 """Indexes into `Device.steps` of those compared; empty where the whole windows are."""

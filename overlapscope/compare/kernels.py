@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from overlapscope.analysis.results import Device
 from overlapscope.compare.difference import Change, KernelChange, OpChange, OpStanding
 from overlapscope.compare.groups import Steps, both, larger, least, summed, table
+from overlapscope.compare.noise import F64
 from overlapscope.compare.pair import Pair, Row
-from overlapscope.compare.resampling import F64
 
 OWN_SHARE = 0.05
 """Of its own time: a kernel that became slower or faster by less is as fast as before."""

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from overlapscope.base.words import unit_for
 from overlapscope.commands import main
 from overlapscope.compare import tables
-from overlapscope.compare.charts import before_after
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Diff
-from overlapscope.compare.document import COMMENT_CHARACTERS, document
+from overlapscope.compare.document import COMMENT_CHARACTERS, before_after, document
 from overlapscope.compare.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
 from overlapscope.documents.fit import Room
 from overlapscope.inputs import read_report

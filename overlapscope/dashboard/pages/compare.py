@@ -16,9 +16,9 @@ from dash.development.base_component import Component
 from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean
 from overlapscope.compare import tables
-from overlapscope.compare.charts import before_after
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff
+from overlapscope.compare.document import before_after
 from overlapscope.compare.steps import averaged
 from overlapscope.compare.words import doubt_words, finding_standing, standing, unit_of
 from overlapscope.dashboard import parts, render
