@@ -46,9 +46,9 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
 
 
 def _head(diff: Diff, title: str) -> Iterator[Block]:
-    stands = standing(diff)
+    word, tone = standing(diff)
     yield Heading(f"overlapscope diff: {title}", 1)
-    yield Section((Text(clean(diff.verdict), tone=stands.tone, badge=stands.word),), kind="verdict")
+    yield Section((Text(clean(diff.verdict), tone=tone, badge=word),), kind="verdict")
     yield tables.sides(diff)
     if diff.doubts:
         said = tuple((f"{what}\n", Span(holds, tone="muted")) for what, holds in map(doubt_words, diff.doubts))

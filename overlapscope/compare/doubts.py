@@ -13,23 +13,20 @@ from overlapscope.compare.noise import FEWEST
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import FIGURES, Part, part_words
 
-_NAMES: dict[Aspect, str] = {
-    "gpu": "GPUs",
-    "torch": "versions of PyTorch",
-    "cuda": "versions of CUDA",
-    "driver": "drivers",
-    "world-size": "numbers of ranks",
-    "profiler": "ways of recording",
+_OTHER_VERSION = "All figures can be compared, as what the other version brings; kernels may have other names."
+_ASPECTS: dict[Aspect, tuple[str, str]] = {
+    "gpu": ("GPUs", "Causes and findings can be compared; times differ for that alone, and so do percentages."),
+    "torch": ("versions of PyTorch", _OTHER_VERSION),
+    "cuda": ("versions of CUDA", _OTHER_VERSION),
+    "driver": ("drivers", "All figures can be compared, as what the other driver brings."),
+    "world-size": ("numbers of ranks", "Copies and compute of each rank can be compared; communication cannot."),
+    "profiler": (
+        "ways of recording",
+        "Copies and kernels can be compared; recording more costs the host time, so idle time and stalls may differ "
+        "for that alone.",
+    ),
 }
-_HOLDS: dict[Aspect, str] = {
-    "gpu": "Causes and findings can be compared; times differ for that alone, and so do percentages.",
-    "torch": "All figures can be compared, as what the other version brings; kernels may have other names.",
-    "cuda": "All figures can be compared, as what the other version brings; kernels may have other names.",
-    "driver": "All figures can be compared, as what the other driver brings.",
-    "world-size": "Copies and compute of each rank can be compared; communication cannot.",
-    "profiler": "Copies and kernels can be compared; recording more costs the host time, so idle time and stalls may "
-    "differ for that alone.",
-}
+"""What differs, and what can be compared where it does."""
 
 
 def lost_in(trust: Trust) -> frozenset[Part]:
@@ -109,8 +106,9 @@ def _failed(trace: TraceResult) -> str:
 
 def _environment(before: Report, after: Report) -> Iterator[Doubt]:
     for found in differences(fingerprint(before), fingerprint(after)):
-        detail = f"Different {_NAMES[found.what]}: {clean(found.before, 80)} before, {clean(found.after, 80)} after."
-        yield Doubt(id=found.what, detail=detail, holds=_HOLDS[found.what])
+        name, holds = _ASPECTS[found.what]
+        detail = f"Different {name}: {clean(found.before, 80)} before, {clean(found.after, 80)} after."
+        yield Doubt(id=found.what, detail=detail, holds=holds)
 
 
 def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:

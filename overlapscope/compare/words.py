@@ -6,7 +6,6 @@ No colour says anything that a word beside it does not.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
@@ -33,14 +32,6 @@ GOOD_NEWS = "overlap-achieved"
 """The rule whose findings say that something works."""
 
 _NAME_LIMIT = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The outcome in one word, and its tone."""
-
-    word: str
-    tone: Tone = ""
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -161,22 +152,20 @@ def finding_standing(change: FindingChange) -> str:
     return change.standing
 
 
-def standing(diff: Diff) -> Standing:
-    """How it stands over all devices."""
+def standing(diff: Diff) -> tuple[str, Tone]:
+    """How it stands over all devices, in one word, and its tone."""
     if not diff.devices:
-        return Standing("not comparable")
-    if any(doubt.id == "lost" for doubt in diff.doubts):
-        return Standing("unclear")
+        return "not comparable", ""
     each = {mark(device.figures.span, "less") for device in diff.devices}
-    if UNTOLD in each:
-        return Standing("unclear")
+    if UNTOLD in each or any(doubt.id == "lost" for doubt in diff.doubts):
+        return "unclear", ""
     if {BETTER, WORSE} <= each:
-        return Standing("mixed")
+        return "mixed", ""
     if WORSE in each:
-        return Standing("slower", "poor")
+        return "slower", "poor"
     if BETTER in each:
-        return Standing("faster", "good")
-    return Standing("within noise" if NOISE in each else "unchanged")
+        return "faster", "good"
+    return "within noise" if NOISE in each else "unchanged", ""
 
 
 # -- what is compared -----------------------------------------------------------------------------

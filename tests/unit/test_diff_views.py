@@ -111,7 +111,7 @@ def test_the_outcome_over_several_devices_is_one_word() -> None:
     unknown = figures(noise=None)
 
     def outcome(*shown: object) -> str:
-        return standing(sample(devices=tuple(device(shown=one) for one in shown))).word  # type: ignore[arg-type]
+        return standing(sample(devices=tuple(device(shown=one) for one in shown)))[0]  # type: ignore[arg-type]
 
     assert outcome(faster) == "faster"
     assert outcome(slower, slower) == "slower"

@@ -136,9 +136,9 @@ def _nothing_chosen(context: PageContext) -> Component:
 
 
 def _verdict(context: PageContext, found: Diff) -> Component:
-    stands = standing(found)
-    sign, ids = _SIGNS.get(stands.word, "?"), ("compare-standing", "compare-sentence")
-    return parts.answer(context, stands.tone or "muted", stands.word, clean(found.verdict), ids=ids, sign=sign)
+    word, tone = standing(found)
+    sign, ids = _SIGNS.get(word, "?"), ("compare-standing", "compare-sentence")
+    return parts.answer(context, tone or "muted", word, clean(found.verdict), ids=ids, sign=sign)
 
 
 def _doubts(context: PageContext, found: Diff) -> Component:
