@@ -237,7 +237,7 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
 
 _KEPT: Final[tuple[tuple[Metric, Direction | None, str | None], ...]] = (
     *((metric, None, None) for metric in METRICS.values() if not metric.of_host),
-    *((metric, direction, None) for metric in METRICS.values() if metric.directional for direction in DIRECTIONS),
+    *((metric, direction, None) for metric in METRICS.values() if metric.needs == "copies" for direction in DIRECTIONS),
     *((METRICS["exposed_copy_time"], None, str(cause)) for cause in COPY_CAUSES),
     *((METRICS["idle_time"], None, str(cause)) for cause in IDLE_CAUSES),
 )

@@ -314,7 +314,7 @@ def _budget(table: Table, metric: Metric, defaults: Mapping[str, Any]) -> Budget
     fields = dict(defaults) | _own(table, metric) | table.given({key: _BUDGET[key] for key in ("name", "scope")})
     where, step = _patterns(table), _pattern(table, "step")
     budget = Budget(metric=metric.id, origin=table.place(), where=where, step=step, **fields)
-    if where.direction is not None and not metric.directional:
+    if where.direction is not None and metric.needs != "copies":
         raise table.wrong("direction", f"{metric.id} is not of copies alone")
     if not budget.limits:
         raise table.wrong("", f"has no limit; add min, max, {_relative_key(metric)}")
@@ -345,7 +345,7 @@ def _override(table: Table, budgets: tuple[Budget, ...]) -> Override:
     chosen = [name for name in METRICS if pattern is None or fnmatchcase(name, pattern)]
     if not chosen:
         raise table.wrong("metric", no_such("metric", pattern or "", METRICS))
-    if where.anything and step is None and pattern is None:
+    if where == Patterns() and step is None and pattern is None:
         raise table.wrong("", "says for what nowhere; add trace, rank, device, step, range, direction or metric")
     judged = {budget.metric for budget in budgets}
     if judged.isdisjoint(chosen):

@@ -40,25 +40,12 @@ def judge(place: Place, baseline: Baseline | None, *, only: bool) -> Ruling:
     return replace(ruling, samples=len(values.numbers))
 
 
-def skipped(place: Place, why: str) -> Ruling:
-    """The ruling of what is not compared with the baseline."""
-    sentence = f"{place.budget.metric} is not compared: the baseline {why}"
-    return Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
-
-
-def spent_before(place: Place, baseline: Baseline, *, only: bool) -> Spent | None:
-    """What the baseline spent where a place is compared with it; None where it has nothing to compare with."""
-    device = _device_before(place, baseline, only=only)
-    measured = None if device is None else baseline.measured(device, place.subject.scope, skip=place.budget.skip_steps)
-    return None if measured is None else spent(measured, place.budget.direction)
-
-
-def spent_now(place: Place) -> Spent:
+def _spent_now(place: Place) -> Spent:
     """What the samples of a place spent; there is at least one."""
     return spent(partial(series, place.samples), place.budget.direction)
 
 
-def against_limit(budget: Budget, value: float, bound: float, *, failed: bool) -> str:
+def _against_limit(budget: Budget, value: float, bound: float, *, failed: bool) -> str:
     """`step_time is 3.4 ms, but at most 3 ms is allowed`."""
     said, allowed = distinct((value, bound), budget.what.unit)
     return f"{budget.metric} is {said}, {'but ' if failed else ''}{_demand(budget, allowed)}"
@@ -83,7 +70,7 @@ def _absolute(place: Place, values: Series) -> Ruling:
         status="fail" if failed else "pass",
         value=value,
         limit=bound,
-        sentence=against_limit(budget, value, bound, failed=failed),
+        sentence=_against_limit(budget, value, bound, failed=failed),
     )
 
 
@@ -178,7 +165,7 @@ def _floor(place: Place, before: Measured, steps: Measured | None, base: float) 
     whole = 0.0
     if metric.unit == "pct" and metric.whole is not None:
         whole = fmean(metric.whole(sample, direction) for sample in place.samples)
-    return noise_floor(metric, spent(before, direction), spent_now(place), whole, base)
+    return noise_floor(metric, spent(before, direction), _spent_now(place), whole, base)
 
 
 def _interval(budget: Budget, before: Series, after: Series) -> tuple[float, float]:
@@ -239,8 +226,11 @@ def _reasons(report: Report, budget: Budget, ruling: Ruling, baseline: Baseline 
         return ()
     before = None
     if budget.relative and baseline is not None:
-        before = spent_before(place, baseline, only=len(report.devices) == 1)
-    return reasons_of(report, place, spent_now(place), before)
+        device = _device_before(place, baseline, only=len(report.devices) == 1)
+        if device is not None:
+            measured = baseline.measured(device, place.subject.scope, skip=place.budget.skip_steps)
+            before = None if measured is None else spent(measured, place.budget.direction)
+    return reasons_of(report, place, _spent_now(place), before)
 
 
 def _excess(ruling: Ruling, budget: Budget) -> float:
@@ -263,7 +253,7 @@ def _middle(budget: Budget, worst_first: list[Ruling]) -> Ruling:
     failed = beyond and 2 * len(failing) >= len(worst_first)
     accepted = failed and all(ruling.status == "accepted" for ruling in failing)
     by_chance = beyond and not failed
-    sentence = against_limit(budget, value, bound, failed=failed)
+    sentence = _against_limit(budget, value, bound, failed=failed)
     # The worst of them shows the reasons.
     return Ruling(
         subject=worst_first[0].subject,

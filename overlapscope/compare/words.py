@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Literal
 
-from overlapscope.analysis.results import Trust
 from overlapscope.base import words
 from overlapscope.base.words import NOTHING, Unit, clean, plural
 from overlapscope.compare.difference import Change, DeviceDiff, Diff, Doubt, FindingChange, Side
@@ -215,13 +214,9 @@ def _short(side: Side, *, full: bool) -> str:
 
 def trust(side: Side) -> str:
     """The worst of a side's verdicts, with the checks that led to it."""
-    ordered: tuple[Literal["trusted", "degraded", "unusable"], ...] = ("unusable", "degraded")
-    for verdict in ordered:
+    for verdict in ("unusable", "degraded"):
         concerned = [one for one in side.trust if one.verdict == verdict]
         if concerned:
-            return f"{verdict} ({', '.join(_failed(concerned))})"
+            failed = (clean(check.id, 40) for one in concerned for check in one.checks if check.status != "ok")
+            return f"{verdict} ({', '.join(dict.fromkeys(failed))})"
     return "trusted"
-
-
-def _failed(judged: Iterable[Trust]) -> list[str]:
-    return list(dict.fromkeys(clean(check.id, 40) for one in judged for check in one.checks if check.status != "ok"))

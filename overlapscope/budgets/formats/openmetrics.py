@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 from overlapscope.budgets import words
 from overlapscope.budgets.verdicts import CheckResult, Status, Unit, Verdict
@@ -49,7 +49,7 @@ def render(result: CheckResult) -> str:
         *_family(
             "overlapscope_budget_status",
             "What a budget came to: 1 for the status that it has.",
-            [(case.labels | {"status": one}, int(one == case.status)) for case in cases for one in words.STATUS],
+            [(case.labels | {"status": one}, int(one == case.status)) for case in cases for one in get_args(Status)],
         ),
     ]
     for unit, (suffix, divisor) in _BASE.items():
