@@ -14,8 +14,7 @@ from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
 from overlapscope.budgets.places import Place, find_places
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.rules import judge_rule
-from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling
+from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
 from overlapscope.budgets.verdicts import CheckResult, Outcome, Status, Subject, Verdict
 from overlapscope.compare import environment

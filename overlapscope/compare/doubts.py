@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from overlapscope.analysis.results import Check, TraceResult, Trust
+from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.words import clean, plural
 from overlapscope.catalog.checks import check_by_id
-from overlapscope.compare.difference import DeviceDiff, Doubt
-from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain, is_predicted
+from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt
+from overlapscope.compare.environment import differences, fingerprint, is_plain, is_predicted
 from overlapscope.compare.noise import FEWEST
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import FIGURES, Part, part_words
@@ -65,7 +65,8 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
         for trace in mine.traces:
             where = clean(trace.source, 80)
             if trace.trust.verdict == "unusable":
-                yield Doubt(id="trust", detail=f"{where} ({name}): {_failed(trace)}", holds="Nothing of it.")
+                failed = " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
+                yield Doubt(id="trust", detail=f"{where} ({name}): {failed}", holds="Nothing of it.")
                 continue
             for check in trace.trust.checks:
                 if gone := _lost_by(check) & FIGURES:
@@ -98,10 +99,6 @@ def _notes(before: Report, after: Report) -> Iterator[Doubt]:
     for name, one in (("before", before), ("after", after)):
         for note in one.notes:
             yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="What the traces that were read say.")
-
-
-def _failed(trace: TraceResult) -> str:
-    return " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
 
 
 def _environment(before: Report, after: Report) -> Iterator[Doubt]:
