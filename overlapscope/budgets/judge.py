@@ -114,7 +114,7 @@ def _relative(place: Place, now: Series, before: Series, floor: float) -> Ruling
     value, base = budget.combine(now.numbers), budget.combine(before.numbers)
     allowed = base * float(budget.bound) / 100
     bound = base + sign * max(allowed, floor)
-    low, high = _interval(budget, before, now)
+    low, high = (float(end[0]) for end in interval(_drawn(budget, before)[:, None], _drawn(budget, now)[:, None]))
     beyond, certain = sign * (value - bound) > 0, min(sign * low, sign * high) > 0
     but = note = ""
     if beyond and not certain:
@@ -166,11 +166,6 @@ def _floor(place: Place, before: Measured, steps: Measured | None, base: float) 
     if metric.unit == "pct" and metric.whole is not None:
         whole = fmean(metric.whole(sample, direction) for sample in place.samples)
     return noise_floor(metric, spent(before, direction), _spent_now(place), whole, base)
-
-
-def _interval(budget: Budget, before: Series, after: Series) -> tuple[float, float]:
-    low, high = interval(_drawn(budget, before)[:, None], _drawn(budget, after)[:, None])
-    return float(low[0]), float(high[0])
 
 
 def _drawn(budget: Budget, values: Series) -> F64:
