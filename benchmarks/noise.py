@@ -39,8 +39,7 @@ from benchmarks.noise_measured import (
     told_apart,
     unpack,
 )
-from overlapscope.compare.noise import GPU_SHARE, HOST_SHARE, LINK_SHARE, POINTS
-from overlapscope.compare.resampling import CONFIDENCE
+from overlapscope.compare.noise import CONFIDENCE, GPU_SHARE, HOST_SHARE, LINK_SHARE, POINTS
 
 By = Mapping[str, Sequence[Recording]]
 """The recordings of each program."""

@@ -27,9 +27,8 @@ from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check
 from overlapscope.budgets.config import from_mapping
 from overlapscope.budgets.metrics import METRICS, Direction
-from overlapscope.budgets.samples import of_steps, series
+from overlapscope.budgets.samples import Spent, noise_floor, of_steps, series, spent
 from overlapscope.budgets.settings import Settings
-from overlapscope.budgets.spent import Spent, noise_floor, spent
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Change, DeviceDiff

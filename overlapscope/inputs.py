@@ -115,10 +115,10 @@ def read_baseline(
 
     Raises UnreadableTrace where it is none of these, UsageError where the traces cannot serve as one.
     """
-    from overlapscope.budgets import baseline, baseline_file
+    from overlapscope.budgets import baseline
 
     if kind_of(named(path)) == "baseline":
-        return baseline_file.from_json(_bytes(named(path)), str(path))
+        return baseline.from_json(_bytes(named(path)), str(path))
     report = read_report([path], limit_bytes=limit_bytes, cache=cache)
     return baseline.of(report, ranges=ranges, allow_predicted=allow_predicted)
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlapscope.base.words import listed
+from overlapscope.base.words import clean, did_you_mean, listed
 from overlapscope.errors import ConfigError, MissingPackage, OverlapscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -255,8 +255,6 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     try:
         failure = _judged(item)
     except OverlapscopeError as error:
-        from overlapscope.base.words import clean
-
         failure = clean(str(error))
     if failure is not None:
         pytest.fail(failure, pytrace=False)
@@ -273,8 +271,6 @@ def _judged(item: pytest.Item) -> str | None:
             f"marked with {_MARKER}, but nothing was recorded: take the fixture {_FIXTURE}, and run what is to be "
             f"judged inside `with {_FIXTURE} as recording:`."
         )
-    from overlapscope.base.words import clean
-
     verdicts, texts = [], []
     for recording in profile.recordings:
         recording.end()  # One that a fixture keeps open around the test.
@@ -306,8 +302,6 @@ def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
     known = inspect.signature(overlap).parameters
     for name in limits:
         if name not in known:
-            from overlapscope.base.words import did_you_mean
-
             raise UsageError(
                 f"{whose}: there is no keyword {name!r}{did_you_mean(name, known)}; keywords: {', '.join(known)}."
             )
@@ -327,7 +321,6 @@ def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
 
 def _check(report: Report, settings: Settings) -> tuple[bool, str]:
     """Whether it passes, and the text that `overlapscope check` prints."""
-    from overlapscope.base.words import clean
     from overlapscope.budgets.check import check
     from overlapscope.budgets.document import log
     from overlapscope.render.terminal import render

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from overlapscope.analysis.jobs import mixture
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.baseline import Baseline
-from overlapscope.budgets.combine import combine
-from overlapscope.budgets.judge import judge, skipped
+from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
 from overlapscope.budgets.places import Place, find_places
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.rules import judge_rule
-from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling
+from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
 from overlapscope.budgets.verdicts import CheckResult, Outcome, Status, Subject, Verdict
 from overlapscope.compare import environment
@@ -90,13 +88,13 @@ class Job:
                     "--baseline FILE, which `overlapscope baseline write` makes."
                 )
         here = environment.fingerprint(self.report)
-        unlike = environment.differences(baseline.environment, here) if baseline else ()
+        differences = environment.differences(baseline.environment, here) if baseline else ()
         # Drivers are renewed under a program all the time; what they change is for the budgets to find.
+        self._unlike = [one for one in differences if one.what != "driver"]
         self._elsewhere = ", ".join(
-            f"{one.what} {clean(one.before, 80)}, here {clean(one.after, 80)}" for one in unlike if one.what != "driver"
+            f"{one.what} {clean(one.before, 80)}, here {clean(one.after, 80)}" for one in self._unlike
         )
         """In what the baseline's environment differs; empty where it does not."""
-        self._differences = sum(one.what != "driver" for one in unlike)
         plain_before = baseline is not None and environment.is_plain(baseline.environment)
         self._plain_unknown = plain_before and not environment.is_plain(here)
         self._absent = absent_ranks(self.report, baseline.ranks if baseline is not None else ())
@@ -137,7 +135,7 @@ class Job:
             message = differ or "This was made where the baseline was made."
             status: Status = "fail" if differ else "pass"
             yield Judgement(
-                _of_all("environment", "environment", status, self._differences, message, counts=bool(differ))
+                _of_all("environment", "environment", status, len(self._unlike), message, counts=bool(differ))
             )
         if unlike := mixture(self.report.traces):
             message = f"{' '.join(unlike)} Name the traces of one job, or check each job by itself."
@@ -180,7 +178,8 @@ class Job:
             budget = place.budget
             if budget.relative and self._elsewhere:
                 why = "is of the plain program" if self._plain_unknown else f"was made elsewhere ({self._elsewhere})"
-                ruling = skipped(place, why)
+                sentence = f"{budget.metric} is not compared: the baseline {why}"
+                ruling = Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
             else:
                 ruling = judge(place, self._baseline, only=len(self.report.devices) == 1)
             # Of what is compared by default, nothing is missing that the baseline does not have either.

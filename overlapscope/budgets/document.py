@@ -44,21 +44,8 @@ MOST_STEPS: Final = 50
 """That an explanation lists at each place."""
 _SHORT: Final = ("skipped", "pass")
 """A line says it all: why something is skipped, a warning says once."""
-_WORDS: Final[dict[Status, str]] = {
-    "pass": "pass",
-    "fail": "FAIL",
-    "unknown": "unknown",
-    "skipped": "skipped",
-    "accepted": "accepted",
-}
-_TONES: Final[dict[Status, Tone]] = {
-    "pass": "good",
-    "fail": "poor",
-    "unknown": "fair",
-    "skipped": "fair",
-    "accepted": "fair",
-}
-_OUTCOME_TONES: Final[dict[Outcome, Tone]] = {"pass": "good", "fail": "poor", "inconclusive": "fair"}
+_TONES: Final[dict[Status | Outcome, Tone]] = {"pass": "good", "fail": "poor"}
+"""All else is fair."""
 _LIMIT = 100
 """Of names in a baseline."""
 
@@ -102,7 +89,7 @@ def _outcome(result: CheckResult) -> Iterator[Block]:
         yield Text(words.judged(result), tone="muted")
     if result.program is not None:
         yield Text(words.prose(result.program), tone="muted")
-    tone = _OUTCOME_TONES[result.outcome]
+    tone = _TONES.get(result.outcome, "fair")
     yield Text(words.prose(result.summary), tone, badge=words.OUTCOME[result.outcome])
 
 
@@ -148,14 +135,14 @@ def _rest(all_of_them: Sequence[object], count: int) -> tuple[Block, ...]:
 def _word(verdict: Verdict) -> str:
     """How a verdict stands, in a word; and that it does not count, where that matters."""
     if words.counted(verdict) or verdict.status not in ("fail", "unknown"):
-        return _WORDS[verdict.status]
+        return "FAIL" if verdict.status == "fail" else verdict.status
     if verdict.status == "fail":
         return "warn (does not count)"
     return "unknown (warning)" if verdict.level == "warn" else "unknown (allowed)"
 
 
 def _tone(verdict: Verdict) -> Tone:
-    return "fair" if verdict.status == "fail" and not verdict.counts else _TONES[verdict.status]
+    return "fair" if verdict.status == "fail" and not verdict.counts else _TONES.get(verdict.status, "fair")
 
 
 def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
@@ -180,7 +167,7 @@ def _verdict(verdict: Verdict, explained: set[str] | None = None) -> Iterator[Bl
     if exception and exception not in said:
         yield Text(exception, tone="muted")
     if verdict.status in ("fail", "accepted"):
-        reasons = words.reasons(verdict)
+        reasons = verdict.reasons[: words.REASONS]
         yield Items(tuple(_reason(reason, explained) for reason in reasons))
         more = len(verdict.reasons) - len(reasons)
         if more:

@@ -1,7 +1,9 @@
-"""One limit of one budget, judged at one place: the value, the status, and what to say of it."""
+"""One limit of one budget, judged at each place: the value, the status, and what to say of it; and the one verdict that
+all ranks and devices come to together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
@@ -12,13 +14,15 @@ from overlapscope.base.words import plural
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.missing import lacking
-from overlapscope.budgets.places import Place
+from overlapscope.budgets.places import Place, place_words
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.rulings import Ruling
-from overlapscope.budgets.samples import Measured, Series, series
+from overlapscope.budgets.reasons import reasons_of
+from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts
+from overlapscope.budgets.samples import Measured, Series, Spent, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget, step_fits
-from overlapscope.budgets.spent import Spent, noise_floor, spent
-from overlapscope.compare.resampling import F64, FEWEST, draw, interval
+from overlapscope.budgets.verdicts import Level, Reason, Subject, Verdict
+from overlapscope.compare.noise import F64, FEWEST, draw, interval
+from overlapscope.report.model import Report
 
 
 def judge(place: Place, baseline: Baseline | None, *, only: bool) -> Ruling:
@@ -36,25 +40,12 @@ def judge(place: Place, baseline: Baseline | None, *, only: bool) -> Ruling:
     return replace(ruling, samples=len(values.numbers))
 
 
-def skipped(place: Place, why: str) -> Ruling:
-    """The ruling of what is not compared with the baseline."""
-    sentence = f"{place.budget.metric} is not compared: the baseline {why}"
-    return Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
-
-
-def spent_before(place: Place, baseline: Baseline, *, only: bool) -> Spent | None:
-    """What the baseline spent where a place is compared with it; None where it has nothing to compare with."""
-    device = _device_before(place, baseline, only=only)
-    measured = None if device is None else baseline.measured(device, place.subject.scope, skip=place.budget.skip_steps)
-    return None if measured is None else spent(measured, place.budget.direction)
-
-
-def spent_now(place: Place) -> Spent:
+def _spent_now(place: Place) -> Spent:
     """What the samples of a place spent; there is at least one."""
     return spent(partial(series, place.samples), place.budget.direction)
 
 
-def against_limit(budget: Budget, value: float, bound: float, *, failed: bool) -> str:
+def _against_limit(budget: Budget, value: float, bound: float, *, failed: bool) -> str:
     """`step_time is 3.4 ms, but at most 3 ms is allowed`."""
     said, allowed = distinct((value, bound), budget.what.unit)
     return f"{budget.metric} is {said}, {'but ' if failed else ''}{_demand(budget, allowed)}"
@@ -79,7 +70,7 @@ def _absolute(place: Place, values: Series) -> Ruling:
         status="fail" if failed else "pass",
         value=value,
         limit=bound,
-        sentence=against_limit(budget, value, bound, failed=failed),
+        sentence=_against_limit(budget, value, bound, failed=failed),
     )
 
 
@@ -123,7 +114,7 @@ def _relative(place: Place, now: Series, before: Series, floor: float) -> Ruling
     value, base = budget.combine(now.numbers), budget.combine(before.numbers)
     allowed = base * float(budget.bound) / 100
     bound = base + sign * max(allowed, floor)
-    low, high = _interval(budget, before, now)
+    low, high = (float(end[0]) for end in interval(_drawn(budget, before)[:, None], _drawn(budget, now)[:, None]))
     beyond, certain = sign * (value - bound) > 0, min(sign * low, sign * high) > 0
     but = note = ""
     if beyond and not certain:
@@ -174,12 +165,7 @@ def _floor(place: Place, before: Measured, steps: Measured | None, base: float) 
     whole = 0.0
     if metric.unit == "pct" and metric.whole is not None:
         whole = fmean(metric.whole(sample, direction) for sample in place.samples)
-    return noise_floor(metric, spent(before, direction), spent_now(place), whole, base)
-
-
-def _interval(budget: Budget, before: Series, after: Series) -> tuple[float, float]:
-    low, high = interval(_drawn(budget, before)[:, None], _drawn(budget, after)[:, None])
-    return float(low[0]), float(high[0])
+    return noise_floor(metric, spent(before, direction), _spent_now(place), whole, base)
 
 
 def _drawn(budget: Budget, values: Series) -> F64:
@@ -191,3 +177,111 @@ def _drawn(budget: Budget, values: Series) -> F64:
         return np.asarray(drawn.mean(axis=1), np.float64)
     place = budget.place_of(drawn.shape[1])
     return np.asarray(np.sort(drawn, axis=1)[:, place], np.float64)
+
+
+# -- all places together ----------------------------------------------------------------------------
+
+
+def combine(
+    report: Report, budget: Budget, rulings: Sequence[Ruling], *, fail_level: Level, baseline: Baseline | None
+) -> Verdict:
+    """One verdict for some places."""
+    order = sorted(rulings, key=lambda one: (WORST_FIRST[one.status], -_excess(one, budget)))
+    middle = budget.ranks == "median" and len(rulings) > 1
+    decisive = _middle(budget, order) if middle else order[0]
+    subject = decisive.subject
+    if middle:
+        subject = Subject(scope=subject.scope, direction=subject.direction, step=subject.step)
+    return Verdict(
+        budget=budget.title,
+        metric=budget.metric,
+        subject=subject,
+        status=decisive.status,
+        level=budget.level,
+        value=decisive.value,
+        limit=decisive.limit,
+        unit=budget.what.unit,
+        more_is_better=budget.at_least,
+        baseline=decisive.baseline,
+        change_low=decisive.low,
+        change_high=decisive.high,
+        samples=decisive.samples,
+        message=_message(report, budget, decisive, rulings, middle=middle),
+        parts=tuple(ruling.part for ruling in rulings),
+        reasons=_reasons(report, budget, decisive, baseline),
+        exception=decisive.exception or None,
+        note=decisive.note or None,
+        counts=counts(decisive.status, budget.level, fail_level, allow_missing=budget.allow_missing),
+    )
+
+
+def _reasons(report: Report, budget: Budget, ruling: Ruling, baseline: Baseline | None) -> tuple[Reason, ...]:
+    place = ruling.place
+    if ruling.status not in ("fail", "accepted") or place is None or place.device is None:
+        return ()
+    before = None
+    if budget.relative and baseline is not None:
+        device = _device_before(place, baseline, only=len(report.devices) == 1)
+        if device is not None:
+            measured = baseline.measured(device, place.subject.scope, skip=place.budget.skip_steps)
+            before = None if measured is None else spent(measured, place.budget.direction)
+    return reasons_of(report, place, _spent_now(place), before)
+
+
+def _excess(ruling: Ruling, budget: Budget) -> float:
+    """How far a value is beyond its limit; negative within it."""
+    if ruling.value is None or ruling.limit is None:
+        return 0.0
+    return (ruling.limit - ruling.value) if budget.at_least else (ruling.value - ruling.limit)
+
+
+def _middle(budget: Budget, worst_first: list[Ruling]) -> Ruling:
+    """The median over the places, which none of them need have. Where one is unknown, it is unknown."""
+    unknown = next((ruling for ruling in worst_first if ruling.value is None), None)
+    if unknown is not None:
+        return unknown
+    value = median(ruling.value or 0.0 for ruling in worst_first)
+    bound = median(ruling.limit or 0.0 for ruling in worst_first)
+    failing = [ruling for ruling in worst_first if ruling.status in ("fail", "accepted")]
+    beyond = value < bound if budget.at_least else value > bound
+    # Of a change, half of the places have to show that it is more than noise.
+    failed = beyond and 2 * len(failing) >= len(worst_first)
+    accepted = failed and all(ruling.status == "accepted" for ruling in failing)
+    by_chance = beyond and not failed
+    sentence = _against_limit(budget, value, bound, failed=failed)
+    # The worst of them shows the reasons.
+    return Ruling(
+        subject=worst_first[0].subject,
+        place=worst_first[0].place,
+        status="accepted" if accepted else "fail" if failed else "pass",
+        value=value,
+        limit=bound,
+        baseline=median(ruling.baseline or 0.0 for ruling in worst_first) if budget.relative else None,
+        sentence=f"{sentence}; in most places this may be chance" if by_chance else sentence,
+        note="may be chance" if by_chance else "",
+        exception=worst_first[0].exception if failed else "",
+    )
+
+
+def _message(report: Report, budget: Budget, decisive: Ruling, rulings: Sequence[Ruling], *, middle: bool) -> str:
+    """The sentence, with its place and how it came about."""
+    where = place_words(report, decisive.subject, rank=not middle)
+    text = f"{where}: {decisive.sentence}" if where else decisive.sentence
+    return f"{text}{_how(budget, decisive, rulings, middle=middle)}. {decisive.exception}".rstrip()
+
+
+def _how(budget: Budget, decisive: Ruling, rulings: Sequence[Ruling], *, middle: bool) -> str:
+    """`; median of 8 steps, worst of 2 ranks`."""
+    if decisive.value is None:
+        return ""
+    if budget.scope == "window" and budget.where.range is None:
+        way = "whole window"
+    else:
+        what = "step" if budget.where.range is None else "occurrence"
+        way = f"{budget.aggregate} of {plural(decisive.samples, what)}" if decisive.samples > 1 else f"one {what}"
+    if len(rulings) > 1:
+        known = [ruling.subject for ruling in rulings if ruling.value is not None]
+        ranks, traces = {subject.rank for subject in known}, {subject.source for subject in known}
+        what = "rank" if None not in ranks and len(ranks) == len(known) else "device" if len(traces) == 1 else "trace"
+        way += f", {'median' if middle else 'worst'} of {plural(len(known), what)}"
+    return f"; {way}"

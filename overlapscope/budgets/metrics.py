@@ -56,9 +56,7 @@ class Metric:
     """What it is divided by, in nanoseconds; None for a plain time."""
     blames: tuple[Blame, ...] = ()
     needs: Literal["copies", "comm", ""] = ""
-    """What must have run for the metric to mean anything."""
-    directional: bool = False
-    """Whether it can be asked of one direction of copies alone."""
+    """What must have run for the metric to mean anything. What needs copies can be asked of one direction alone."""
     by_range: bool = True
     of_host: bool = False
     """Whether it is of the host's steps of a program without GPU activity, and of no other. What GPU programs are held
@@ -129,7 +127,6 @@ _ALL: Final = (
         whole=copy_ns,
         blames=("exposed-copy",),
         needs="copies",
-        directional=True,
     ),
     Metric(
         id="exposed_copy_pct",
@@ -139,7 +136,6 @@ _ALL: Final = (
         whole=copy_ns,
         blames=("exposed-copy",),
         needs="copies",
-        directional=True,
     ),
     Metric(
         id="exposed_copy_time",
@@ -148,7 +144,6 @@ _ALL: Final = (
         part=_exposed_copy_ns,
         blames=("exposed-copy",),
         needs="copies",
-        directional=True,
     ),
     Metric(
         id="exposed_comm_pct",
@@ -212,7 +207,6 @@ _ALL: Final = (
         part=copy_ns,
         blames=("copies",),
         needs="copies",
-        directional=True,
     ),
     Metric(
         id="copy_bandwidth",
@@ -224,7 +218,6 @@ _ALL: Final = (
         whole=lambda sample, direction: sum(moved.duration_ns for moved in _moved(sample, direction)),
         blames=("copies",),
         needs="copies",
-        directional=True,
         by_range=False,
     ),
     Metric(

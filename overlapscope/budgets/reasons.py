@@ -12,7 +12,7 @@ from overlapscope.base.words import bandwidth, clean, plural, size
 from overlapscope.budgets.metrics import Blame
 from overlapscope.budgets.places import Place
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.spent import Spent
+from overlapscope.budgets.samples import Spent
 from overlapscope.budgets.verdicts import Reason
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.report.model import Report

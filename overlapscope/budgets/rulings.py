@@ -1,16 +1,23 @@
-"""What a budget or a forbidden rule comes to at one place, before the places make a verdict together."""
+"""What a budget or a forbidden rule comes to at one place, before the places make a verdict together; and the verdict
+on a rule."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from overlapscope.base.words import clean
-from overlapscope.budgets.places import Place
-from overlapscope.budgets.settings import Exemption
-from overlapscope.budgets.verdicts import Level, Part, Status, Subject
+from overlapscope.analysis.results import Device
+from overlapscope.base.words import clean, plural
+from overlapscope.budgets.missing import doubt
+from overlapscope.budgets.places import Place, place_words, subjects
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.reasons import of_finding
+from overlapscope.budgets.settings import Exemption, Settings
+from overlapscope.budgets.verdicts import Level, Part, Status, Subject, Verdict, cannot_be_judged
+from overlapscope.report.model import Report
+from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 
 WORST_FIRST: Final[dict[Status, int]] = {"fail": 0, "unknown": 1, "accepted": 2, "skipped": 3, "pass": 4}
@@ -96,3 +103,99 @@ class Exemptions:
                 yield f"{what} matches nothing that was judged; remove it."
             elif number not in self._needed:
                 yield f"{what} is not needed, as that does not fail; remove it."
+
+
+# -- a forbidden rule -----------------------------------------------------------------------------
+
+
+def judge_rule(
+    report: Report, rule: str, settings: Settings, absent: Mapping[int, str], exemptions: Exemptions
+) -> Verdict:
+    """The verdict on one rule over all traces."""
+    name = f"forbid {rule}"
+    rulings = [exemptions.apply(name, rule, one) for one in _rulings(report, rule, settings.forbid_floor_pct)]
+    rulings += [
+        Ruling(subject=Subject(rank=rank, scope="window"), status="unknown", sentence=f"rank {rank}: {why}")
+        for rank, why in absent.items()
+    ]
+    worst = min(rulings, key=lambda one: (WORST_FIRST[one.status], -_largest_ns(one.findings)))
+    # What is accepted in one place does not speak where it fails in another.
+    speaking = [one for one in rulings if worst.status != "fail" or one.status == "fail"]
+    findings = sorted((found for one in speaking for found in one.findings), key=lambda found: -found.bound_ns)
+    return Verdict(
+        budget=name,
+        metric=rule,
+        subject=worst.subject,
+        status=worst.status,
+        level="error",
+        value=None if worst.status == "unknown" else len(findings),
+        limit=0,
+        unit="findings",
+        more_is_better=False,
+        message=_message(report, rule, worst, findings, settings.forbid_floor_pct),
+        parts=tuple(one.part for one in rulings),
+        reasons=tuple(of_finding(found, _where(report, found)) for found in findings),
+        exception=(worst.exception or None) if worst.status in ("accepted", "fail") else None,
+        counts=counts(worst.status, "error", settings.fail_level, allow_missing=settings.allow_missing),
+    )
+
+
+def _rulings(report: Report, rule: str, floor_pct: float) -> list[Ruling]:
+    """What there is of a rule on each device."""
+    rests_on = RULES[rule].rests_on
+    rulings = []
+    for subject, trace, device in subjects(report, scope="window"):
+        missing = doubt(trace, rests_on)
+        where = place_words(report, subject) if len(report.traces) > 1 else ""
+        found = () if device is None else _findings(report, trace.source, device, rule, floor_pct)
+        status: Status = "unknown" if missing else "fail" if found else "pass"
+        rulings.append(
+            Ruling(
+                subject=subject,
+                status=status,
+                value=None if missing else len(found),
+                sentence=f"{where}: {missing}" if missing and where else missing or "",
+                findings=found,
+            )
+        )
+    return rulings
+
+
+def _findings(report: Report, source: str, device: Device, rule: str, floor_pct: float) -> tuple[Finding, ...]:
+    """Those of one device that cost enough. Information is none, but of a rule that gives nothing else."""
+    least = floor_pct / 100 * (device.judged.span_ns if device.judged else 0)
+    only_informs = RULES[rule].severity == "info"
+    return tuple(
+        found
+        for found in report.findings
+        if (found.rule, found.source, found.device) == (rule, source, device.device)
+        and (found.severity != "info" or only_informs)
+        and found.bound_ns >= least
+    )
+
+
+def _largest_ns(findings: Sequence[Finding]) -> int:
+    return max((found.bound_ns for found in findings), default=0)
+
+
+def _where(report: Report, finding: Finding) -> str:
+    """`rank 1, device 0`; empty where there is one device in all."""
+    if len(report.devices) < 2:
+        return ""
+    return place_words(report, Subject(source=finding.source, rank=finding.rank, device=finding.device, scope="window"))
+
+
+def _message(report: Report, rule: str, worst: Ruling, findings: Sequence[Finding], floor_pct: float) -> str:
+    """`findings` are sorted, the costliest first."""
+    if worst.status == "unknown":
+        return f"{cannot_be_judged(rule)}{worst.sentence}."
+    if not findings:
+        least = f" that costs {show(floor_pct, 'pct')} of the time or more" if floor_pct else ""
+        return f"There is no finding of {rule}{least}."
+    costliest, where = findings[0], _where(report, findings[0])
+    on = f", on {where}" if where else ""
+    there_are, largest = "There is 1 finding", ", which"
+    if len(findings) > 1:
+        there_are, largest = f"There are {plural(len(findings), 'finding')}", "; the largest"
+    cost = f"{largest} costs at most {show(costliest.bound_ns, 'ns')}" if costliest.bound_ns else ""
+    return f"{there_are} of {rule}{cost}{on}. {worst.exception}".rstrip()

@@ -61,11 +61,6 @@ class Patterns:
             pattern is None or (value is not None and fnmatchcase(str(value), pattern)) for pattern, value in pairs
         )
 
-    @property
-    def anything(self) -> bool:
-        """Whether nothing is left out."""
-        return self == Patterns()
-
 
 def step_fits(name: str, pattern: str) -> bool:
     """Whether a step is meant, by `ProfilerStep#4` or by `4`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Final
 
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.verdicts import CheckResult, Part, Reason, Status, Subject, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Part, Reason, Subject, Verdict
 from overlapscope.catalog.causes import CAUSES
 
 NAME_LIMIT: Final = 200
@@ -26,27 +25,12 @@ MOST_SOURCES: Final = 8
 REASONS: Final = 5
 """How many reasons of one verdict a format shows."""
 
-STATUS: Final[dict[Status, str]] = {
-    "pass": "passed",
-    "fail": "failed",
-    "unknown": "unknown",
-    "skipped": "skipped",
-    "accepted": "accepted",
-}
 OUTCOME: Final = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}
 
 _LINE = (
     re.compile(r"(?P<path>.+?):(?P<line>[0-9]{1,7}) in .*"),
     re.compile(r"(?P<path>.+?)\((?P<line>[0-9]{1,7})\): .*"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A line of a file in the project; the path is relative to the current directory, with forward slashes."""
-
-    path: str
-    line: int
 
 
 def name(text: str) -> str:
@@ -124,24 +108,20 @@ def advice(reason: Reason) -> str:
     return f"{cause.meaning} {cause.remedy}".strip() if cause else ""
 
 
-def reasons(verdict: Verdict) -> tuple[Reason, ...]:
-    """Those that are shown."""
-    return verdict.reasons[:REASONS]
-
-
-def place(verdict: Verdict) -> Place | None:
-    """The Python line of the first reason that has one in the project; None where there is none."""
+def place(verdict: Verdict) -> tuple[str, int] | None:
+    """The path, as `in_project` gives it, and the line of the first reason that has one in the project; None where
+    there is none."""
     for reason in verdict.reasons:
         for pattern in _LINE:
             match = pattern.fullmatch(reason.where[:PROSE_LIMIT]) if reason.where else None
             path = in_project(match["path"]) if match else None
             if match and path is not None:
-                return Place(path, max(1, int(match["line"])))
+                return path, max(1, int(match["line"]))
     return None
 
 
 def in_project(path: str) -> str | None:
-    """A path relative to the current directory; None where it is not below it."""
+    """A path relative to the current directory, with forward slashes; None where it is not below it."""
     if not path or not path.isprintable():
         return None
     # Not resolved: nothing named in a trace is looked up on this machine.

@@ -50,19 +50,18 @@ def _write(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force, inputs=(*args.traces, config))
     settings = read_settings(config)
     from overlapscope.budgets import baseline
-    from overlapscope.budgets.baseline_file import to_json
     from overlapscope.inputs import read_report
 
     report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache, plain_step_ns=args.plain_step)
     made = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
     for doubt in baseline.doubts(made):
         tell(f"overlapscope: warning: {doubt}")
-    write(to_json(made), args.output, force=args.force)
+    write(baseline.to_json(made), args.output, force=args.force)
     return DONE
 
 
 def _show(args: argparse.Namespace) -> int:
-    from overlapscope.budgets.baseline_file import from_json
+    from overlapscope.budgets.baseline import from_json
     from overlapscope.budgets.document import baseline_document
     from overlapscope.render import terminal
 

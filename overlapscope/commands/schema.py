@@ -14,7 +14,7 @@ _WRITERS = {
     "diff": "compare.diff",
     "whatif": "prediction.result",
     "check": "budgets.verdicts",
-    "baseline": "budgets.baseline_file",
+    "baseline": "budgets.baseline",
     "ranks": "ranks.result",
 }
 """What can be asked for, and the module that knows its schema."""

@@ -20,6 +20,8 @@ SCHEMA_VERSION = 1
 
 Unit = Literal["ns", "pct", "gb_per_s", "bytes", "count"]
 Basis = Literal["step", "window"]
+Aspect = Literal["gpu", "torch", "cuda", "driver", "world-size", "profiler"]
+"""What environments can differ in."""
 Standing = Literal["new", "gone", "both"]
 OpStanding = Literal["new", "gone", "slower", "faster", "more", "fewer", "same"]
 """`more` and `fewer` are of the count; a change of time without one is `slower` or `faster`."""
@@ -165,23 +167,7 @@ class DeviceDiff(msgspec.Struct, frozen=True, kw_only=True):
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     """Why the two cannot be compared, or not in everything."""
 
-    id: Literal[
-        "gpu",
-        "torch",
-        "cuda",
-        "driver",
-        "world-size",
-        "profiler",
-        "plain",
-        "steps",
-        "few-steps",
-        "no-steps",
-        "trust",
-        "lost",
-        "predicted",
-        "files",
-        "ranks",
-    ]
+    id: Literal[Aspect, "plain", "steps", "few-steps", "no-steps", "trust", "lost", "predicted", "files", "ranks"]
     detail: str
     """What differs."""
     holds: str

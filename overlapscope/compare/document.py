@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
-from overlapscope.base.words import clean, listed
+from overlapscope.base.words import bare_shares, clean, listed, unit_for
+from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.compare import tables
-from overlapscope.compare.charts import before_after
-from overlapscope.compare.difference import DeviceDiff, Diff
+from overlapscope.compare.difference import DeviceDiff, Diff, Figures
 from overlapscope.compare.words import device_title, doubt_words, side_name, standing
+from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure, axis, figure
 from overlapscope.documents.fit import Room
 from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Section, Span, Text, panel
 from overlapscope.documents.table import Table
@@ -43,9 +46,9 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
 
 
 def _head(diff: Diff, title: str) -> Iterator[Block]:
-    stands = standing(diff)
+    word, tone = standing(diff)
     yield Heading(f"overlapscope diff: {title}", 1)
-    yield Section((Text(clean(diff.verdict), tone=stands.tone, badge=stands.word),), kind="verdict")
+    yield Section((Text(clean(diff.verdict), tone=tone, badge=word),), kind="verdict")
     yield tables.sides(diff)
     if diff.doubts:
         said = tuple((f"{what}\n", Span(holds, tone="muted")) for what, holds in map(doubt_words, diff.doubts))
@@ -64,3 +67,38 @@ def _device(device: DeviceDiff, number: int, verbose: bool, *, folded: bool) -> 
 
 def _folded(table: Table) -> Section:
     return Section((Table("", table.columns, table.rows, table.note, table.total),), table.title, folded=True)
+
+
+def before_after(figures: Figures, dark: bool) -> Figure:
+    """Two stacked bars in one unit, before above after."""
+    colors = palette(dark)
+    spans = [round(value or 0) for value in (figures.span.before, figures.span.after)]
+    sides = [
+        [round(value or 0) for value in one]
+        for one in zip(*((b.before, b.after) for b in figures.buckets), strict=True)
+    ]
+    unit = unit_for(max(spans))
+    shares = [bare_shares(parts, span) for parts, span in zip(sides, spans, strict=True)]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": bucket.name,
+            "x": [parts[number] / unit.ns for parts in sides],
+            "y": ["before", "after"],
+            "marker": {"color": colors[BUCKETS[bucket.name].id], "line": {"color": colors["panel"], "width": 1}},
+            "customdata": [[unit.text(parts[number]), of[number]] for parts, of in zip(sides, shares, strict=True)],
+            "hovertemplate": f"%{{y}}<br>{bucket.name}: %{{customdata[0]}} (%{{customdata[1]}}%)<extra></extra>",
+        }
+        for number, bucket in enumerate(figures.buckets)
+        if bucket.before or bucket.after
+    ]
+    return figure(
+        data,
+        dark,
+        height=190,
+        barmode="stack",
+        bargap=0.25,
+        xaxis=axis(dark, f"time on the device, {unit.name}"),
+        yaxis=axis(dark, autorange="reversed", type="category"),
+    )

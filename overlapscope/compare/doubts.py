@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from overlapscope.analysis.results import Check, TraceResult, Trust
+from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.words import clean, plural
 from overlapscope.catalog.checks import check_by_id
-from overlapscope.compare.difference import DeviceDiff, Doubt
-from overlapscope.compare.environment import Aspect, differences, fingerprint, is_plain, is_predicted
-from overlapscope.compare.resampling import FEWEST
+from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt
+from overlapscope.compare.environment import differences, fingerprint, is_plain, is_predicted
+from overlapscope.compare.noise import FEWEST
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import FIGURES, Part, part_words
 
-_NAMES: dict[Aspect, str] = {
-    "gpu": "GPUs",
-    "torch": "versions of PyTorch",
-    "cuda": "versions of CUDA",
-    "driver": "drivers",
-    "world-size": "numbers of ranks",
-    "profiler": "ways of recording",
+_OTHER_VERSION = "All figures can be compared, as what the other version brings; kernels may have other names."
+_ASPECTS: dict[Aspect, tuple[str, str]] = {
+    "gpu": ("GPUs", "Causes and findings can be compared; times differ for that alone, and so do percentages."),
+    "torch": ("versions of PyTorch", _OTHER_VERSION),
+    "cuda": ("versions of CUDA", _OTHER_VERSION),
+    "driver": ("drivers", "All figures can be compared, as what the other driver brings."),
+    "world-size": ("numbers of ranks", "Copies and compute of each rank can be compared; communication cannot."),
+    "profiler": (
+        "ways of recording",
+        "Copies and kernels can be compared; recording more costs the host time, so idle time and stalls may differ "
+        "for that alone.",
+    ),
 }
-_HOLDS: dict[Aspect, str] = {
-    "gpu": "Causes and findings can be compared; times differ for that alone, and so do percentages.",
-    "torch": "All figures can be compared, as what the other version brings; kernels may have other names.",
-    "cuda": "All figures can be compared, as what the other version brings; kernels may have other names.",
-    "driver": "All figures can be compared, as what the other driver brings.",
-    "world-size": "Copies and compute of each rank can be compared; communication cannot.",
-    "profiler": "Copies and kernels can be compared; recording more costs the host time, so idle time and stalls may "
-    "differ for that alone.",
-}
+"""What differs, and what can be compared where it does."""
 
 
 def lost_in(trust: Trust) -> frozenset[Part]:
@@ -68,7 +65,8 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
         for trace in mine.traces:
             where = clean(trace.source, 80)
             if trace.trust.verdict == "unusable":
-                yield Doubt(id="trust", detail=f"{where} ({name}): {_failed(trace)}", holds="Nothing of it.")
+                failed = " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
+                yield Doubt(id="trust", detail=f"{where} ({name}): {failed}", holds="Nothing of it.")
                 continue
             for check in trace.trust.checks:
                 if gone := _lost_by(check) & FIGURES:
@@ -103,14 +101,11 @@ def _notes(before: Report, after: Report) -> Iterator[Doubt]:
             yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="What the traces that were read say.")
 
 
-def _failed(trace: TraceResult) -> str:
-    return " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
-
-
 def _environment(before: Report, after: Report) -> Iterator[Doubt]:
     for found in differences(fingerprint(before), fingerprint(after)):
-        detail = f"Different {_NAMES[found.what]}: {clean(found.before, 80)} before, {clean(found.after, 80)} after."
-        yield Doubt(id=found.what, detail=detail, holds=_HOLDS[found.what])
+        name, holds = _ASPECTS[found.what]
+        detail = f"Different {name}: {clean(found.before, 80)} before, {clean(found.after, 80)} after."
+        yield Doubt(id=found.what, detail=detail, holds=holds)
 
 
 def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from overlapscope.analysis.results import Environment
+from overlapscope.compare.difference import Aspect
 from overlapscope.report.model import PLAIN, Report
 
 T = TypeVar("T")
 
 _PREDICTED = "predicted"
-
-Aspect = Literal["gpu", "torch", "cuda", "driver", "world-size", "profiler"]
 
 
 @dataclass(frozen=True, slots=True)

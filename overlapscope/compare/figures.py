@@ -11,9 +11,8 @@ from overlapscope.analysis.results import COPIES_MATTER_FROM, Period
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.difference import Change, Figures
-from overlapscope.compare.noise import HOST_CAUSES, POINTS, floor_ns
+from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, Row
-from overlapscope.compare.resampling import F64
 
 _COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
 _COPY_LEAVES, _IDLE_LEAVES = [f"copy:{cause}" for cause in _COPY], [f"idle:{cause}" for cause in _IDLE]

@@ -29,27 +29,28 @@ def compare_findings(
     rules rest on, it is not `told` whether a cost changed.
     """
     found = []
-    for one, other in _matched(before, after):
+    for rule, one, other in _matched(before, after):
         cost = _cost(one, other, divide_by, floors_ns, span_ns)
         if not told:
             cost = msgspec.structs.replace(cost, low=None, high=None, beyond_noise=None)
         standing = _standing(one, other, cost)
-        found.append(FindingChange(rule=_rule(one, other), standing=standing, before=one, after=other, cost=cost))
+        found.append(FindingChange(rule=rule, standing=standing, before=one, after=other, cost=cost))
     return tuple(sorted(found, key=lambda each: (-max(each.cost.before or 0, each.cost.after or 0), each.rule)))
 
 
-def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[Finding | None, Finding | None]]:
-    """First those of one rule, op and call; what is left of a rule in the order of costs."""
-    pairs: list[tuple[Finding | None, Finding | None]] = []
+def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[str, Finding | None, Finding | None]]:
+    """The rule with its findings; first those of one op and call, what is left of a rule in the order of costs."""
+    pairs: list[tuple[str, Finding | None, Finding | None]] = []
     rest = [sorted(map(_as_measured, side), key=lambda finding: -finding.bound_ns) for side in (before, after)]
     for place in (_place, _rule_of):
         for one in tuple(rest[0]):
             match = next((other for other in rest[1] if place(other) == place(one)), None)
             if match is not None:
-                pairs.append((one, match))
+                pairs.append((one.rule, one, match))
                 rest[0].remove(one)
                 rest[1].remove(match)
-    return pairs + [(one, None) for one in rest[0]] + [(None, other) for other in rest[1]]
+    alone = [(one.rule, one, None) for one in rest[0]]
+    return [*pairs, *alone, *((other.rule, None, other) for other in rest[1])]
 
 
 def _as_measured(finding: Finding) -> Finding:
@@ -64,10 +65,6 @@ def _place(finding: Finding) -> tuple[str, str | None, str | None]:
 
 def _rule_of(finding: Finding) -> str:
     return finding.rule
-
-
-def _rule(one: Finding | None, other: Finding | None) -> str:
-    return one.rule if one is not None else other.rule if other is not None else ""
 
 
 def _cost(

@@ -10,9 +10,8 @@ import numpy as np
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import CopyGroup, Device, HostStall
 from overlapscope.compare.difference import Change, CopyChange, StallChange, Standing
-from overlapscope.compare.noise import LINK_SHARE, floor_ns
+from overlapscope.compare.noise import F64, LINK_SHARE, floor_ns
 from overlapscope.compare.pair import Pair, Row
-from overlapscope.compare.resampling import F64
 
 Steps = Sequence[int]
 """Indexes into `Device.steps` of those compared; empty where the whole windows are."""
@@ -36,9 +35,9 @@ def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             target_kind=key[2],
             stream=key[3],
             standing=standing(key, first, second),
-            **changes,
+            **changed,
         )
-        for key, changes in _changes(first, second, _copy_rows, pair)
+        for key, changed in changes(both(first, second, pair), _copy_rows, pair)
     ]
     return tuple(sorted(found, key=lambda one: (-larger(one.time), one.direction, one.source_kind, one.stream)))
 
@@ -71,9 +70,9 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             standing=standing(key, first, second),
             where_before=_line(before, key),
             where_after=_line(after, key),
-            **changes,
+            **changed,
         )
-        for key, changes in _changes(first, second, _stall_rows, pair)
+        for key, changed in changes(both(first, second, pair), _stall_rows, pair)
     ]
     return tuple(
         sorted(found, key=lambda one: (-larger(one.idle_caused), -larger(one.host_wait), one.call, one.op or ""))
@@ -88,13 +87,13 @@ def _stall_rows(one: F64, other: F64, span_ns: float) -> Mapping[str, Row]:
     }
 
 
-def _changes(
-    before: Mapping[K, F64], after: Mapping[K, F64], rows_of: Callable[[F64, F64, float], Mapping[str, Row]], pair: Pair
+def changes(
+    tables: Iterable[tuple[K, F64, F64]], rows_of: Callable[[F64, F64, float], Mapping[str, Row]], pair: Pair
 ) -> list[tuple[K, dict[str, Change]]]:
-    """How the figures of each key changed, by the names that `rows_of` gives them."""
-    tables = [(key, rows_of(one, other, pair.span_ns)) for key, one, other in both(before, after, pair)]
-    changes = iter(pair.changes([row for _, rows in tables for row in rows.values()]))
-    return [(key, {name: next(changes) for name in rows}) for key, rows in tables]
+    """How the figures of each key changed, by the names that `rows_of` gives them, of the tables of both sides."""
+    each = [(key, rows_of(one, other, pair.span_ns)) for key, one, other in tables]
+    changed = iter(pair.changes([row for _, rows in each for row in rows.values()]))
+    return [(key, {name: next(changed) for name in rows}) for key, rows in each]
 
 
 def summed(groups: Iterable[tuple[K, F64]]) -> dict[K, F64]:

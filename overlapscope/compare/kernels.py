@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from overlapscope.analysis.results import Device
 from overlapscope.compare.difference import Change, KernelChange, OpChange, OpStanding
-from overlapscope.compare.groups import Steps, both, larger, least, summed, table
+from overlapscope.compare.groups import Steps, both, changes, larger, least, summed, table
+from overlapscope.compare.noise import F64
 from overlapscope.compare.pair import Pair, Row
-from overlapscope.compare.resampling import F64
 
 OWN_SHARE = 0.05
 """Of its own time: a kernel that became slower or faster by less is as fast as before."""
@@ -22,14 +22,13 @@ _Key = tuple[str, str | None]
 _Tables = dict[_Key, F64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Match:
     """What is taken for the same kernel on both sides; `before` and `after` are its names, None where it is not."""
 
     op: str | None
     before: str | None
     after: str | None
-    tables: tuple[F64, F64]
 
 
 def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[KernelChange, ...]:
@@ -40,21 +39,20 @@ def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], p
     """
     matches = _matched(_tables(before, steps[0]), _tables(after, steps[1]), pair)
     found = []
-    for match, (count, time) in zip(matches, _changes([match.tables for match in matches], pair), strict=True):
+    for match, changed in changes(matches, _rows, pair):
         renamed = match.before is not None and match.after is not None and match.before != match.after
-        how = _standing(match.before is not None, match.after is not None, count, time)
+        how = _standing(match.before is not None, match.after is not None, **changed)
         found.append(
             KernelChange(
                 kernel=match.after or match.before or "",
                 renamed_from=match.before if renamed else None,
                 op=match.op,
                 standing="renamed" if renamed and how == "same" else how,
-                count=count,
-                time=time,
+                **changed,
             )
         )
-    changed = [one for one in found if one.standing != "same"]
-    return tuple(sorted(changed, key=lambda one: (*_rank(one.time), one.kernel, one.op or "")))
+    told = [one for one in found if one.standing != "same"]
+    return tuple(sorted(told, key=lambda one: (*_rank(one.time), one.kernel, one.op or "")))
 
 
 def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[OpChange, ...]:
@@ -72,11 +70,9 @@ def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair:
         )
         for side in tables
     )
-    rows = both(first, second, pair)
-    changes = _changes([(one, other) for _, one, other in rows], pair)
     found = [
-        OpChange(op=op, standing=_standing(op in first, op in second, count, time), count=count, time=time)
-        for (op, _, _), (count, time) in zip(rows, changes, strict=True)
+        OpChange(op=op, standing=_standing(op in first, op in second, **changed), **changed)
+        for op, changed in changes(both(first, second, pair), _rows, pair)
     ]
     return tuple(sorted((one for one in found if one.standing != "same"), key=lambda one: (*_rank(one.time), one.op)))
 
@@ -92,9 +88,9 @@ def _tables(device: Device, steps: Steps) -> _Tables:
     )
 
 
-def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[_Match]:
+def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[_Match, F64, F64]]:
     alike = before.keys() & after.keys()
-    found = [_Match(key[1], key[0], key[0], (before[key], after[key])) for key in sorted(alike, key=repr)]
+    found = [(_Match(key[1], key[0], key[0]), before[key], after[key]) for key in sorted(alike, key=repr)]
     gone, new = _without(before, alike), _without(after, alike)
 
     # By name alone: all ops that launch it taken together.
@@ -102,17 +98,18 @@ def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[_Match]:
     moved = _moved(before, after)
     for name in sorted(moved):
         ops = {op for kernel, op in new if kernel == name}
-        found.append(_Match(ops.pop() if len(ops) == 1 else None, name, name, (old_names[name], new_names[name])))
+        match = _Match(ops.pop() if len(ops) == 1 else None, name, name)
+        found.append((match, old_names[name], new_names[name]))
     gone, new = (_without(side, {key for key in side if key[0] in moved}) for side in (gone, new))
 
     # By op alone.
     renamed = _renamed(gone, new)
-    found += [_Match(old[1], old[0], one[0], (gone[old], new[one])) for old, one in renamed.items()]
+    found += [(_Match(old[1], old[0], one[0]), gone[old], new[one]) for old, one in renamed.items()]
     gone, new = _without(gone, renamed), _without(new, set(renamed.values()))
 
     for (kernel, op), one, other in both(gone, new, pair):
         had = (kernel, op) in gone
-        found.append(_Match(op, kernel if had else None, None if had else kernel, (one, other)))
+        found.append((_Match(op, kernel if had else None, None if had else kernel), one, other))
     return found
 
 
@@ -150,14 +147,12 @@ def _renamed(gone: _Tables, new: _Tables) -> dict[_Key, _Key]:
     return pairs
 
 
-def _changes(tables: Sequence[tuple[F64, F64]], pair: Pair) -> list[tuple[Change, Change]]:
-    rows = []
-    for one, other in tables:
-        floor = max(SPAN_SHARE * pair.span_ns, OWN_SHARE * least(_TIME, one, other))
-        rows.append(Row("count", "count", one[_COUNT], other[_COUNT], 0))
-        rows.append(Row("time", "ns", one[_TIME], other[_TIME], floor))
-    changes = iter(pair.changes(rows))
-    return list(zip(changes, changes, strict=True))
+def _rows(one: F64, other: F64, span_ns: float) -> dict[str, Row]:
+    floor = max(SPAN_SHARE * span_ns, OWN_SHARE * least(_TIME, one, other))
+    return {
+        "count": Row("count", "count", one[_COUNT], other[_COUNT], 0),
+        "time": Row("time", "ns", one[_TIME], other[_TIME], floor),
+    }
 
 
 def _standing(before: bool, after: bool, count: Change, time: Change) -> OpStanding:

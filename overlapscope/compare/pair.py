@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from overlapscope.compare.difference import Change, Unit
-from overlapscope.compare.resampling import F64, FEWEST, draw, interval, weights
+from overlapscope.compare.noise import F64, FEWEST, draw, interval, weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from overlapscope.analysis.results import Device, Period
 from overlapscope.analysis.steps import begins_with_warm_up
-from overlapscope.compare.resampling import FEWEST
+from overlapscope.compare.noise import FEWEST
 
 
 def compared(device: Device, *, skip: int = 0) -> tuple[int, ...]:

@@ -157,27 +157,20 @@ def _changes(
     return Table(title, (*columns, words("")), rows(cells), note if cells else "", total=not mixed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """What belongs together as several rows."""
-
-    name: str
-    standing: Standing
-    lines: tuple[_Line, ...]
+_Group = tuple[str, Standing, tuple[_Line, ...]]
+"""What belongs together as several rows: its name, on which sides it is, and the rows."""
 
 
 def _groups(title: str, name: str, groups: Sequence[_Group], unit: Unit, verbose: bool, noun: str) -> Table:
     """Several rows for each group; its name stands in its first."""
-    moved = [group for group in groups if verbose or any(worth_showing(line.change) for line in group.lines)]
+    moved = [group for group in groups if verbose or any(worth_showing(line.change) for line in group[2])]
     shown = moved if verbose else moved[:MOST]
     lines: list[_Line] = []
-    for group in shown:
+    for group, sides, figures in shown:
         # What is new or gone is neither better nor worse by itself: other copies may have taken its place.
-        standing = "" if group.standing == "both" else group.standing
-        told = [line for line in group.lines if _there_is(line.change) and (verbose or line.change.change != 0)]
-        lines += (
-            replace(line, standing=standing, group="" if number else group.name) for number, line in enumerate(told)
-        )
+        standing = "" if sides == "both" else sides
+        told = [line for line in figures if _there_is(line.change) and (verbose or line.change.change != 0)]
+        lines += (replace(line, standing=standing, group="" if number else group) for number, line in enumerate(told))
     return _changes(title, (name, ""), lines, unit, note=_left_out(groups, shown, noun), mixed=True)
 
 
@@ -212,11 +205,6 @@ def _left_out(found: Sequence[object], shown: Sequence[object], noun: str) -> st
 
 
 # -- one device -----------------------------------------------------------------------------------
-
-
-def of_device(device: DeviceDiff, *, verbose: bool) -> list[Table]:
-    """All tables in order; the empty ones left out."""
-    return [buckets(device), *causes(device, verbose=verbose), *details(device, verbose=verbose)]
 
 
 def buckets(device: DeviceDiff) -> Table:
@@ -284,7 +272,7 @@ def _overlap(device: DeviceDiff, verbose: bool) -> Table:
 def _copies(device: DeviceDiff, verbose: bool) -> Table:
     """Copies by direction, memory, and whether they are on the stream that computes."""
     unit = _unit(device)
-    groups = [_Group(_copy_name(one), one.standing, _copy_lines(one, unit)) for one in device.copies]
+    groups = [(_copy_name(one), one.standing, _copy_lines(one, unit)) for one in device.copies]
     table = _groups("Copies", "copies (stream)", groups, unit, verbose, "group of copies")
     return replace(table, note=f"main: the stream that computes; side: another. {table.note}".rstrip())
 
@@ -306,17 +294,7 @@ def _copy_lines(group: CopyChange, unit: Unit) -> tuple[_Line, ...]:
 def _stalls(device: DeviceDiff, verbose: bool) -> Table:
     """Blocking calls of the host."""
     unit = _unit(device)
-    groups = [
-        _Group(
-            _stall_name(stall),
-            stall.standing,
-            (
-                _Line(f"idle caused {unit.name}", stall.idle_caused, "less"),
-                _Line(f"host waits {unit.name}", stall.host_wait),
-            ),
-        )
-        for stall in device.host_stalls
-    ]
+    groups = [(_stall_name(one), one.standing, _stall_lines(one, unit)) for one in device.host_stalls]
     return _groups("Host stalls", "host stalls", groups, unit, verbose, "blocking call")
 
 
@@ -324,6 +302,13 @@ def _stall_name(stall: StallChange) -> str:
     where = stall.where_after or stall.where_before
     parts = [stall.call, *([f"in {stall.op}"] if stall.op else []), *([f"at {where}"] if where else [])]
     return " ".join(clean(part, _NAME_LIMIT) for part in parts)
+
+
+def _stall_lines(stall: StallChange, unit: Unit) -> tuple[_Line, ...]:
+    return (
+        _Line(f"idle caused {unit.name}", stall.idle_caused, "less"),
+        _Line(f"host waits {unit.name}", stall.host_wait),
+    )
 
 
 def _kernels(device: DeviceDiff, verbose: bool) -> Table:

@@ -6,11 +6,9 @@ No colour says anything that a word beside it does not.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from overlapscope.analysis.results import Trust
 from overlapscope.base import words
 from overlapscope.base.words import NOTHING, Unit, clean, plural
 from overlapscope.compare.difference import Change, DeviceDiff, Diff, Doubt, FindingChange, Side
@@ -33,14 +31,6 @@ GOOD_NEWS = "overlap-achieved"
 """The rule whose findings say that something works."""
 
 _NAME_LIMIT = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The outcome in one word, and its tone."""
-
-    word: str
-    tone: Tone = ""
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -161,22 +151,20 @@ def finding_standing(change: FindingChange) -> str:
     return change.standing
 
 
-def standing(diff: Diff) -> Standing:
-    """How it stands over all devices."""
+def standing(diff: Diff) -> tuple[str, Tone]:
+    """How it stands over all devices, in one word, and its tone."""
     if not diff.devices:
-        return Standing("not comparable")
-    if any(doubt.id == "lost" for doubt in diff.doubts):
-        return Standing("unclear")
+        return "not comparable", ""
     each = {mark(device.figures.span, "less") for device in diff.devices}
-    if UNTOLD in each:
-        return Standing("unclear")
+    if UNTOLD in each or any(doubt.id == "lost" for doubt in diff.doubts):
+        return "unclear", ""
     if {BETTER, WORSE} <= each:
-        return Standing("mixed")
+        return "mixed", ""
     if WORSE in each:
-        return Standing("slower", "poor")
+        return "slower", "poor"
     if BETTER in each:
-        return Standing("faster", "good")
-    return Standing("within noise" if NOISE in each else "unchanged")
+        return "faster", "good"
+    return "within noise" if NOISE in each else "unchanged", ""
 
 
 # -- what is compared -----------------------------------------------------------------------------
@@ -226,13 +214,9 @@ def _short(side: Side, *, full: bool) -> str:
 
 def trust(side: Side) -> str:
     """The worst of a side's verdicts, with the checks that led to it."""
-    ordered: tuple[Literal["trusted", "degraded", "unusable"], ...] = ("unusable", "degraded")
-    for verdict in ordered:
+    for verdict in ("unusable", "degraded"):
         concerned = [one for one in side.trust if one.verdict == verdict]
         if concerned:
-            return f"{verdict} ({', '.join(_failed(concerned))})"
+            failed = (clean(check.id, 40) for one in concerned for check in one.checks if check.status != "ok")
+            return f"{verdict} ({', '.join(dict.fromkeys(failed))})"
     return "trusted"
-
-
-def _failed(judged: Iterable[Trust]) -> list[str]:
-    return list(dict.fromkeys(clean(check.id, 40) for one in judged for check in one.checks if check.status != "ok"))

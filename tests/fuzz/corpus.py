@@ -15,7 +15,7 @@ from typing import Any
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
-from overlapscope.budgets import baseline, baseline_file
+from overlapscope.budgets import baseline
 from overlapscope.errors import UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.prediction import predict
@@ -62,7 +62,7 @@ def saved() -> tuple[Origin, ...]:
         report = report_of(origin)
         found.append(Origin(f"report of {origin.name}", to_json(report)))
         with suppress(UsageError):
-            found.append(Origin(f"baseline of {origin.name}", baseline_file.to_json(baseline.of(report))))
+            found.append(Origin(f"baseline of {origin.name}", baseline.to_json(baseline.of(report))))
     return tuple(found)
 
 

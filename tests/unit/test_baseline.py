@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from overlapscope.budgets import baseline as baselines
 from overlapscope.budgets import config
-from overlapscope.budgets.baseline import Baseline, BaselineDevice, BaselineSeries, of
-from overlapscope.budgets.baseline_file import from_json, schema, to_json
+from overlapscope.budgets.baseline import Baseline, BaselineDevice, BaselineSeries, from_json, of, schema, to_json
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import openmetrics
 from overlapscope.budgets.judge import judge

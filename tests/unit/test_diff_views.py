@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from overlapscope.base.words import unit_for
 from overlapscope.commands import main
 from overlapscope.compare import tables
-from overlapscope.compare.charts import before_after
 from overlapscope.compare.diff import diff
-from overlapscope.compare.difference import Diff
-from overlapscope.compare.document import COMMENT_CHARACTERS, document
+from overlapscope.compare.difference import DeviceDiff, Diff
+from overlapscope.compare.document import COMMENT_CHARACTERS, before_after, document
 from overlapscope.compare.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
 from overlapscope.documents.fit import Room
+from overlapscope.documents.table import Table
 from overlapscope.inputs import read_report
 from overlapscope.render import html, markdown, terminal
 from tests.support.diff_samples import HOSTILE, MS, change, device, figures, kernel, sample, side
@@ -39,8 +39,12 @@ def real(before: str, after: str) -> Diff:
     return diff(read_report([LABORATORY / before]), read_report([LABORATORY / after]))
 
 
+def of_device(device: DeviceDiff, *, verbose: bool) -> list[Table]:
+    return [tables.buckets(device), *tables.causes(device, verbose=verbose), *tables.details(device, verbose=verbose)]
+
+
 def of_table(found: Diff, title: str, *, verbose: bool = False) -> list[list[str]]:
-    shown = tables.of_device(found.devices[0], verbose=verbose)
+    shown = of_device(found.devices[0], verbose=verbose)
     return [row for table in shown if table.title == title for row in table.texts()]
 
 
@@ -112,7 +116,7 @@ def test_the_outcome_over_several_devices_is_one_word() -> None:
     unknown = figures(noise=None)
 
     def outcome(*shown: object) -> str:
-        return standing(sample(devices=tuple(device(shown=one) for one in shown))).word  # type: ignore[arg-type]
+        return standing(sample(devices=tuple(device(shown=one) for one in shown)))[0]  # type: ignore[arg-type]
 
     assert outcome(faster) == "faster"
     assert outcome(slower, slower) == "slower"
@@ -136,7 +140,7 @@ def test_good_news_that_is_new_is_not_a_loss() -> None:
 @pytest.mark.parametrize("verbose", [False, True])
 def test_every_row_has_a_cell_for_every_column(before: str, after: str, verbose: bool) -> None:
     found = real(before, after)
-    shown = [table for one in found.devices for table in tables.of_device(one, verbose=verbose)]
+    shown = [table for one in found.devices for table in of_device(one, verbose=verbose)]
     assert shown
     for table in (tables.sides(found), tables.summary(found), *shown):
         assert {len(row.cells) for row in table.rows} == {len(table.columns)}, table.title
@@ -168,10 +172,10 @@ def test_what_is_on_neither_side_is_left_out() -> None:
 
 
 def test_what_changed_no_more_than_noise_is_counted_instead() -> None:
-    [table] = [one for one in tables.of_device(sample().devices[0], verbose=False) if one.title == "Overlap"]
+    [table] = [one for one in of_device(sample().devices[0], verbose=False) if one.title == "Overlap"]
     assert "2 more figures changed less or not at all" in table.note
     assert "SM busy, ms" not in {row[0] for row in table.texts()}
-    [table] = [one for one in tables.of_device(sample().devices[0], verbose=True) if one.title == "Overlap"]
+    [table] = [one for one in of_device(sample().devices[0], verbose=True) if one.title == "Overlap"]
     assert "SM busy, ms" in {row[0] for row in table.texts()} and not table.note
 
 
@@ -200,7 +204,7 @@ def test_a_renamed_kernel_says_what_it_was() -> None:
 
 def test_without_steps_it_is_said_that_noise_cannot_be_told() -> None:
     found = sample(devices=(device(shown=figures(noise=None), basis="window"),))
-    [table] = [one for one in tables.of_device(found.devices[0], verbose=False) if one.title == "Where the time goes"]
+    [table] = [one for one in of_device(found.devices[0], verbose=False) if one.title == "Where the time goes"]
     assert "whole windows" in table.note
     assert "interval" not in {column.title for column in table.columns}
     assert table.texts()[-1][-1] == "?"

@@ -41,11 +41,11 @@ def _told(result: CheckResult) -> Iterator[str]:
 
 def _annotation(command: str, verdict: Verdict) -> str:
     lines = [words.prose(verdict.message)]
-    for reason in words.reasons(verdict):
+    for reason in verdict.reasons[: words.REASONS]:
         within = words.within(reason)
         lines.append(f"- {words.prose(reason.title)}{f' ({within})' if within else ''}")
     at = words.place(verdict)
-    where = {"file": at.path, "line": str(at.line)} if at else {}
+    where = {"file": at[0], "line": str(at[1])} if at else {}
     return _command(command, "\n".join(lines), **where, title=words.title(verdict))
 
 

@@ -27,11 +27,11 @@ def render(result: CheckResult) -> str:
 
 
 def _issue(verdict: Verdict, seen: Counter[str]) -> dict[str, Any]:
-    at = words.place(verdict)
     source = verdict.subject.source
     path = words.in_project(source) if source is not None else None
+    at, line = words.place(verdict) or (path or _WHOLE, 1)
     message = f"{words.title(verdict)}: {words.prose(verdict.message)}"
-    parts = [message, *(words.prose(reason.title) for reason in words.reasons(verdict))]
+    parts = [message, *(words.prose(reason.title) for reason in verdict.reasons[: words.REASONS])]
     identity = _identity(verdict, path)
     seen[identity] += 1
     return _entry(
@@ -39,8 +39,8 @@ def _issue(verdict: Verdict, seen: Counter[str]) -> dict[str, Any]:
         " · ".join(parts),
         _severity(verdict),
         _digest(f"{identity}\0{seen[identity]}"),
-        at.path if at else path or _WHOLE,
-        at.line if at else 1,
+        at,
+        line,
     )
 
 

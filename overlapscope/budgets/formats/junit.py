@@ -73,7 +73,7 @@ def _tell(case: Element, element: str, kind: str, message: str, why: str) -> Non
 
 def _why(verdict: Verdict) -> str:
     lines = []
-    for number, reason in enumerate(words.reasons(verdict), 1):
+    for number, reason in enumerate(verdict.reasons[: words.REASONS], 1):
         lines.append(f"{number}. {words.prose(reason.title)}")
         told = (words.prose(reason.detail), words.within(reason), words.prose(words.advice(reason)))
         lines += [f"   {text}" for text in told if text]

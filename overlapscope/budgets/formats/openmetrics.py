@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 from overlapscope.budgets import words
-from overlapscope.budgets.verdicts import CheckResult, Status, Unit, Verdict
+from overlapscope.budgets.verdicts import CheckResult, Part, Status, Unit, Verdict
 
 Labels = dict[str, str]
+_STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 
 _BASE: Final[dict[Unit, tuple[str, float]]] = {
     "ns": ("seconds", 1e9),
@@ -24,17 +24,6 @@ _BASE: Final[dict[Unit, tuple[str, float]]] = {
     "differences": ("differences", 1),
 }
 """Name of the base unit, and what to divide by."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """What is exposed of a budget on one rank and device."""
-
-    labels: Labels
-    unit: Unit
-    status: Status
-    value: float | None
-    limit: float | None
 
 
 def render(result: CheckResult) -> str:
@@ -49,20 +38,21 @@ def render(result: CheckResult) -> str:
         *_family(
             "overlapscope_budget_status",
             "What a budget came to: 1 for the status that it has.",
-            [(case.labels | {"status": one}, int(one == case.status)) for case in cases for one in words.STATUS],
+            [(labels | {"status": one}, int(one == part.status)) for labels, _, part, _ in cases for one in _STATUSES],
         ),
     ]
     for unit, (suffix, divisor) in _BASE.items():
-        mine = [case for case in cases if case.unit == unit]
-        values = [(case.labels, case.value / divisor) for case in mine if case.value is not None]
+        mine = [(labels, part.value, limit) for labels, verdict, part, limit in cases if verdict.unit == unit]
+        values = [(labels, value / divisor) for labels, value, _ in mine if value is not None]
         lines += _family(f"overlapscope_budget_value_{suffix}", "What was measured.", values, unit=suffix)
-        limits = [(case.labels, case.limit / divisor) for case in mine if case.limit is not None]
+        limits = [(labels, limit / divisor) for labels, _, limit in mine if limit is not None]
         lines += _family(f"overlapscope_budget_limit_{suffix}", "What the value must not pass.", limits, unit=suffix)
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-def _cases(result: CheckResult) -> Iterator[_Case]:
-    """Every rank by itself: of the one that decides alone, the labels would change from run to run."""
+def _cases(result: CheckResult) -> Iterator[tuple[Labels, Verdict, Part, float | None]]:
+    """Every rank by itself, with its labels and its limit: of the one that decides alone, the labels would change from
+    run to run."""
     seen: Counter[str] = Counter()
     for verdict in result.verdicts:
         for subject, part in words.cases(verdict):
@@ -83,7 +73,7 @@ def _cases(result: CheckResult) -> Iterator[_Case]:
             if seen[repr(labels)] > 1:
                 labels["number"] = str(seen[repr(labels)])
             limit = _limit(verdict, part.status, decides=subject == verdict.subject)
-            yield _Case(labels, verdict.unit, part.status, part.value, limit)
+            yield labels, verdict, part, limit
 
 
 def _limit(verdict: Verdict, status: Status, *, decides: bool) -> float | None:
@@ -93,13 +83,10 @@ def _limit(verdict: Verdict, status: Status, *, decides: bool) -> float | None:
     """
     if verdict.baseline is None:
         return verdict.limit
-    return verdict.limit if decides and not (status == "pass" and _beyond(verdict)) else None
-
-
-def _beyond(verdict: Verdict) -> bool:
-    if verdict.value is None or verdict.limit is None:
-        return False
-    return verdict.value < verdict.limit if verdict.more_is_better else verdict.value > verdict.limit
+    value, limit = verdict.value, verdict.limit
+    if status == "pass" and value is not None and limit is not None:
+        decides = decides and (value >= limit if verdict.more_is_better else value <= limit)
+    return limit if decides else None
 
 
 def _family(

@@ -16,9 +16,9 @@ from dash.development.base_component import Component
 from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean
 from overlapscope.compare import tables
-from overlapscope.compare.charts import before_after
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff
+from overlapscope.compare.document import before_after
 from overlapscope.compare.steps import averaged
 from overlapscope.compare.words import doubt_words, finding_standing, standing, unit_of
 from overlapscope.dashboard import parts, render
@@ -136,9 +136,9 @@ def _nothing_chosen(context: PageContext) -> Component:
 
 
 def _verdict(context: PageContext, found: Diff) -> Component:
-    stands = standing(found)
-    sign, ids = _SIGNS.get(stands.word, "?"), ("compare-standing", "compare-sentence")
-    return parts.answer(context, stands.tone or "muted", stands.word, clean(found.verdict), ids=ids, sign=sign)
+    word, tone = standing(found)
+    sign, ids = _SIGNS.get(word, "?"), ("compare-standing", "compare-sentence")
+    return parts.answer(context, tone or "muted", word, clean(found.verdict), ids=ids, sign=sign)
 
 
 def _doubts(context: PageContext, found: Diff) -> Component:
