@@ -17,8 +17,7 @@ import msgspec
 
 from overlapscope import timeline as lanes
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import Opened
-from overlapscope.dashboard.predictions import Asked
+from overlapscope.dashboard.opened import Asked, Opened
 from overlapscope.dashboard.routes import Refused
 from overlapscope.errors import OverlapscopeError
 from overlapscope.timeline import Lanes

@@ -10,12 +10,12 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.base.words import clean, plural
-from overlapscope.dashboard import moments, notices, parts, render
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.rank_reports import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
-from overlapscope.dashboard.url import UrlState
+from overlapscope.dashboard.url import UrlState, instant_href
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.looks import Look, looks
 from overlapscope.ranks.metrics import METRICS, first, headlines
@@ -39,7 +39,7 @@ def layout(context: PageContext) -> Component:
     known = url.trace is not None and library.entry(url.trace) is not None
     if not files and not known:
         nothing = url.trace is None
-        return notices.nothing_opened(url, reports=False) if nothing else notices.no_trace(url, url.trace or "")
+        return parts.nothing_opened(url, reports=False) if nothing else parts.no_trace(url, url.trace or "")
     siblings = library.siblings(url.trace or "")
     if not files and len(siblings) < 2:
         return parts.page("Ranks", _alone(), lead=_LEAD)
@@ -166,7 +166,7 @@ def _at(url: UrlState, ranks: Ranks, one: Meeting) -> Component | None:
     trace = next((ranks.trace(row) for row, rank in rows if rank.joined and rank.rank == one.late_rank), None)
     if trace is None:
         return None
-    return html.A("timeline →", href=moments.href(url, trace, one.window), className="timeline-link")
+    return html.A("timeline →", href=instant_href(url, trace, one.window), className="timeline-link")
 
 
 def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
@@ -295,4 +295,4 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
 def _progress(library: Library, job: Job, missing: tuple[str, ...]) -> Component:
     done, state = len(job.ids) - len(missing), library.loading(missing[0])
     sentence = f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
-    return notices.progress(sentence, (done + (state.part or 0)) / len(job.ids))
+    return parts.progress(sentence, (done + (state.part or 0)) / len(job.ids))
