@@ -12,7 +12,6 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
-from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
@@ -272,12 +271,6 @@ def timelines_panel(page: str, data: dict[str, Any] | None, captions: dict[str, 
 
 def _mount(page: str, name: str) -> str:
     return f"{page}-timeline-{name}"
-
-
-def typical_step(device: Device, numbers: Sequence[int]) -> Window | None:
-    """The step of median length among those of the given numbers; None where there is none."""
-    step = median_step([device.steps[number] for number in numbers])
-    return None if step is None else step.window
 
 
 # -- instead of a page ----------------------------------------------------------------------------

@@ -215,7 +215,7 @@ class _Chosen(msgspec.Struct, frozen=True):
     search: str
 
 
-@callbacks.add(Output("url", "href", allow_duplicate=True), Input("program-chosen", "data"), prevent_initial_call=True)
+@callbacks.leads(Input("program-chosen", "data"))
 def switch(context: PageContext, chosen: _Chosen | None) -> Any:
     """To the other program of the trace."""
     if chosen is None:

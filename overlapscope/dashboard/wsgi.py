@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -42,7 +42,6 @@ _ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])
 BodyBytes = Callable[[Request, int], int]
 """How many bytes a request may bring of which only the head has come, 0 where it is not to be answered; the number is
 that of the bytes that other requests bring now."""
-Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Listening:
@@ -60,7 +59,8 @@ class Listening:
             sockets: dict[int, Any] = {}
             try:
                 self._server = create_server(
-                    without_base(app.wsgi_app, base),
+                    # A proxy may pass the base path on or leave it out: both are understood.
+                    lambda environ, start: app.wsgi_app(below(environ, base), start),
                     map=sockets,
                     host=host,
                     port=one,
@@ -123,11 +123,6 @@ class Listening:
     def run_aside(self) -> None:
         """Answer in a thread until the process ends."""
         threading.Thread(target=self._server.run, name="overlapscope-server", daemon=True).start()
-
-
-def without_base(app: Wsgi, base: str) -> Wsgi:
-    """The application below a path. A proxy may pass that path on or leave it out: both are understood."""
-    return lambda environ, start: app(below(environ, base), start)
 
 
 def below(environ: dict[str, Any], base: str) -> dict[str, Any]:

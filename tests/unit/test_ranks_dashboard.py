@@ -13,7 +13,7 @@ import pytest
 
 from overlapscope.dashboard import routes
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.rank_reports import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
+from overlapscope.dashboard.pages.ranks import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import RECORDED, UrlState, instant_href, parse
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.join import Joined

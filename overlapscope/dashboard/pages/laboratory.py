@@ -134,16 +134,16 @@ def _variant(comparison: Comparison, variant: VariantResult, colors: dict[str, s
         "level": level,
         "color": colors.get(level, colors["muted"]),
         "lanes": [
-            {"name": clean(lane.name, 8), "color": _lane_color(colors, lane.name), "fill": lane.fill}
+            {
+                "name": clean(lane.name, 8),
+                "color": colors.get(_LANE_COLORS.get(lane.name, lane.name), colors["muted"]),
+                "fill": lane.fill,
+            }
             for lane in (analysis.strip.lanes if analysis else ())
         ],
         "caption": _caption(analysis.strip) if analysis else "",
         "figures": _figures(comparison, variant, analysis),
     }
-
-
-def _lane_color(colors: dict[str, str], name: str) -> str:
-    return colors.get(_LANE_COLORS.get(name, name), colors["muted"])
 
 
 def _caption(strip: Strip) -> str:
