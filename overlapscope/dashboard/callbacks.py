@@ -75,6 +75,10 @@ class Callbacks:
 
         return keep
 
+    def leads(self, *dependencies: Any) -> Callable[[Function], Function]:
+        """`add`, for a function that says to which address to go."""
+        return self.add(Output("url", "href", allow_duplicate=True), *dependencies, prevent_initial_call=True)
+
     def in_browser(self, function: str | tuple[str, str], *dependencies: Any, **options: Any) -> None:
         """Have a piece of JavaScript called, or a function of the assets by its namespace and name."""
         called = function if isinstance(function, str) else ClientsideFunction(*function)

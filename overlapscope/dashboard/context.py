@@ -73,8 +73,9 @@ class PageContext:
     def device_analysis(self) -> DeviceAnalysis | None:
         """What those figures were computed from."""
         device = self.device
-        analyses = self.opened.analysis.devices if device is not None else ()
-        return next((one for one in analyses if device is not None and one.result.device == device.device), None)
+        if device is None:
+            return None
+        return next((one for one in self.opened.analysis.devices if one.result.device == device.device), None)
 
     @property
     def colors(self) -> dict[str, str]:

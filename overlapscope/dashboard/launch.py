@@ -163,18 +163,13 @@ def frame(paths: Sequence[Path], *, height: int) -> Frame:
 
 def _serve(paths: Sequence[Path], hub: str | None) -> str:
     token = secrets.token_urlsafe(24)
-    if hub is None:
-        # The token is the path: the frame may be of another site than the notebook, where browsers keep no cookies.
-        # A frame's address is in no history.
-        server, _ = launch(paths, port=0, base=f"/{token}/", token=token)
-        server.run_aside()
-        return f"http://localhost:{server.port}/{token}/"
-    port = _free_port()
-    # The proxy serves each port under a path of its own.
-    base = f"{hub.rstrip('/')}/proxy/{port}/"
+    # The proxy serves each port under a path of its own. Else the token is the path: the frame may be of another site
+    # than the notebook, where browsers keep no cookies. A frame's address is in no history.
+    port = 0 if hub is None else _free_port()
+    base = f"/{token}/" if hub is None else f"{hub.rstrip('/')}/proxy/{port}/"
     server, _ = launch(paths, port=port, base=base, token=token)
     server.run_aside()
-    return f"{base}?token={token}"
+    return f"http://localhost:{server.port}{base}" if hub is None else f"{base}?token={token}"
 
 
 def _free_port() -> int:

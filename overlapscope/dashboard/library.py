@@ -13,8 +13,7 @@ from typing import Any
 from overlapscope.base.words import clean
 from overlapscope.dashboard.background import Background, Kept, Progress, Tell, attempt, raised
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
-from overlapscope.dashboard.opened import Opened, open_trace
-from overlapscope.dashboard.predictions import Predictions, events_of
+from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE

@@ -1,16 +1,22 @@
-"""A loaded trace with everything that is shown of it."""
+"""A loaded trace with everything that is shown of it, and the predictions that pages show."""
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.dashboard.entries import Entry
 from overlapscope.dashboard.url import RECORDED
+from overlapscope.errors import OverlapscopeError
+from overlapscope.prediction import best, predict
+from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.program import find_program
+from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import Report, joined, of_program
 from overlapscope.report.page import Page, Section
 from overlapscope.timeline import Lanes
@@ -54,3 +60,96 @@ def open_trace(entry: Entry, trace: Trace) -> Opened:
     if spoken is not report and program is not None and program.analysis is not None:
         plain = Opened(entry.id, entry.path, program.analysis, spoken, Page(spoken, verbose=True))
     return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)
+
+
+# -- predictions ----------------------------------------------------------------------------------
+
+KEPT_EVENTS = 10_000_000
+"""Predicted timelines stay in memory, the most recently shown ones, up to so many events together: some 1 GB."""
+MOST_KEPT = 64
+"""Predictions, however small."""
+_GIVEN_UP_S = 5.0
+"""A page asks again and again for what it waits for; what it has not asked for so long, nobody waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One prediction."""
+
+    device: int
+    interventions: tuple[str, ...] | None
+    """As `predict` takes them; None for those that gain most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predicted:
+    """A prediction, and its timeline prepared to be drawn."""
+
+    result: WhatIf
+    lanes: Lanes | None
+    """None where nothing is predicted, or where what is best was asked for: what it consists of is known by itself."""
+
+    @property
+    def interventions(self) -> tuple[str, ...]:
+        """What was changed, as `predict` takes it."""
+        changes = self.result.interventions
+        return tuple(one.intervention + (f" {one.argument}" if one.argument else "") for one in changes)
+
+
+_Key = tuple[weakref.ref[Opened], Asked]
+"""Of a trace as it was read: one that is read again is another one."""
+
+
+class Predictions:
+    """Thread-safe. The prediction asked for last is computed first; what no page waits for is not computed."""
+
+    def __init__(self) -> None:
+        self._kept: Kept[_Key, Predicted | OverlapscopeError] = Kept(KEPT_EVENTS)
+        self._background = Background("predictor", self._compute, self._kept, _weight, given_up_s=_GIVEN_UP_S)
+
+    def get(self, opened: Opened, asked: Asked, *, wait_s: float = 0.0) -> Predicted | None:
+        """The prediction; None if it is not there after a wait, but under way: ask again.
+
+        Raises OverlapscopeError where it cannot be made.
+        """
+        prediction = self._background.get((weakref.ref(opened), asked), wait_s)
+        return None if prediction is None else raised(prediction)
+
+    def known(self, opened: Opened, asked: Asked) -> Predicted | OverlapscopeError | None:
+        """The prediction if it was made before."""
+        return self._kept.get((weakref.ref(opened), asked))
+
+    def _compute(self, key: _Key, tell: Tell) -> Predicted | OverlapscopeError:
+        self._kept.forget(lambda kept: kept[0]() is None)
+        reference, asked = key
+        opened = reference()
+        if opened is None:
+            return OverlapscopeError("This trace is not in memory any more; load the page again.")
+        trace = opened.analysis.trace
+        prediction = attempt("The prediction", lambda: _predict(trace, asked))
+        if asked.interventions is None and isinstance(prediction, Predicted):
+            # What is best is known by itself.
+            self._background.put((reference, Asked(asked.device, prediction.interventions)), prediction)
+            return Predicted(prediction.result, None)
+        return prediction
+
+
+def _weight(prediction: Predicted | OverlapscopeError) -> int:
+    drawn = prediction.lanes if isinstance(prediction, Predicted) else None
+    return max(0 if drawn is None else events_of(drawn.analysis.trace), KEPT_EVENTS // MOST_KEPT)
+
+
+def events_of(trace: Trace) -> int:
+    """How many events a timeline holds."""
+    tables = (trace.gpu_ops, trace.runtime_calls, trace.cpu_ops, trace.annotations, trace.python_frames)
+    return sum(len(table) for table in tables)
+
+
+def _predict(trace: Trace, asked: Asked) -> Predicted:
+    if asked.interventions is None:
+        prediction = best(trace, device=asked.device)
+    else:
+        check_names(trace, asked.interventions)
+        prediction = predict(trace, asked.interventions, device=asked.device)
+    after = prediction.after
+    return Predicted(prediction.result, None if after is None else lanes.build(analyze_trace(after)))

@@ -12,14 +12,13 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import clean
-from overlapscope.dashboard import notices, parts
+from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext, url_of
-from overlapscope.dashboard.moments import moved
 from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.render import explained
-from overlapscope.dashboard.url import FIRST_PAGE, RECORDED, UrlState
+from overlapscope.dashboard.url import FIRST_PAGE, RECORDED, UrlState, moved
 
 _POLL_MS = 300
 _PLAIN = "plain"
@@ -200,7 +199,7 @@ def look(context: PageContext, intervals: int, loaded: int) -> Any:
     waiting = _missing(context)
     if waiting is None:
         return dash.no_update, loaded + 1
-    return notices.loading_bar(waiting, context.library.loading(waiting)), dash.no_update
+    return parts.loading_bar(waiting, context.library.loading(waiting)), dash.no_update
 
 
 @callbacks.add(Output("url", "href"), Input("trace-select", "value"), prevent_initial_call=True)
@@ -216,7 +215,7 @@ class _Chosen(msgspec.Struct, frozen=True):
     search: str
 
 
-@callbacks.add(Output("url", "href", allow_duplicate=True), Input("program-chosen", "data"), prevent_initial_call=True)
+@callbacks.leads(Input("program-chosen", "data"))
 def switch(context: PageContext, chosen: _Chosen | None) -> Any:
     """To the other program of the trace."""
     if chosen is None:
@@ -246,17 +245,17 @@ def _content(context: PageContext) -> Component:
     page = PAGES.get(url.page)
     if page is None:
         others = (page.title for page in PAGES.values() if page.name != FIRST_PAGE)
-        return notices.no_page(url, ", ".join(others))
+        return parts.no_page(url, ", ".join(others))
     if page.needs != "nothing":
         for id, opened in context.named:
             if library.entry(id) is None:
-                return notices.no_trace(url, id)
+                return parts.no_trace(url, id)
             if (failure := library.failure(id)) is not None:
-                return notices.unreadable(url, id, failure)
+                return parts.unreadable(url, id, failure)
             if opened is None:
-                return notices.loading(id, library.loading(id))
+                return parts.loading(id, library.loading(id))
         if url.trace is None:
-            return notices.nothing_opened(url, reports=bool(library.ranks_files()))
+            return parts.nothing_opened(url, reports=bool(library.ranks_files()))
     layout = page.module.layout
     content: Component
     if page.needs != "figures":

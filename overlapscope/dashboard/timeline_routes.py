@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flask
@@ -17,8 +18,7 @@ import msgspec
 
 from overlapscope import timeline as lanes
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import Opened
-from overlapscope.dashboard.predictions import Asked
+from overlapscope.dashboard.opened import Asked, Opened
 from overlapscope.dashboard.routes import Refused
 from overlapscope.errors import OverlapscopeError
 from overlapscope.timeline import Lanes
@@ -39,19 +39,18 @@ _Answer = dict[str, Any] | bytes | None
 def register(server: flask.Flask, library: Library) -> None:
     """Add the routes of the timeline."""
     for name, answer in _ROUTES.items():
-        server.add_url_rule(f"/api/timeline/{name}", f"timeline-{name}", _view(library, answer), methods=["GET"])
+        server.add_url_rule(
+            f"/api/timeline/{name}", f"timeline-{name}", partial(_respond, library, answer), methods=["GET"]
+        )
 
 
-def _view(library: Library, answer: Callable[[Lanes], _Answer]) -> Callable[[], flask.Response]:
-    def respond() -> flask.Response:
-        try:
-            return _response(answer(_lanes(library)))
-        except Refused as refused:
-            return _response({"error": str(refused)}, refused.status)
-        except KeyError as missing:
-            return _response({"error": f"This trace has no {missing.args[0]}."}, 404)
-
-    return respond
+def _respond(library: Library, answer: Callable[[Lanes], _Answer]) -> flask.Response:
+    try:
+        return _response(answer(_lanes(library)))
+    except Refused as refused:
+        return _response({"error": str(refused)}, refused.status)
+    except KeyError as missing:
+        return _response({"error": f"This trace has no {missing.args[0]}."}, 404)
 
 
 def _lanes(library: Library) -> Lanes:
@@ -81,19 +80,14 @@ def _predicted(library: Library, opened: Opened, interventions: str) -> Lanes:
 
 
 def _response(answer: _Answer, status: int = 200) -> flask.Response:
-    binary = isinstance(answer, bytes)
     body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
     headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
     if len(body) >= _SMALLEST_PACKED and flask.request.accept_encodings["gzip"] > 0:
         # The fastest level: packing harder would take longer than sending does.
         body = gzip.compress(body, 1, mtime=0)
         headers["Content-Encoding"] = "gzip"
-    content = "application/octet-stream" if binary else "application/json"
+    content = "application/octet-stream" if isinstance(answer, bytes) else "application/json"
     return flask.Response(body, status, headers, content_type=content)
-
-
-def _model(drawn: Lanes) -> _Answer:
-    return lanes.model(drawn)
 
 
 def _pixels(drawn: Lanes) -> _Answer:
@@ -111,10 +105,6 @@ def _pixels(drawn: Lanes) -> _Answer:
     if len(ids) > MOST_LANES:
         raise Refused(f"lanes names at most {MOST_LANES:,}.")
     return lanes.view(drawn, start, end, columns, ids)
-
-
-def _op(drawn: Lanes) -> _Answer:
-    return lanes.op(drawn, _number("lane"), _number("row"))
 
 
 def _at(drawn: Lanes) -> _Answer:
@@ -163,9 +153,9 @@ def _number(name: str, least: int = 0, most: int = (1 << 31) - 1, otherwise: int
 
 
 _ROUTES: dict[str, Callable[[Lanes], _Answer]] = {
-    "model": _model,
+    "model": lanes.model,
     "view": _pixels,
-    "op": _op,
+    "op": lambda drawn: lanes.op(drawn, _number("lane"), _number("row")),
     "at": _at,
     "search": _search,
     "worst": _worst,

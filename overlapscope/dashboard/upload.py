@@ -61,10 +61,10 @@ class Uploads:
         # The whole body has come, whether its length was announced or not.
         length = flask.request.content_length
         if not length:
-            return _refusal(400, f"{name}: the file is empty; record the trace again.")
+            return {"error": f"{name}: the file is empty; record the trace again."}, 400
         with self._change:
             if length > self.room_bytes:
-                return _refusal(413, f"{name}: {self._full()}")
+                return {"error": f"{name}: {self._full()}"}, 413
             self._sizes.append(length)
         try:
             return {"id": self._library.add(self._stored(flask.request.stream, name), name)}
@@ -72,9 +72,8 @@ class Uploads:
             with self._change:
                 self._sizes.remove(length)
             logging.getLogger(__name__).warning("%s: %s", name, error)
-            return _refusal(
-                507, f"{name}: could not be stored ({error.strerror or error}); make room and drop it again."
-            )
+            reason = error.strerror or error
+            return {"error": f"{name}: could not be stored ({reason}); make room and drop it again."}, 507
 
     def _stored(self, stream: IO[bytes], name: str) -> Path:
         """The file with what the stream holds. Its name says nothing of where it lies. Raises OSError."""
@@ -108,7 +107,3 @@ def safe_name(name: str) -> str:
 def _ending(name: str) -> str:
     found = re.search(r"\.json(\.gz|\.zst)?$", name)
     return found[0] if found else ""
-
-
-def _refusal(status: int, sentence: str) -> flask.typing.ResponseReturnValue:
-    return {"error": sentence}, status

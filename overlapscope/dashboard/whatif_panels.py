@@ -17,7 +17,7 @@ from overlapscope.base.words import NOTHING
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.predictions import Predicted
+from overlapscope.dashboard.opened import Predicted
 from overlapscope.documents.model import Items, Part, with_code
 from overlapscope.prediction import document
 from overlapscope.prediction.result import Estimate, WhatIf

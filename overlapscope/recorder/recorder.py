@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.open_ranges import OpenRanges
-from overlapscope.recorder.plain_steps import StepTimer
 from overlapscope.recorder.schedule import Schedule, Window
 from overlapscope.recorder.session import Options, Session, profiler_running
-from overlapscope.recorder.step_times import SlowSteps, StepTimes
+from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimes
 from overlapscope.recorder.takes import Take
 from overlapscope.recorder.trace_file import TraceFiles
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import flask
 import pytest
 
-from overlapscope.dashboard import connections, security
+from overlapscope.dashboard import security, wsgi
 from overlapscope.dashboard.wsgi import Listening
 
 TOKEN = "known to the test"
@@ -30,9 +30,9 @@ def port() -> Iterator[int]:
     app.add_url_rule("/late", "late", late)
     app.add_url_rule("/length", "length", lambda: str(len(flask.request.get_data())), methods=["POST"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections, "MOST", 40)
-        patch.setattr(connections, "HEAD_S", 1.0)
-        patch.setattr(connections, "PATIENCE_S", 3.0)
+        patch.setattr(wsgi, "MOST", 40)
+        patch.setattr(wsgi, "HEAD_S", 1.0)
+        patch.setattr(wsgi, "PATIENCE_S", 3.0)
         known = Listening(
             app,
             host="127.0.0.1",
@@ -45,7 +45,7 @@ def port() -> Iterator[int]:
 
 
 def late() -> str:
-    time.sleep(2 * connections.PATIENCE_S)
+    time.sleep(2 * wsgi.PATIENCE_S)
     return "late"
 
 
@@ -141,7 +141,7 @@ def test_who_does_not_read_is_closed_and_who_reads_slowly_gets_all(port: int) ->
     asked = f"GET /large HTTP/1.1\r\n{KNOWN}Connection: close\r\n\r\n"
     with connected(port, asked) as connection:
         # Longer than the server waits for anything to be taken.
-        time.sleep(2 * connections.PATIENCE_S)
+        time.sleep(2 * wsgi.PATIENCE_S)
         assert len(rest(connection)) < LARGE
     with connected(port, asked) as connection:
         parts = []

@@ -17,8 +17,7 @@ from overlapscope import timeline as lanes
 from overlapscope.dashboard import timeline_routes, whatif_panels
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import Opened
-from overlapscope.dashboard.predictions import Asked, Predicted, Predictions
+from overlapscope.dashboard.opened import Asked, Opened, Predicted, Predictions
 from overlapscope.dashboard.url import UrlState
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction import Prediction, predict
@@ -61,7 +60,7 @@ class Made:
 @pytest.fixture
 def made(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Made:
     made = Made(opened.analysis.trace)
-    monkeypatch.setattr("overlapscope.dashboard.predictions.predict", made)
+    monkeypatch.setattr("overlapscope.dashboard.opened.predict", made)
     return made
 
 
@@ -103,7 +102,7 @@ def test_what_cannot_be_predicted_says_why_each_time(opened: Opened, made: Made)
 def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
     opened: Opened, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overlapscope.dashboard.predictions.MOST_KEPT", 3)
+    monkeypatch.setattr("overlapscope.dashboard.opened.MOST_KEPT", 3)
     predictions = Predictions()
     for name in ("a", "b", "c", "a", "d"):
         predictions.get(opened, asked(name), wait_s=30)

@@ -11,10 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 import flask
 import pytest
 
-from overlapscope.dashboard import moments, routes
+from overlapscope.dashboard import routes
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.rank_reports import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
-from overlapscope.dashboard.url import RECORDED, UrlState, parse
+from overlapscope.dashboard.pages.ranks import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
+from overlapscope.dashboard.url import RECORDED, UrlState, instant_href, parse
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import to_json
@@ -168,7 +168,7 @@ def test_a_meeting_leads_to_its_place_in_a_trace_that_was_not_loaded() -> None:
     server = flask.Flask(__name__)
     routes.register(server, library, "/base/")
     meeting = all_read(library, "ddp/rank0").report.meetings[0]
-    link = moments.href(UrlState(base="/"), "ddp/rank0", meeting.window)
+    link = instant_href(UrlState(base="/"), "ddp/rank0", meeting.window)
     answer = server.test_client().get(link)
     assert answer.status_code == 302
     parts = urlsplit(answer.headers["Location"])
@@ -188,7 +188,7 @@ def test_a_link_leads_to_the_same_ops_in_the_plain_program(tmp_path: Path) -> No
     step = device.steps[1]
     for of, shown in ((None, opened.plain), (RECORDED, opened)):
         assert shown is not None
-        answer = server.test_client().get(moments.href(UrlState(of=of), "t", step.window))
+        answer = server.test_client().get(instant_href(UrlState(of=of), "t", step.window))
         place = parse("/", *urlsplit(answer.headers["Location"])[2:4])
         assert place.of == of and place.start_ns is not None and place.end_ns is not None
         same, origin = shown.analysis.devices[0].result.steps[1].window, shown.lanes.origin_ns

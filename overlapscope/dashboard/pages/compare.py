@@ -14,6 +14,7 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
 from overlapscope.compare import tables
 from overlapscope.compare.diff import diff
@@ -216,7 +217,8 @@ def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> C
 
 def _stands_for(device: Device, basis: Basis) -> Window:
     """What is shown of a side: of the steps that are compared the one of median length."""
-    return (parts.typical_step(device, averaged(device)) if basis == "step" else None) or device.window
+    step = median_step([device.steps[number] for number in averaged(device)]) if basis == "step" else None
+    return device.window if step is None else step.window
 
 
 # -- callbacks ------------------------------------------------------------------------------------
@@ -228,12 +230,7 @@ callbacks.in_browser(
 )
 
 
-@callbacks.add(
-    Output("url", "href", allow_duplicate=True),
-    Input("compare-before", "value"),
-    Input("compare-after", "value"),
-    prevent_initial_call=True,
-)
+@callbacks.leads(Input("compare-before", "value"), Input("compare-after", "value"))
 def choose(context: PageContext, before: str | None, after: str | None) -> Any:
     """To the two traces that were chosen."""
     if before is None or (before, after) == (context.url.trace, context.url.other):

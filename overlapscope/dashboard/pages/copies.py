@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dash
-from dash import Input, Output
+from dash import Input
 from dash.development.base_component import Component
 
 from overlapscope.analysis.device import DeviceAnalysis
@@ -95,9 +95,7 @@ callbacks = Callbacks()
 callbacks.csv("copies-evidence", "copies-worst", "copies-groups")
 
 
-@callbacks.add(
-    Output("url", "href", allow_duplicate=True), Input("copies-bandwidth", "clickData"), prevent_initial_call=True
-)
+@callbacks.leads(Input("copies-bandwidth", "clickData"))
 def show_copy(context: PageContext, click: Click | None) -> Any:
     """To the copy in the timeline."""
     row, analysis = click.number if click else None, context.device_analysis

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,6 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.url import UrlState
 from overlapscope.documents import model
-from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Block
 from overlapscope.laboratory.comparison import Comparison, compare
 from overlapscope.laboratory.document import chapter, overview
@@ -31,20 +32,44 @@ _LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
 """The palette's names of a strip's lanes, where they differ."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Experiment:
+    """One of some results."""
+
+    index: str
+    """Of the results and of it in them: ids on the page end in it."""
+    directory: Path
+    comparison: Comparison
+
+    @property
+    def grid(self) -> str:
+        """The id of where its variants are drawn."""
+        return f"laboratory-grid-{self.index}"
+
+    @property
+    def anchor(self) -> str:
+        """The id that links lead to."""
+        return f"experiment-{self.index}"
+
+
+def _experiments(library: Library) -> list[list[_Experiment]]:
+    """Those of each of the results that have any."""
+    found = [
+        [_Experiment(f"{number}-{place}", directory, comparison) for place, comparison in enumerate(compare(results))]
+        for number, (directory, results) in enumerate(library.results())
+    ]
+    return [experiments for experiments in found if experiments]
+
+
 def layout(context: PageContext) -> Component:
     """The page."""
-    found = context.library.results()
-    if not any(results.experiments for _, results in found):
+    found = _experiments(context.library)
+    if not found:
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
-    compared = [(number, directory, compare(results)) for number, (directory, results) in enumerate(found)]
-    drawn = [
-        {"element": _grid(number, place), "variants": _variants(context, directory, comparison)}
-        for number, directory, comparisons in compared
-        for place, comparison in enumerate(comparisons)
-    ]
+    drawn = [{"element": one.grid, "variants": _variants(context, one)} for one in itertools.chain(*found)]
     return parts.page(
         "Laboratory",
-        *(_results(number, comparisons, context.dark) for number, _, comparisons in compared if comparisons),
+        *(_results(experiments, context.dark) for experiments in found),
         dcc.Store(id="laboratory-variants", data=drawn),
         html.Div(id="laboratory-drawn", hidden=True),
         lead=_LEAD,
@@ -63,37 +88,18 @@ def _nothing() -> Component:
     )
 
 
-def _results(number: int, comparisons: Sequence[Comparison], dark: bool) -> Component:
-    links = [
-        dmc.Anchor(clean(comparison.result.name, 80), href=f"#{_anchor(number, place)}", size="sm")
-        for place, comparison in enumerate(comparisons)
-    ]
-    return dmc.Stack(
-        [
-            parts.panel(
-                "Results",
-                *_drawn(overview(comparisons), dark),
-                dmc.Group(links, gap="sm", mt="sm"),
-            ),
-            *(_experiment(comparison, number, place) for place, comparison in enumerate(comparisons)),
-        ],
-        gap="md",
-    )
+def _results(experiments: Sequence[_Experiment], dark: bool) -> Component:
+    links = [dmc.Anchor(clean(one.comparison.result.name, 80), href=f"#{one.anchor}", size="sm") for one in experiments]
+    told = _drawn(overview([one.comparison for one in experiments]), dark)
+    panel = parts.panel("Results", *told, dmc.Group(links, gap="sm", mt="sm"))
+    return dmc.Stack([panel, *map(_experiment, experiments)], gap="md")
 
 
-def _anchor(number: int, place: int) -> str:
-    return f"experiment-{number}-{place}"
-
-
-# -- an experiment --------------------------------------------------------------------------------
-
-
-def _experiment(comparison: Comparison, number: int, place: int) -> Component:
-    result = comparison.result
-    index = f"{number}-{place}"
+def _experiment(experiment: _Experiment) -> Component:
+    result, index = experiment.comparison.result, experiment.index
     return parts.panel(
         clean(f"{result.name}: {result.title}", 200),
-        html.Div(id=_grid(number, place), className="laboratory-grid"),
+        html.Div(id=experiment.grid, className="laboratory-grid"),
         dmc.Button(
             "Figures and claims",
             id={"type": "laboratory-more", "index": index},
@@ -103,26 +109,23 @@ def _experiment(comparison: Comparison, number: int, place: int) -> Component:
         ),
         html.Div(id={"type": "laboratory-detail", "index": index}),
         note=clean(result.shows, 400),
-        id=_anchor(number, place),
+        id=experiment.anchor,
     )
 
 
-def _grid(number: int, place: int) -> str:
-    return f"laboratory-grid-{number}-{place}"
-
-
-def _variants(context: PageContext, directory: Path, comparison: Comparison) -> list[dict[str, Any]]:
-    """What `assets/laboratory.js` draws of each variant."""
-    ids = [_trace(context.library, directory, variant) for variant in comparison.result.variants]
+def _variants(context: PageContext, experiment: _Experiment) -> list[dict[str, Any]]:
+    """What `assets/laboratory.js` draws of each variant, with links to the trace of its first rank."""
+    variants = experiment.comparison.result.variants
+    files = [experiment.directory / variant.traces[0] if variant.traces else None for variant in variants]
+    ids = [None if file is None else context.library.id_of(file) for file in files]
     first = next((id for id in ids if id is not None), None)
     return [
-        _variant(comparison, variant, context.dark) | {"links": _links(context.url, id, first)}
-        for variant, id in zip(comparison.result.variants, ids, strict=True)
+        _variant(experiment.comparison, variant, context.colors) | {"links": _links(context.url, id, first)}
+        for variant, id in zip(variants, ids, strict=True)
     ]
 
 
-def _variant(comparison: Comparison, variant: VariantResult, dark: bool) -> dict[str, Any]:
-    colors = palette(dark)
+def _variant(comparison: Comparison, variant: VariantResult, colors: dict[str, str]) -> dict[str, Any]:
     analysis = variant.analyses[0] if variant.analyses else None
     level = analysis.verdict.level if analysis else ""
     return {
@@ -131,16 +134,16 @@ def _variant(comparison: Comparison, variant: VariantResult, dark: bool) -> dict
         "level": level,
         "color": colors.get(level, colors["muted"]),
         "lanes": [
-            {"name": clean(lane.name, 8), "color": _lane_color(colors, lane.name), "fill": lane.fill}
+            {
+                "name": clean(lane.name, 8),
+                "color": colors.get(_LANE_COLORS.get(lane.name, lane.name), colors["muted"]),
+                "fill": lane.fill,
+            }
             for lane in (analysis.strip.lanes if analysis else ())
         ],
         "caption": _caption(analysis.strip) if analysis else "",
         "figures": _figures(comparison, variant, analysis),
     }
-
-
-def _lane_color(colors: dict[str, str], name: str) -> str:
-    return colors.get(_LANE_COLORS.get(name, name), colors["muted"])
 
 
 def _caption(strip: Strip) -> str:
@@ -158,11 +161,6 @@ def _figures(comparison: Comparison, variant: VariantResult, analysis: Analysis 
     if analysis is not None:
         told.append(("efficiency", percent(efficiency_shown(analysis))))
     return told
-
-
-def _trace(library: Library, directory: Path, variant: VariantResult) -> str | None:
-    """The id of a variant's trace, of its first rank."""
-    return library.id_of(directory / variant.traces[0]) if variant.traces else None
 
 
 def _links(url: UrlState, id: str | None, first: str | None) -> list[tuple[str, str]]:
@@ -199,18 +197,11 @@ callbacks.in_browser(
 )
 def show_more(context: PageContext, clicks: int | None, id: _Id) -> Any:
     """The figures and claims of an experiment, or nothing again."""
-    known = {
-        f"{number}-{place}": comparison
-        for number, (_, results) in enumerate(context.library.results())
-        for place, comparison in enumerate(compare(results))
-    }
+    known = {one.index: one.comparison for one in itertools.chain(*_experiments(context.library))}
     if not clicks or clicks % 2 == 0 or id.index not in known:
         return None, "Figures and claims"
-    return _detail(known[id.index], id.index, dark=context.dark), "Hide figures and claims"
-
-
-def _detail(comparison: Comparison, index: str, *, dark: bool) -> Component:
-    return dmc.Stack(_drawn(chapter(comparison, f"laboratory-bars-{index}"), dark), gap="sm", mt="sm")
+    told = _drawn(chapter(known[id.index], f"laboratory-bars-{id.index}"), context.dark)
+    return dmc.Stack(told, gap="sm", mt="sm"), "Hide figures and claims"
 
 
 def _drawn(blocks: Iterable[Block], dark: bool) -> list[Component]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import dash
@@ -10,18 +14,19 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.base.words import clean, plural
-from overlapscope.dashboard import moments, notices, parts, render
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.rank_reports import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
-from overlapscope.dashboard.url import UrlState
+from overlapscope.dashboard.entries import RanksFile
+from overlapscope.dashboard.library import Library, Reduced
+from overlapscope.dashboard.url import UrlState, instant_href
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import Slot, slot_at
 from overlapscope.ranks.document import Look, looks
+from overlapscope.ranks.join import Joined
 from overlapscope.ranks.metrics import METRICS, first, headlines
 from overlapscope.ranks.metrics import shown as metrics_of
-from overlapscope.ranks.result import Meeting, RanksReport
+from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
 from overlapscope.ranks.verdict import TONES, clocks, doubts, judge, step_note
 
 MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
@@ -39,7 +44,7 @@ def layout(context: PageContext) -> Component:
     known = url.trace is not None and library.entry(url.trace) is not None
     if not files and not known:
         nothing = url.trace is None
-        return notices.nothing_opened(url, reports=False) if nothing else notices.no_trace(url, url.trace or "")
+        return parts.nothing_opened(url, reports=False) if nothing else parts.no_trace(url, url.trace or "")
     siblings = library.siblings(url.trace or "")
     if not files and len(siblings) < 2:
         return parts.page("Ranks", _alone(), lead=_LEAD)
@@ -166,7 +171,7 @@ def _at(url: UrlState, ranks: Ranks, one: Meeting) -> Component | None:
     trace = next((ranks.trace(row) for row, rank in rows if rank.joined and rank.rank == one.late_rank), None)
     if trace is None:
         return None
-    return html.A("timeline →", href=moments.href(url, trace, one.window), className="timeline-link")
+    return html.A("timeline →", href=instant_href(url, trace, one.window), className="timeline-link")
 
 
 def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
@@ -268,16 +273,10 @@ def open_rank(context: PageContext, click: Click | None, chart: str, everything:
 
 
 for _chart in (MAP, STEPS, BUCKETS):
-    callbacks.add(
-        Output("url", "href", allow_duplicate=True),
-        Input(_chart, "clickData"),
-        State(_chart, "id"),
-        State("ranks-all", "checked"),
-        prevent_initial_call=True,
-    )(open_rank)
+    callbacks.leads(Input(_chart, "clickData"), State(_chart, "id"), State("ranks-all", "checked"))(open_rank)
 
 
-@callbacks.add(Output("url", "href", allow_duplicate=True), Input("ranks-source", "value"), prevent_initial_call=True)
+@callbacks.leads(Input("ranks-source", "value"))
 def choose(context: PageContext, source: str | None) -> Any:
     """To the report that was chosen."""
     return dash.no_update if source in (None, _source(context)) else context.url.href(report=source)
@@ -295,4 +294,101 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
 def _progress(library: Library, job: Job, missing: tuple[str, ...]) -> Component:
     done, state = len(job.ids) - len(missing), library.loading(missing[0])
     sentence = f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
-    return notices.progress(sentence, (done + (state.part or 0)) / len(job.ids))
+    return parts.progress(sentence, (done + (state.part or 0)) / len(job.ids))
+
+
+# -- which report is shown ------------------------------------------------------------------------
+
+TRACES = "traces"
+"""What a URL calls the traces of the folder, instead of a report's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The traces that are shown as ranks."""
+
+    ids: tuple[str, ...]
+    others: int
+    """How many more lie in the same folder, whose names say that they are of another job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """A report, and which of its rows can be opened."""
+
+    report: RanksReport
+    traces: Mapping[str, str]
+    """The id of a trace by the source that its rows name."""
+
+    def trace(self, row: int) -> str | None:
+        """The id of a row's trace; None where it is not here."""
+        known = 0 <= row < len(self.report.ranks)
+        return self.traces.get(self.report.ranks[row].source) if known else None
+
+
+def chosen(library: Library, url: UrlState) -> RanksFile | None:
+    """The written report that a URL names; the first where it names none; None where the traces are meant."""
+    files = library.ranks_files()
+    if url.report == TRACES:
+        return None
+    return next((one for one in files if one.id == url.report), next(iter(files), None))
+
+
+def of_file(library: Library, file: RanksFile) -> Ranks:
+    """A written report, with its rows' traces as far as they are here."""
+    entries = library.entries()
+
+    def look_up() -> Ranks:
+        by_name: dict[str, list[str]] = {}
+        for entry in entries:
+            by_name.setdefault(entry.path.name, []).append(entry.id)
+        sources = {row.source for row in file.report.ranks}
+        traces = {source: _trace(library, file, source, by_name) for source in sources}
+        return Ranks(file.report, {source: id for source, id in traces.items() if id is not None})
+
+    ranks: Ranks = library.results_of_pages.remember(("ranks", file.id, len(entries)), look_up)
+    return ranks
+
+
+def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str, list[str]]) -> str | None:
+    """Where the report says it is, from here or from the report; else the only one of that name."""
+    if "://" not in source:
+        for path in (Path(source), file.path.parent / source):
+            if (id := library.id_of(path)) is not None:
+                return id
+    alike = by_name.get(Path(source).name, [])
+    return alike[0] if len(alike) == 1 else None
+
+
+def job_of(library: Library, id: str, *, everything: bool) -> Job:
+    """The traces of the same folder whose names differ from this one's in their numbers alone, or all of them."""
+    siblings = library.siblings(id)
+    if everything:
+        return Job(siblings, 0)
+    mine = re.sub(r"\d+", "#", id)
+    alike = tuple(one for one in siblings if re.sub(r"\d+", "#", one) == mine)
+    return Job(alike, len(siblings) - len(alike))
+
+
+def waiting_for(library: Library, job: Job) -> tuple[str, ...]:
+    """The ids of a job's traces that are yet to be read; they are asked for."""
+    return tuple(id for id in job.ids if library.reduced(id) is None)
+
+
+def of_job(library: Library, job: Job) -> Ranks | None:
+    """The report of a job's traces; None as long as one of them is yet to be read."""
+    parts = tuple(part for part in map(library.reduced, job.ids) if part is not None)
+    if len(parts) < len(job.ids):
+        return None
+    # Joining a thousand ranks takes a moment, and every callback needs the report.
+    ranks: Ranks = library.results_of_pages.remember(("ranks", job.ids, parts), lambda: _join(job.ids, parts))
+    return ranks
+
+
+def _join(ids: Sequence[str], parts: Sequence[Reduced]) -> Ranks:
+    joined, traces = Joined(), {}
+    for id, part in zip(ids, parts, strict=True):
+        for one in (part,) if isinstance(part, Unreadable) else part:
+            joined.add(one)
+            traces[one.source] = id
+    return Ranks(joined.report(), traces)

@@ -6,7 +6,7 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
-from dash import Input, Output
+from dash import Input
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
@@ -96,9 +96,7 @@ callbacks = Callbacks()
 callbacks.csv("steps-table", "steps-ranges")
 
 
-@callbacks.add(
-    Output("url", "href", allow_duplicate=True), Input("steps-chart", "clickData"), prevent_initial_call=True
-)
+@callbacks.leads(Input("steps-chart", "clickData"))
 def show_step(context: PageContext, click: Click | None) -> Any:
     """To the step in the timeline."""
     number, device = click.number if click else None, context.device

@@ -16,7 +16,7 @@ from overlapscope.dashboard import parts, render, whatif_panels
 from overlapscope.dashboard.callbacks import Callbacks, Whole
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.predictions import Asked, Predicted
+from overlapscope.dashboard.opened import Asked, Predicted
 from overlapscope.dashboard.url import UrlState
 from overlapscope.dashboard.whatif_panels import RUNG
 from overlapscope.errors import OverlapscopeError

@@ -15,13 +15,21 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from overlapscope.recorder.hazards import transfers
 from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
 from overlapscope.recorder.hazards.host_memory import HostMemory
 from overlapscope.recorder.hazards.journal import Journal
 from overlapscope.recorder.hazards.lines import Line, UserCode
 from overlapscope.recorder.hazards.memory import Copy, Direction, Touch
-from overlapscope.recorder.hazards.operators import arguments, dispatches_itself, given, tensors, touch
+from overlapscope.recorder.hazards.operators import (
+    Transfer,
+    arguments,
+    dispatches_itself,
+    given,
+    made_by,
+    reads_scalar,
+    tensors,
+    touch,
+)
 
 
 @dataclass(slots=True)
@@ -145,7 +153,7 @@ class HazardMode(TorchDispatchMode):
         # What is captured into a graph runs when the graph is replayed, and then nothing says so.
         if not (uses_device or call.host) or (uses_device and torch.cuda.is_current_stream_capturing()):
             return
-        made = transfers.made_by(call.operator, call.args, call.kwargs, result)
+        made = made_by(call.operator, call.args, call.kwargs, result)
         by_device = [transfer for transfer in made if transfer.is_dma]
         launches = self._launches(call, made, by_device)
         for transfer in by_device:
@@ -155,13 +163,9 @@ class HazardMode(TorchDispatchMode):
         self._journal.note(partial(self._write_down, by_host, launches, line))
         self._journal.write_up()
 
-    def _launches(
-        self, call: Call, made: list[transfers.Transfer], by_device: list[transfers.Transfer]
-    ) -> list[_OnStream]:
+    def _launches(self, call: Call, made: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
         launches: dict[int, _OnStream] = {}
-        waits = transfers.reads_scalar(call.operator) or (
-            bool(made) and all(transfer.ends_with_call for transfer in made)
-        )
+        waits = reads_scalar(call.operator) or (bool(made) and all(transfer.ends_with_call for transfer in made))
         for device in {device for device, _ in (*call.reads, *call.writes)}:
             launch = launches[device] = _OnStream(torch.cuda.current_stream(device).cuda_stream)
             launch.waited_for = waits

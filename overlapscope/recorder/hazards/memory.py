@@ -52,7 +52,7 @@ class Copy:
 
     direction: Direction
     region: Region
-    """An interval: copies to and from host memory with gaps go through a temporary (see `transfers`)."""
+    """An interval: copies to and from host memory with gaps go through a temporary (see `operators`)."""
     launch: Launch
     tensor: str
 
