@@ -8,7 +8,7 @@ made harmless by `clean` before it gets here; what a syntax gives a meaning to i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from overlapscope.documents.strip import Drawing, Glyphs
@@ -226,8 +226,6 @@ class Document:
     title: str
     """Of the window or tab that it is shown in."""
     blocks: tuple[Block, ...]
-    data: dict[str, Any] = field(default_factory=dict)
-    """JSON that scripts of an HTML file find by its name."""
 
 
 def columns(tables: Iterable[Table]) -> tuple[Block, ...]:
