@@ -10,8 +10,7 @@ from overlapscope.compare import tables
 from overlapscope.compare.charts import before_after
 from overlapscope.compare.difference import DeviceDiff, Diff
 from overlapscope.compare.words import device_title, doubt_words, side_name, standing
-from overlapscope.documents.fit import Room
-from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Section, Span, Text, panel
+from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Room, Section, Span, Text, panel
 from overlapscope.documents.table import Table
 
 COMMENT_CHARACTERS = 60_000

@@ -19,7 +19,7 @@ from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Diff
 from overlapscope.compare.document import COMMENT_CHARACTERS, document
 from overlapscope.compare.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
-from overlapscope.documents.fit import Room
+from overlapscope.documents.model import Room
 from overlapscope.inputs import read_report
 from overlapscope.render import html, markdown, terminal
 from tests.support.diff_samples import HOSTILE, MS, change, device, figures, kernel, sample, side
