@@ -320,50 +320,37 @@ _MOST_ROWS = 8
 
 def host_tables(section: Section) -> list[Table]:
     """The steps, the ops and the threads of a trace without GPU activity; none of another."""
-    host, verbose = section.trace.host, section.page.verbose
+    host, most = section.trace.host, None if section.page.verbose else _MOST_ROWS
     if host is None:
         return []
     unit = unit_for(max(step.span_ns for step in host.steps))
     total = sum(step.span_ns for step in host.steps)
-    steps = host.steps if verbose else host.steps[:_MOST_ROWS]
-    spans = rows(
+
+    def table(title: str, heads: Column, others: tuple[str, ...], lines: list[tuple[str, ...]]) -> Table:
+        shown = lines[:most]
+        left = len(lines) - len(shown)
+        note = f"{plural(left, 'more row')}: see --verbose." if left else ""
+        return Table(title, (heads, *map(Column, others)), rows(shown), note)
+
+    steps = [
         (clean(step.name, NAME_LIMIT), *map(unit.number, (step.span_ns, step.loading_ns, step.ops_ns, step.rest_ns)))
-        for step in steps
-    )
-    columns = (f"span {unit.name}", "loading", "ops", "neither")
-    ops = host.ops if verbose else host.ops[:_MOST_ROWS]
-    threads = host.threads if verbose else host.threads[:_MOST_ROWS]
-    return [
-        Table(
-            "Steps on the host",
-            (words("step", flexible=True, heads=True), *map(Column, columns)),
-            spans,
-            _left(host.steps, steps),
-        ),
-        Table(
-            "Ops on the host",
-            (words("outermost op", flexible=True, heads=True), Column("count"), Column(unit.name), Column("share")),
-            rows(
-                (clean(o.op, NAME_LIMIT), f"{o.count:,}", unit.number(o.time_ns), share(o.time_ns, total)) for o in ops
-            ),
-            _left(host.ops, ops),
-        ),
-        Table(
-            "Threads",
-            (words("thread", heads=True), Column(f"in ops {unit.name}"), Column("share")),
-            rows(
-                (
-                    f"{t.thread}{', which marks the steps' if t.steps and host.by_steps else ''}",
-                    unit.number(t.busy_ns),
-                    share(t.busy_ns, total),
-                )
-                for t in threads
-            ),
-            _left(host.threads, threads),
-        ),
+        for step in host.steps
     ]
-
-
-def _left(all_of_them: tuple[object, ...], shown: tuple[object, ...]) -> str:
-    left = len(all_of_them) - len(shown)
-    return f"{plural(left, 'more row')}: see --verbose." if left else ""
+    ops = [
+        (clean(one.op, NAME_LIMIT), f"{one.count:,}", unit.number(one.time_ns), share(one.time_ns, total))
+        for one in host.ops
+    ]
+    threads = [
+        (
+            f"{one.thread}{', which marks the steps' if one.steps and host.by_steps else ''}",
+            unit.number(one.busy_ns),
+            share(one.busy_ns, total),
+        )
+        for one in host.threads
+    ]
+    by_step, by_op = (words(name, flexible=True, heads=True) for name in ("step", "outermost op"))
+    return [
+        table("Steps on the host", by_step, (f"span {unit.name}", "loading", "ops", "neither"), steps),
+        table("Ops on the host", by_op, ("count", unit.name, "share"), ops),
+        table("Threads", words("thread", heads=True), (f"in ops {unit.name}", "share"), threads),
+    ]
