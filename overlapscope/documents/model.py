@@ -85,18 +85,11 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """The way to a part of the same file, by its `id`."""
-
-    text: str
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
 class Links:
     """What a long HTML file holds, to jump to."""
 
-    links: tuple[Link, ...]
+    texts: dict[str, str]
+    """Of each link, by the `id` of the part that it leads to."""
 
 
 @dataclass(frozen=True, slots=True)

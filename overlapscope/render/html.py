@@ -123,7 +123,7 @@ def _(block: model.Code) -> Iterator[str]:
 
 @_draw.register
 def _(block: model.Links) -> Iterator[str]:
-    links = (f'<a href="#{escape(link.id)}">{escape(clean(link.text))}</a>' for link in block.links)
+    links = (f'<a href="#{escape(id)}">{escape(clean(text))}</a>' for id, text in block.texts.items())
     yield f'<nav aria-label="Contents">{" ".join(links)}</nav>'
 
 

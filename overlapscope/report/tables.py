@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from overlapscope.analysis.results import (
     Device,
-    HostStall,
     Period,
     Plain,
     TraceResult,
@@ -170,18 +169,18 @@ def stalls(section: Section, device: Device) -> Table:
     if place:
         columns.append(words("where", flexible=True))
     note = f"{plural(hidden, 'more group')} of calls that cost less: see --verbose." if hidden and kept else ""
-    return Table("Host stalls", tuple(columns), rows(_stall(stall, unit, place) for stall in kept), note)
-
-
-def _stall(stall: HostStall, unit: Unit, place: bool) -> tuple[str, ...]:
-    cells = (
-        clean(stall.call, NAME_LIMIT),
-        clean(stall.op or "", NAME_LIMIT),
-        f"{stall.count:,}",
-        unit.number(stall.host_wait_ns),
-        unit.number(stall.idle_caused_ns),
+    lines = (
+        (
+            clean(stall.call, NAME_LIMIT),
+            clean(stall.op or "", NAME_LIMIT),
+            f"{stall.count:,}",
+            unit.number(stall.host_wait_ns),
+            unit.number(stall.idle_caused_ns),
+            *([clean(stall.where or "", NAME_LIMIT)] if place else []),
+        )
+        for stall in kept
     )
-    return (*cells, clean(stall.where or "", NAME_LIMIT)) if place else cells
+    return Table("Host stalls", tuple(columns), rows(lines), note)
 
 
 def steps(section: Section, device: Device) -> Table:
@@ -212,37 +211,45 @@ def each_step(section: Section, device: Device) -> Table:
     unit = section.unit
     titles = (f"span {unit.name}", "compute", "exp. comm", "exp. copy", "idle", "efficiency %")
     columns = (words("step", flexible=True, heads=True), *map(Column, titles))
-    return Table("Each step", columns, rows(_period(period, unit) for period in device.steps))
-
-
-def _period(period: Period, unit: Unit) -> tuple[str, ...]:
-    b = period.buckets
-    times = (period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period))
-    name = clean(period.name, NAME_LIMIT)
-    return (name, *map(unit.number, times), bare_percent(efficiency_shown(period)))
+    lines = (
+        (clean(step.name, NAME_LIMIT), *map(unit.number, _times(step)), bare_percent(efficiency_shown(step)))
+        for step in device.steps
+    )
+    return Table("Each step", columns, rows(lines))
 
 
 def ranges(section: Section, device: Device) -> Table:
     """Ranges by name: their occurrences added up."""
     unit = section.unit
-    by_name: dict[str, list[Period]] = {}
-    for period in device.ranges:
-        by_name.setdefault(period.name, []).append(period)
-    order = sorted(by_name.items(), key=lambda item: (-sum(p.span_ns for p in item[1]), item[0]))
+    order = ranges_by_name(device)
     kept = order if section.page.verbose else order[:FEW]
     lines = []
     for name, periods in kept:
-        sums = (
-            sum(p.span_ns for p in periods),
-            sum(p.buckets.exposed_copy_ns for p in periods),
-            sum(p.buckets.idle_ns - missing_ns(p) for p in periods),
-        )
-        lines.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, sums)))
+        span_ns, _, _, copy_ns, idle_ns = added_up(periods)
+        lines.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, (span_ns, copy_ns, idle_ns))))
     times = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
     left = len(order) - len(kept)
     note = f"{plural(left, 'more name')}: see --verbose." if left else ""
     columns = (words("range", flexible=True, heads=True), Column("count"), *map(Column, times))
     return Table("Ranges", columns, rows(lines), note)
+
+
+def ranges_by_name(device: Device) -> list[tuple[str, list[Period]]]:
+    """The occurrences of each range, longest in all first."""
+    by_name: dict[str, list[Period]] = {}
+    for period in device.ranges:
+        by_name.setdefault(period.name, []).append(period)
+    return sorted(by_name.items(), key=lambda item: (-sum(period.span_ns for period in item[1]), item[0]))
+
+
+def added_up(periods: Iterable[Period]) -> tuple[int, ...]:
+    """Span, compute, exposed comm, exposed copy and idle time of all of them, in ns; missing ops are no idle time."""
+    return tuple(map(sum, zip(*map(_times, periods), strict=True)))
+
+
+def _times(period: Period) -> tuple[int, ...]:
+    b = period.buckets
+    return period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period)
 
 
 def checks(section: Section) -> Table:
