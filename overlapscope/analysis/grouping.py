@@ -15,6 +15,7 @@ from overlapscope.base.intervals import I64
 Column = NDArray[np.signedinteger[Any]]
 
 _LARGEST = 1 << 62
+_SMALL = 1 << 15
 
 
 def groups_of(columns: Sequence[Column]) -> I64:
@@ -48,14 +49,16 @@ def distinct(values: Column) -> I64:
 
 def rows_by(values: Column) -> list[tuple[int, I64]]:
     """The values that occur and the rows of each, both in ascending order."""
-    occurring = distinct(values)
-    if len(occurring) <= 1:
-        return [(value, np.arange(len(values))) for value in occurring.tolist()]
-    # Few values as small numbers sort in linear time.
-    number = np.searchsorted(occurring, values)
-    order = np.argsort(number.astype(np.uint16) if len(occurring) < 1 << 16 else number, kind="stable")
-    ends = np.cumsum(np.bincount(number))
-    return list(zip(occurring.tolist(), np.split(order, ends[:-1]), strict=True))
+    if not len(values):
+        return []
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return [(low, np.arange(len(values)))]
+    # Small numbers sort in linear time.
+    order = np.argsort(values.astype(np.int16) if low >= -_SMALL and high < _SMALL else values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    return list(zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True))
 
 
 def _key(columns: Sequence[Column]) -> I64:

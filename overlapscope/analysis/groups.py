@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Literal
 
 import numpy as np
 
 from overlapscope.analysis.grouping import groups_of, rows_by
-from overlapscope.analysis.host import Blocking, CallSite, name_text, of_other_devices, op_ids_around, sites_of_calls
+from overlapscope.analysis.host import Blocking, name_text, of_other_devices, op_ids_around, sites_of_calls
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.results import (
@@ -176,28 +175,30 @@ def find_stalls(
     inside = pick(windows.starts, np.searchsorted(windows.ends, start, side="right"), _NEVER) < end
     rows = blocking.row[(inside & ~elsewhere) | (caused[blocking.row] > 0)]
     sites = sites_of_calls(trace, rows)
-    groups: defaultdict[tuple[CallSite, int], list[int]] = defaultdict(list)
-    for number, (row, thread) in enumerate(zip(rows.tolist(), calls.thread[rows].tolist(), strict=True)):
-        groups[sites.told(trace, number), thread].append(row)
+    alike = (sites.call, sites.op, calls.thread[rows], sites.line)
+    groups = [which for _, which in rows_by(groups_of(alike))] if len(rows) else []
+    groups.sort(key=lambda which: int(which[0]))
     group_of = np.full(len(calls), -1, np.int64)
-    for number, members in enumerate(groups.values()):
-        group_of[members] = number
+    for number, which in enumerate(groups):
+        group_of[rows[which]] = number
     blamed, shape = _blamed(idle), (len(groups), len(steps))
     waits = _in_steps(group_of[rows], calls.start_ns[rows], calls.end_ns[rows], steps, shape)
     costs = _in_steps(group_of[blamed.call], blamed.start_ns, blamed.end_ns, steps, shape)
-    stalls = [
-        HostStall(
-            call=site.call or "",
-            op=site.op,
-            thread=thread,
-            count=len(members),
-            host_wait_ns=int((calls.end_ns[members] - calls.start_ns[members]).sum()),
-            idle_caused_ns=int(caused[members].sum()),
-            where=site.line,
-            by_step=StallsByStep(host_wait_ns=tuple(waits[number]), idle_caused_ns=tuple(costs[number])),
+    stalls = []
+    for number, which in enumerate(groups):
+        site, members = sites.told(trace, int(which[0])), rows[which]
+        stalls.append(
+            HostStall(
+                call=site.call or "",
+                op=site.op,
+                thread=int(calls.thread[members[0]]),
+                count=len(members),
+                host_wait_ns=int((calls.end_ns[members] - calls.start_ns[members]).sum()),
+                idle_caused_ns=int(caused[members].sum()),
+                where=site.line,
+                by_step=StallsByStep(host_wait_ns=tuple(waits[number]), idle_caused_ns=tuple(costs[number])),
+            )
         )
-        for number, ((site, thread), members) in enumerate(groups.items())
-    ]
     return tuple(
         sorted(stalls, key=lambda stall: (-stall.idle_caused_ns, -stall.host_wait_ns, stall.call, stall.thread))
     )

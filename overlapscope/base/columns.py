@@ -9,6 +9,8 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from overlapscope.base.kept import kept
+
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
@@ -91,6 +93,7 @@ class Columns:
         )
 
 
+@kept()
 def _dtypes(table: type[Columns]) -> dict[str, type]:
     """The names of a table's columns and their types."""
     return {f.name: _DTYPES[f.type] for f in fields(table) if f.type in _DTYPES}

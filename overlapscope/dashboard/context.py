@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Device
-from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.url import UrlState, parse
 from overlapscope.documents.colors import palette
 from overlapscope.report.page import Section

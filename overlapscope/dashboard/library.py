@@ -7,28 +7,21 @@ import math
 import threading
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from overlapscope import timeline as lanes
-from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.base.words import clean
 from overlapscope.dashboard.background import Background, Kept, Progress, Tell, attempt, raised
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
+from overlapscope.dashboard.opened import Opened, open_trace
 from overlapscope.dashboard.predictions import Predictions, events_of
-from overlapscope.dashboard.url import RECORDED
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.laboratory.results import Results
-from overlapscope.prediction.program import find_program
 from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
-from overlapscope.report.model import Report, joined, of_program
-from overlapscope.report.page import Page, Section
-from overlapscope.timeline import Lanes
 
 DROPPED = "dropped"
 """The folder of traces that were dropped into the page."""
@@ -43,33 +36,6 @@ _FileState = tuple[int, int] | None
 
 Reduced = tuple[ReducedRank, ...] | Unreadable
 """What the page Ranks needs of a trace: one for each device, or why there is none."""
-
-
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A loaded trace with everything that is shown of it; or its plain program, which is shown alike."""
-
-    id: str
-    path: Path
-    analysis: TraceAnalysis
-    report: Report
-    page: Page
-    plain: Opened | None = None
-    """Its plain program, where verdict and findings speak of that."""
-
-    @cached_property
-    def lanes(self) -> Lanes:
-        """Prepared when first drawn: not everybody looks at both programs."""
-        return lanes.build(self.analysis)
-
-    def of(self, program: str | None) -> Opened:
-        """What is shown: the plain program where there is one, unless the recording is asked for (`Place.of`)."""
-        return self if self.plain is None or program == RECORDED else self.plain
-
-    def section(self, device: int | None = None) -> Section:
-        """The device asked for; the first one where there is no such device."""
-        sections = list(self.page.sections())
-        return next((one for one in sections if one.device and one.device.device == device), sections[0])
 
 
 _Made = Opened | Reduced | OverlapscopeError
@@ -224,7 +190,7 @@ class Library:
                 trace = load(entry.path, limit_bytes=self._limit_bytes, progress=reading, cache=cache)
                 trace = trace if entry.name is None else replace(trace, source=entry.name)
             tell(Progress("analysing"))
-            return reduce(trace) if job.reduces else _opened(entry, analyze_trace(trace))
+            return reduce(trace) if job.reduces else open_trace(entry, trace)
 
         def reading(done: int, total: int) -> None:
             tell(Progress("reading", done / total if total else None))
@@ -251,13 +217,3 @@ def _state_of(path: Path) -> _FileState:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_size
-
-
-def _opened(entry: Entry, analysis: TraceAnalysis) -> Opened:
-    program = find_program(analysis, None, estimate=True)
-    report = joined([analysis], [program], scope="window", replayed=True)
-    spoken = of_program(report)
-    plain = None
-    if spoken is not report and program is not None and program.analysis is not None:
-        plain = Opened(entry.id, entry.path, program.analysis, spoken, Page(spoken, verbose=True))
-    return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)

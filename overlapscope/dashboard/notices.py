@@ -10,7 +10,6 @@ from dash.development.base_component import Component
 
 from overlapscope.base.words import clean
 from overlapscope.dashboard.background import Progress
-from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.url import UrlState
 from overlapscope.errors import OverlapscopeError
 
@@ -40,16 +39,12 @@ def nothing_opened(url: UrlState, *, reports: bool) -> Component:
     )
 
 
-def no_page(url: UrlState) -> Component:
+def no_page(url: UrlState, others: str) -> Component:
     """The URL names a page that does not exist."""
     return notice(
         f"There is no page {clean(url.page, 60)!r}",
-        html.Span(["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {_others()}."]),
+        html.Span(["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {others}."]),
     )
-
-
-def _others() -> str:
-    return ", ".join(page.title for page in PAGES.values() if page.name != "overview")
 
 
 def no_trace(url: UrlState, id: str) -> Component:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import analyze_trace
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
+from overlapscope.dashboard.opened import Opened
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import best, predict
 from overlapscope.prediction.choices import check_names
 from overlapscope.prediction.result import WhatIf
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
-
-if TYPE_CHECKING:
-    from overlapscope.dashboard.library import Opened
 
 KEPT_EVENTS = 10_000_000
 """Predicted timelines stay in memory, the most recently shown ones, up to so many events together: some 1 GB."""
@@ -51,7 +48,7 @@ class Predicted:
         return tuple(one.intervention + (f" {one.argument}" if one.argument else "") for one in changes)
 
 
-_Key = tuple[weakref.ref["Opened"], Asked]
+_Key = tuple[weakref.ref[Opened], Asked]
 """Of a trace as it was read: one that is read again is another one."""
 
 

@@ -17,8 +17,9 @@ from msgspec import structs
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import clean
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.moments import moved
+from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.parts import timeline_href
 from overlapscope.dashboard.url import UrlState, parse
 from overlapscope.errors import OverlapscopeError

@@ -15,11 +15,11 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard import notices, parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext, url_of
-from overlapscope.dashboard.library import Opened
 from overlapscope.dashboard.moments import moved
+from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.render import explained
-from overlapscope.dashboard.url import RECORDED, UrlState
+from overlapscope.dashboard.url import FIRST_PAGE, RECORDED, UrlState
 
 _POLL_MS = 300
 _PLAIN = "plain"
@@ -245,7 +245,8 @@ def _content(context: PageContext) -> Component:
     url, library = context.url, context.library
     page = PAGES.get(url.page)
     if page is None:
-        return notices.no_page(url)
+        others = (page.title for page in PAGES.values() if page.name != FIRST_PAGE)
+        return notices.no_page(url, ", ".join(others))
     if page.needs != "nothing":
         for id, opened in context.named:
             if library.entry(id) is None:

@@ -16,7 +16,8 @@ import flask
 import msgspec
 
 from overlapscope import timeline as lanes
-from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.predictions import Asked
 from overlapscope.dashboard.routes import Refused
 from overlapscope.errors import OverlapscopeError

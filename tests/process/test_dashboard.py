@@ -24,8 +24,9 @@ import overlapscope as ov
 from overlapscope.analysis.results import Window
 from overlapscope.commands import main
 from overlapscope.dashboard import launch
-from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.moments import moved
+from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.security import own_token
 from overlapscope.dashboard.url import RECORDED, UrlState, parse
 from overlapscope.dashboard.wsgi import DEFAULT_PORT, Listening

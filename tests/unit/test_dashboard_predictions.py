@@ -16,7 +16,8 @@ from msgspec import structs
 from overlapscope import timeline as lanes
 from overlapscope.dashboard import timeline_routes, whatif_panels
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.library import Library, Opened
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.predictions import Asked, Predicted, Predictions
 from overlapscope.dashboard.url import UrlState
 from overlapscope.errors import OverlapscopeError, UsageError

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -293,16 +291,6 @@ def test_the_shipped_results_are_shown_and_not_written_to(
 def test_a_directory_without_results_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scenarios", "report", str(tmp_path)]) == 2
     assert "there is no results.json here" in capsys.readouterr().err
-
-
-def test_reading_results_needs_no_torch(tmp_path: Path) -> None:
-    store.write(made_results(), tmp_path)
-    code = (
-        f"import sys; from overlapscope.commands import main; main(['scenarios', 'report', {str(tmp_path)!r}])\n"
-        "print('torch' in sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize("render", [terminal.render, markdown.render, html.render])
