@@ -12,8 +12,8 @@ from typing import Any
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.laboratory import store, truth
-from overlapscope.laboratory.comparison import compare
+from overlapscope.laboratory import store
+from overlapscope.laboratory.comparison import Verdict, check_truth, compare
 from overlapscope.laboratory.document import document
 from overlapscope.laboratory.results import Results
 from overlapscope.reading import load
@@ -82,7 +82,7 @@ def _laboratory(results: Results) -> str:
     for experiment in results.experiments:
         for variant in experiment.variants:
             for analysis in variant.analyses:
-                verdicts = list(truth.check(variant.truth, analysis, analysis.rules))
+                verdicts = list(check_truth(variant.truth, analysis, analysis.rules))
                 stated += len(verdicts)
                 agreed += sum(verdict.holds is True for verdict in verdicts)
                 times = [verdict for verdict in verdicts if "finding" not in verdict.subject]
@@ -99,7 +99,7 @@ def _laboratory(results: Results) -> str:
     return f"What was expected was found in **{agreed} of {stated}** cases.\n\n" + "\n".join(lines) + "\n"
 
 
-def _wrong(verdict: truth.Verdict) -> str:
+def _wrong(verdict: Verdict) -> str:
     return "" if verdict.holds else f" **(not {verdict.expected})**"
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.hta import trace_analysis
+from overlapscope.hta.build import quiet
 from overlapscope.hta.catalog import ANALYSES
-from overlapscope.hta.package import quiet
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Trace
 

@@ -18,7 +18,6 @@ from overlapscope.budgets.rulings import Ruling
 from overlapscope.budgets.samples import series
 from overlapscope.budgets.verdicts import CheckResult, Outcome, Reason, Status, Verdict, cannot_be_judged
 from overlapscope.documents import table
-from overlapscope.documents.fit import Room
 from overlapscope.documents.model import (
     Block,
     Card,
@@ -26,6 +25,7 @@ from overlapscope.documents.model import (
     Document,
     Heading,
     Items,
+    Room,
     Section,
     Span,
     Text,

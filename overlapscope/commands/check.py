@@ -197,7 +197,7 @@ def _targets(asked: list[Target], inputs: Iterable[str | Path | None], *, explai
 def drawn(result: CheckResult, format_name: str) -> str:
     """The check in one of the formats that look the same everywhere."""
     from overlapscope.budgets import document
-    from overlapscope.documents.fit import Room
+    from overlapscope.documents.model import Room
     from overlapscope.render import html, markdown
 
     if format_name == "markdown":
@@ -212,7 +212,7 @@ def drawn(result: CheckResult, format_name: str) -> str:
 def step_summary(result: CheckResult) -> str:
     """The check as markdown, with all that fits, for `$GITHUB_STEP_SUMMARY`."""
     from overlapscope.budgets import document
-    from overlapscope.documents.fit import Room
+    from overlapscope.documents.model import Room
     from overlapscope.render import markdown
 
     return markdown.render(document.page(result, Room(markdown.lines, document.SUMMARY_BYTES), folded=True))

@@ -50,7 +50,7 @@ class Command:
 
 def _drawn(changes: Diff, args: argparse.Namespace) -> bytes:
     from overlapscope.compare.document import COMMENT_CHARACTERS, document
-    from overlapscope.documents.fit import Room
+    from overlapscope.documents.model import Room
     from overlapscope.render import markdown
 
     room = Room(markdown.lines, COMMENT_CHARACTERS) if args.format == "markdown" else None

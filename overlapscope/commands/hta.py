@@ -62,9 +62,9 @@ class Command:
 
             write(terminal.to_stream(listing(), sys.stdout), None)
             return DONE
+        from overlapscope.hta.build import require
         from overlapscope.hta.catalog import Options, check_name
         from overlapscope.hta.document import document
-        from overlapscope.hta.package import require
         from overlapscope.hta.run import run, to_csv, to_json
         from overlapscope.reading import expand, load
         from overlapscope.render import terminal

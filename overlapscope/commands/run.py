@@ -80,8 +80,7 @@ class Command:
         kinds = parser.add_mutually_exclusive_group()
         kinds.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
         kinds.add_argument("-c", dest="code", action="store_true", help="run a text, as `python -c` does")
-        _add_windows(parser)
-        _add_contents(parser)
+        _add_recording(parser)
         _add_output(parser)
 
     def run(self, args: argparse.Namespace) -> NoReturn:
@@ -115,64 +114,50 @@ class Command:
         raise SystemExit(ending.exit_code)
 
 
-def _add_windows(parser: argparse.ArgumentParser) -> None:
-    """When to record."""
-    parser.add_argument("--wait", metavar="N", type=int, help="steps to leave out first (default: 3)")
-    parser.add_argument(
-        "--warmup", metavar="N", type=int, default=2, help="steps to record, but not judge, then (default: 2)"
-    )
-    parser.add_argument("--active", metavar="N", type=int, help="steps to judge (default: 5)")
-    parser.add_argument(
-        "--plain-steps",
-        metavar="N",
-        type=int,
-        default=DEFAULT_PLAIN_STEPS,
-        help="steps to time right before and right behind the recording, while nothing is recorded "
+_WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
+    ("--wait N", int, None, "steps to leave out first (default: 3)"),
+    ("--warmup N", int, 2, "steps to record, but not judge, then (default: 2)"),
+    ("--active N", int, None, "steps to judge (default: 5)"),
+    (
+        "--plain-steps N",
+        int,
+        DEFAULT_PLAIN_STEPS,
+        "steps to time right before and right behind the recording, while nothing is recorded "
         f"(default: {DEFAULT_PLAIN_STEPS}; 0 for none)",
-    )
-    parser.add_argument(
-        "--delay",
-        dest="delay_s",
-        metavar="S",
-        type=float,
-        help="record by the time instead of by steps: begin after so many seconds",
-    )
-    parser.add_argument(
-        "--duration",
-        dest="duration_s",
-        metavar="S",
-        type=float,
-        help="and record for so many (default: to the end)",
-    )
-    parser.add_argument(
-        "--capture-range",
-        metavar="NAME",
-        help="record while the program is in this range (record_function or torch.cuda.nvtx), or with "
+    ),
+    ("--delay S", float, None, "record by the time instead of by steps: begin after so many seconds"),
+    ("--duration S", float, None, "and record for so many (default: to the end)"),
+    (
+        "--capture-range NAME",
+        str,
+        None,
+        "record while the program is in this range (record_function or torch.cuda.nvtx), or with "
         "cudaProfilerApi from cudaProfilerStart to cudaProfilerStop",
-    )
-    parser.add_argument(
-        "--slow-step",
-        metavar="X",
-        type=float,
-        help="record all the time, and keep the first step that takes over X times the median",
-    )
-    parser.add_argument(
-        "--repeat", metavar="N", type=int, default=1, help="record so many times, into NAME-1, NAME-2, ..."
-    )
+    ),
+    ("--slow-step X", float, None, "record all the time, and keep the first step that takes over X times the median"),
+    ("--repeat N", int, 1, "record so many times, into NAME-1, NAME-2, ..."),
+)
+"""When to record: each option with what stands for its value, its type, its default and its help."""
+_CONTENTS = {
+    "--stacks": "record Python lines (slows the host down)",
+    "--shapes": "record the shapes of inputs",
+    "--memory": "record allocations",
+    "--light": "leave out PyTorch's ops, to slow the host down less",
+    "--check-hazards": "look for data races between host and GPU, and between streams",
+    "--ignore-own-profiler": "keep profilers that the program starts from recording",
+}
+"""What to record, by yes or no."""
 
 
-def _add_contents(parser: argparse.ArgumentParser) -> None:
-    """What to record."""
-    parser.add_argument("--stacks", action="store_true", help="record Python lines (slows the host down)")
-    parser.add_argument("--shapes", action="store_true", help="record the shapes of inputs")
-    parser.add_argument("--memory", action="store_true", help="record allocations")
-    parser.add_argument("--light", action="store_true", help="leave out PyTorch's ops, to slow the host down less")
-    parser.add_argument(
-        "--check-hazards", action="store_true", help="look for data races between host and GPU, and between streams"
-    )
-    parser.add_argument(
-        "--ignore-own-profiler", action="store_true", help="keep profilers that the program starts from recording"
-    )
+def _add_recording(parser: argparse.ArgumentParser) -> None:
+    """When to record, and what."""
+    for spelled, kind, default, said in _WINDOWS:
+        flag, metavar = spelled.split()
+        # What is in seconds says so where it is used.
+        dest = flag.strip("-").replace("-", "_") + ("_s" if metavar == "S" else "")
+        parser.add_argument(flag, dest=dest, metavar=metavar, type=kind, default=default, help=said)
+    for flag, said in _CONTENTS.items():
+        parser.add_argument(flag, action="store_true", help=said)
     parser.add_argument(
         "--max-size",
         dest="max_size_bytes",

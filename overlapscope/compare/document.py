@@ -13,8 +13,7 @@ from overlapscope.compare.difference import DeviceDiff, Diff, Figures
 from overlapscope.compare.words import device_title, doubt_words, side_name, standing
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, figure
-from overlapscope.documents.fit import Room
-from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Section, Span, Text, panel
+from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Room, Section, Span, Text, panel
 from overlapscope.documents.table import Table
 
 COMMENT_CHARACTERS = 60_000

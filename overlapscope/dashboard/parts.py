@@ -169,7 +169,7 @@ def grid(context: PageContext, table: Table, id: str, *, opens: Sequence[str | N
 
 
 def _row_href(context: PageContext, row: Row) -> str | None:
-    return row.href if row.place is None else timeline_href(context, Window(start_ns=row.place[0], end_ns=row.place[1]))
+    return None if row.place is None else timeline_href(context, Window(start_ns=row.place[0], end_ns=row.place[1]))
 
 
 def grid_panel(context: PageContext, title: str, table: Table, id: str, **more: Any) -> Component:

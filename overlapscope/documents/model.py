@@ -8,7 +8,7 @@ made harmless by `clean` before it gets here; what a syntax gives a meaning to i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from overlapscope.documents.strip import Drawing, Glyphs
@@ -85,18 +85,11 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """The way to a part of the same file, by its `id`."""
-
-    text: str
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
 class Links:
     """What a long HTML file holds, to jump to."""
 
-    links: tuple[Link, ...]
+    texts: dict[str, str]
+    """Of each link, by the `id` of the part that it leads to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +219,6 @@ class Document:
     title: str
     """Of the window or tab that it is shown in."""
     blocks: tuple[Block, ...]
-    data: dict[str, Any] = field(default_factory=dict)
-    """JSON that scripts of an HTML file find by its name."""
 
 
 def columns(tables: Iterable[Table]) -> tuple[Block, ...]:
@@ -239,3 +230,45 @@ def columns(tables: Iterable[Table]) -> tuple[Block, ...]:
 def panel(title: str, *blocks: Block, folded: bool = False, tone: Tone = "") -> Section:
     """A box with a title."""
     return Section(blocks, title, "panel", tone=tone, folded=folded)
+
+
+# -- what fits ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """So many bytes of what a renderer draws, where a place takes only so much text, as a comment on GitHub does."""
+
+    drawn: Callable[[Iterable[Block]], Iterable[str]]
+    """Blocks as lines."""
+    size: int
+
+    def less(self, blocks: Iterable[Block]) -> Room:
+        """What is left of it behind some blocks."""
+        return replace(self, size=self.size - self._bytes(blocks))
+
+    def part(self, parts: int) -> Room:
+        """One of so many equal parts of it."""
+        return replace(self, size=self.size // parts)
+
+    def fitting(self, blocks: Sequence[Block]) -> int:
+        """How many of the blocks there is room for, from the first on."""
+        left = self.size
+        for number, block in enumerate(blocks):
+            left -= self._bytes([block])
+            if left < 0:
+                return number
+        return len(blocks)
+
+    def rows(self, table: Table) -> int:
+        """How many of a table's rows there is room for, from the first on."""
+        head = self._bytes([replace(table, rows=table.rows[:1])])
+        left = self.size
+        for number, row in enumerate(table.rows):
+            left -= self._bytes([replace(table, rows=(table.rows[0], row))]) - head
+            if left < 0:
+                return number
+        return len(table.rows)
+
+    def _bytes(self, blocks: Iterable[Block]) -> int:
+        return sum(len(line.encode("utf-8", "replace")) + 1 for line in self.drawn(blocks))

@@ -49,8 +49,6 @@ class Row:
     cells: tuple[Cell, ...]
     place: tuple[int, int] | None = None
     """Where in the trace's timeline it is: start and end in ns."""
-    href: str | None = None
-    """Where else it leads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ import msgspec
 
 from overlapscope.base.words import clean
 from overlapscope.errors import HtaFailed, OverlapscopeError
-from overlapscope.hta.build import trace_analysis
+from overlapscope.hta.build import quiet, require, trace_analysis
 from overlapscope.hta.catalog import ANALYSES, Options, check_name
-from overlapscope.hta.package import quiet, require
 from overlapscope.inputs import Source, read_traces
 from overlapscope.trace.model import Trace
 

@@ -13,12 +13,11 @@ from overlapscope.base.words import bandwidth, clean, plural, size, unit_for
 from overlapscope.documents import model, strip
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
-from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Link, Links, Section, Span, Text, Words
+from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Links, Section, Span, Text, Words
 from overlapscope.documents.table import Column, Table, Tone, rows, words
 from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, tally
 from overlapscope.laboratory.experiment import Experiment
-from overlapscope.laboratory.results import Analysis, ExperimentResult, Machine, Strip, VariantResult
-from overlapscope.laboratory.results import Link as HostLink
+from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, Strip, VariantResult
 from overlapscope.laboratory.tables import all_tables, named_analyses, sentence
 from overlapscope.trace.model import Kind as OpKind
 
@@ -33,13 +32,7 @@ _STANDING: dict[bool | None, tuple[str, Tone]] = {
     None: ("unknown", "fair"),
 }
 _LEVELS: dict[str, Tone] = {"good": "good", "fair": "fair", "poor": "poor"}
-_LANES = {
-    "compute": OpKind.COMPUTE,
-    "comm": OpKind.COMM,
-    "h2d": OpKind.H2D,
-    "d2h": OpKind.D2H,
-    "other": OpKind.OTHER,
-}
+_LANES = {kind.name.lower(): kind for kind in OpKind}
 _BARS_HEIGHT = 300
 _STRIP_WIDTH = 100
 """Characters; fewer where it has fewer slices."""
@@ -48,7 +41,7 @@ _STRIP_WIDTH = 100
 def document(comparisons: Sequence[Comparison], *, brief: bool = False) -> Document:
     """The report. `brief` is for a terminal: without timelines, and claims that hold as they must are counted."""
     blocks: list[Block] = [Heading("Laboratory report", 1), *overview(comparisons)]
-    blocks.append(Links(tuple(Link(clean(of.result.name, 80), _anchor(of, at)) for at, of in enumerate(comparisons))))
+    blocks.append(Links({_anchor(of, at): clean(of.result.name, 80) for at, of in enumerate(comparisons)}))
     for number, comparison in enumerate(comparisons):
         result = comparison.result
         title = clean(f"{result.name}: {result.title}", 200)
@@ -178,7 +171,7 @@ def _machines(comparisons: Sequence[Comparison]) -> Iterator[str]:
     seen: dict[bytes, tuple[Machine, list[str]]] = {}
     for comparison in comparisons:
         machine = comparison.result.machine
-        key = msgspec.json.encode(msgspec.structs.replace(machine, link=HostLink()))
+        key = msgspec.json.encode(msgspec.structs.replace(machine, link=Link()))
         seen.setdefault(key, (machine, []))[1].append(comparison.result.name)
     for machine, names in seen.values():
         which = f" ({', '.join(names)})" if len(seen) > 1 else ""

@@ -120,14 +120,8 @@ def _strip(timeline: Timeline, device: Device) -> Strip:
     slices = max(1, min(SLICES, end - start))
     edges = start + (end - start) * np.arange(slices + 1, dtype=np.int64) // slices
     lanes = []
-    for name, ran in (
-        ("compute", timeline.compute),
-        ("comm", timeline.comm),
-        ("h2d", timeline.h2d),
-        ("d2h", timeline.d2h),
-        ("other", timeline.other),
-        ("idle", timeline.idle),
-    ):
+    for name in ("compute", "comm", "h2d", "d2h", "other", "idle"):
+        ran: Intervals = getattr(timeline, name)
         busy = covered(ran, edges[:-1], edges[1:])
         if busy.any():
             tenths = np.minimum(9, 10 * busy // np.diff(edges))

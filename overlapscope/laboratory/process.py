@@ -108,17 +108,14 @@ class Worker:
         if kind is None and not self._abandoned:
             self.send(Stop())
             self._wait()
-        self._close_stdin()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         if self._process.poll() is None:
             self._wait()
         self._kill()
         self._process.wait()
         self._commands.close()
         self._directory.cleanup()
-
-    def _close_stdin(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
 
     def _wait(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

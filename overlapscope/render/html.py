@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import singledispatch
 from html import escape
 from itertools import chain
+from typing import Any
 
 from overlapscope.base.words import clean
 from overlapscope.documents import model, strip
@@ -28,7 +29,7 @@ def render(document: Document) -> str:
     """The file as text."""
     every = list(_all(document.blocks))
     timelines = [block for block in every if isinstance(block, model.Timeline)]
-    data = dict(document.data)
+    data: dict[str, Any] = {}
     if timelines:
         data["timelines"] = {timeline.id: timeline.data for timeline in timelines}
         data["palettes"] = [palette(False), palette(True)]
@@ -40,7 +41,7 @@ def render(document: Document) -> str:
         },
         data=data,
         scripts=[*timelines[0].scripts, asset("report.js")] if timelines else [],
-        styles=[*(timelines[0].styles if timelines else ()), asset("report.css")],
+        styles=timelines[0].styles if timelines else (),
     )
 
 
@@ -122,7 +123,7 @@ def _(block: model.Code) -> Iterator[str]:
 
 @_draw.register
 def _(block: model.Links) -> Iterator[str]:
-    links = (f'<a href="#{escape(link.id)}">{escape(clean(link.text))}</a>' for link in block.links)
+    links = (f'<a href="#{escape(id)}">{escape(clean(text))}</a>' for id, text in block.texts.items())
     yield f'<nav aria-label="Contents">{" ".join(links)}</nav>'
 
 

@@ -9,20 +9,14 @@ import numpy as np
 
 from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.host import CallSite
-from overlapscope.analysis.results import (
-    Device,
-    Period,
-    Window,
-    efficiency_shown,
-    missing_ns,
-)
+from overlapscope.analysis.results import Device, Period, Window, efficiency_shown
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, bandwidth, bare_percent, clean, size
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import Section
-from overlapscope.report.tables import NAME_LIMIT
+from overlapscope.report.tables import NAME_LIMIT, added_up, ranges_by_name
 from overlapscope.trace.model import Kind, Memory
 
 T = TypeVar("T")
@@ -193,11 +187,8 @@ def each_step(section: Section, device: Device) -> Table:
 
 def ranges(section: Section, device: Device) -> Table:
     """Ranges by name: their occurrences added up; each leads to the longest."""
-    by_name: dict[str, list[Period]] = {}
-    for period in device.ranges:
-        by_name.setdefault(period.name, []).append(period)
     return table_of(
-        sorted(by_name.items(), key=lambda item: (-sum(period.span_ns for period in item[1]), item[0])),
+        ranges_by_name(device),
         _words("name", "range", 180, lambda item: item[0]),
         _counts("count", "count", lambda item: len(item[1])),
         *_parts(section, device, _occurrences),
@@ -217,18 +208,10 @@ def _parts(
     section: Section, device: Device, periods: Callable[[T], Sequence[Period]]
 ) -> Iterator[tuple[Column, Say[T]]]:
     """What the periods of each row consist of, all of them together."""
-    unit = section.unit
-    parts: list[tuple[str, str, Callable[[Period], int]]] = [
-        ("span", "span", lambda period: period.span_ns),
-        ("compute", "compute", lambda period: period.buckets.compute_ns),
-        ("comm", "exposed comm", lambda period: period.buckets.exposed_comm_ns),
-        ("copy", "exposed copy", lambda period: period.buckets.exposed_copy_ns),
-        ("idle", "idle", lambda period: period.buckets.idle_ns - missing_ns(period)),
-    ]
-    for id, title, ns in parts:
-        if id != "comm" or device.engines.comm_ns:
+    for number, title in enumerate(("span", "compute", "exposed comm", "exposed copy", "idle")):
+        if title != "exposed comm" or device.engines.comm_ns:
 
-            def total(item: T, ns: Callable[[Period], int] = ns) -> int:
-                return sum(map(ns, periods(item)))
+            def total(item: T, number: int = number) -> int:
+                return added_up(periods(item))[number]
 
-            yield _times(id, title, unit, total)
+            yield _times(title.removeprefix("exposed "), title, section.unit, total)

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from overlapscope.analysis.results import (
     Device,
-    HostStall,
     Period,
     Plain,
     TraceResult,
@@ -170,18 +169,18 @@ def stalls(section: Section, device: Device) -> Table:
     if place:
         columns.append(words("where", flexible=True))
     note = f"{plural(hidden, 'more group')} of calls that cost less: see --verbose." if hidden and kept else ""
-    return Table("Host stalls", tuple(columns), rows(_stall(stall, unit, place) for stall in kept), note)
-
-
-def _stall(stall: HostStall, unit: Unit, place: bool) -> tuple[str, ...]:
-    cells = (
-        clean(stall.call, NAME_LIMIT),
-        clean(stall.op or "", NAME_LIMIT),
-        f"{stall.count:,}",
-        unit.number(stall.host_wait_ns),
-        unit.number(stall.idle_caused_ns),
+    lines = (
+        (
+            clean(stall.call, NAME_LIMIT),
+            clean(stall.op or "", NAME_LIMIT),
+            f"{stall.count:,}",
+            unit.number(stall.host_wait_ns),
+            unit.number(stall.idle_caused_ns),
+            *([clean(stall.where or "", NAME_LIMIT)] if place else []),
+        )
+        for stall in kept
     )
-    return (*cells, clean(stall.where or "", NAME_LIMIT)) if place else cells
+    return Table("Host stalls", tuple(columns), rows(lines), note)
 
 
 def steps(section: Section, device: Device) -> Table:
@@ -212,37 +211,45 @@ def each_step(section: Section, device: Device) -> Table:
     unit = section.unit
     titles = (f"span {unit.name}", "compute", "exp. comm", "exp. copy", "idle", "efficiency %")
     columns = (words("step", flexible=True, heads=True), *map(Column, titles))
-    return Table("Each step", columns, rows(_period(period, unit) for period in device.steps))
-
-
-def _period(period: Period, unit: Unit) -> tuple[str, ...]:
-    b = period.buckets
-    times = (period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period))
-    name = clean(period.name, NAME_LIMIT)
-    return (name, *map(unit.number, times), bare_percent(efficiency_shown(period)))
+    lines = (
+        (clean(step.name, NAME_LIMIT), *map(unit.number, _times(step)), bare_percent(efficiency_shown(step)))
+        for step in device.steps
+    )
+    return Table("Each step", columns, rows(lines))
 
 
 def ranges(section: Section, device: Device) -> Table:
     """Ranges by name: their occurrences added up."""
     unit = section.unit
-    by_name: dict[str, list[Period]] = {}
-    for period in device.ranges:
-        by_name.setdefault(period.name, []).append(period)
-    order = sorted(by_name.items(), key=lambda item: (-sum(p.span_ns for p in item[1]), item[0]))
+    order = ranges_by_name(device)
     kept = order if section.page.verbose else order[:FEW]
     lines = []
     for name, periods in kept:
-        sums = (
-            sum(p.span_ns for p in periods),
-            sum(p.buckets.exposed_copy_ns for p in periods),
-            sum(p.buckets.idle_ns - missing_ns(p) for p in periods),
-        )
-        lines.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, sums)))
+        span_ns, _, _, copy_ns, idle_ns = added_up(periods)
+        lines.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, (span_ns, copy_ns, idle_ns))))
     times = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
     left = len(order) - len(kept)
     note = f"{plural(left, 'more name')}: see --verbose." if left else ""
     columns = (words("range", flexible=True, heads=True), Column("count"), *map(Column, times))
     return Table("Ranges", columns, rows(lines), note)
+
+
+def ranges_by_name(device: Device) -> list[tuple[str, list[Period]]]:
+    """The occurrences of each range, longest in all first."""
+    by_name: dict[str, list[Period]] = {}
+    for period in device.ranges:
+        by_name.setdefault(period.name, []).append(period)
+    return sorted(by_name.items(), key=lambda item: (-sum(period.span_ns for period in item[1]), item[0]))
+
+
+def added_up(periods: Iterable[Period]) -> tuple[int, ...]:
+    """Span, compute, exposed comm, exposed copy and idle time of all of them, in ns; missing ops are no idle time."""
+    return tuple(map(sum, zip(*map(_times, periods), strict=True)))
+
+
+def _times(period: Period) -> tuple[int, ...]:
+    b = period.buckets
+    return period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period)
 
 
 def checks(section: Section) -> Table:
@@ -320,50 +327,37 @@ _MOST_ROWS = 8
 
 def host_tables(section: Section) -> list[Table]:
     """The steps, the ops and the threads of a trace without GPU activity; none of another."""
-    host, verbose = section.trace.host, section.page.verbose
+    host, most = section.trace.host, None if section.page.verbose else _MOST_ROWS
     if host is None:
         return []
     unit = unit_for(max(step.span_ns for step in host.steps))
     total = sum(step.span_ns for step in host.steps)
-    steps = host.steps if verbose else host.steps[:_MOST_ROWS]
-    spans = rows(
+
+    def table(title: str, heads: Column, others: tuple[str, ...], lines: list[tuple[str, ...]]) -> Table:
+        shown = lines[:most]
+        left = len(lines) - len(shown)
+        note = f"{plural(left, 'more row')}: see --verbose." if left else ""
+        return Table(title, (heads, *map(Column, others)), rows(shown), note)
+
+    steps = [
         (clean(step.name, NAME_LIMIT), *map(unit.number, (step.span_ns, step.loading_ns, step.ops_ns, step.rest_ns)))
-        for step in steps
-    )
-    columns = (f"span {unit.name}", "loading", "ops", "neither")
-    ops = host.ops if verbose else host.ops[:_MOST_ROWS]
-    threads = host.threads if verbose else host.threads[:_MOST_ROWS]
-    return [
-        Table(
-            "Steps on the host",
-            (words("step", flexible=True, heads=True), *map(Column, columns)),
-            spans,
-            _left(host.steps, steps),
-        ),
-        Table(
-            "Ops on the host",
-            (words("outermost op", flexible=True, heads=True), Column("count"), Column(unit.name), Column("share")),
-            rows(
-                (clean(o.op, NAME_LIMIT), f"{o.count:,}", unit.number(o.time_ns), share(o.time_ns, total)) for o in ops
-            ),
-            _left(host.ops, ops),
-        ),
-        Table(
-            "Threads",
-            (words("thread", heads=True), Column(f"in ops {unit.name}"), Column("share")),
-            rows(
-                (
-                    f"{t.thread}{', which marks the steps' if t.steps and host.by_steps else ''}",
-                    unit.number(t.busy_ns),
-                    share(t.busy_ns, total),
-                )
-                for t in threads
-            ),
-            _left(host.threads, threads),
-        ),
+        for step in host.steps
     ]
-
-
-def _left(all_of_them: tuple[object, ...], shown: tuple[object, ...]) -> str:
-    left = len(all_of_them) - len(shown)
-    return f"{plural(left, 'more row')}: see --verbose." if left else ""
+    ops = [
+        (clean(one.op, NAME_LIMIT), f"{one.count:,}", unit.number(one.time_ns), share(one.time_ns, total))
+        for one in host.ops
+    ]
+    threads = [
+        (
+            f"{one.thread}{', which marks the steps' if one.steps and host.by_steps else ''}",
+            unit.number(one.busy_ns),
+            share(one.busy_ns, total),
+        )
+        for one in host.threads
+    ]
+    by_step, by_op = (words(name, flexible=True, heads=True) for name in ("step", "outermost op"))
+    return [
+        table("Steps on the host", by_step, (f"span {unit.name}", "loading", "ops", "neither"), steps),
+        table("Ops on the host", by_op, ("count", unit.name, "share"), ops),
+        table("Threads", words("thread", heads=True), (f"in ops {unit.name}", "share"), threads),
+    ]

@@ -27,8 +27,8 @@ def document(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> Do
     name = parts.title(page)
     blocks: list[Block] = [Text("overlapscope report", tone="muted"), Heading(name, 1)]
     if len(by_trace) > 1:
-        links = (model.Link(_name(page, of_trace[0]), f"trace-{number}") for number, of_trace in by_trace.items())
-        blocks.append(model.Links(tuple(links)))
+        names = {f"trace-{number}": _name(page, of_trace[0]) for number, of_trace in by_trace.items()}
+        blocks.append(model.Links(names))
     blocks += [Text(clean(note), tone="muted") for note in page.report.notes]
     blocks += parts.overview(page)
     for number, of_trace in by_trace.items():

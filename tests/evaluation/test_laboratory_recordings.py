@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.laboratory import catalog, store, truth
+from overlapscope.laboratory import catalog, store
+from overlapscope.laboratory.comparison import check_truth
 from overlapscope.laboratory.experiment import PAPER
 from overlapscope.laboratory.renew import renewed
 from overlapscope.laboratory.results import ExperimentResult
@@ -40,7 +41,7 @@ def test_the_recordings_show_what_is_true_of_their_programs(experiment: Experime
         (variant.name, analysis.trace, verdict)
         for variant in experiment.variants
         for analysis in variant.analyses
-        for verdict in truth.check(variant.truth, analysis, analysis.rules)
+        for verdict in check_truth(variant.truth, analysis, analysis.rules)
         if not verdict.holds
     ]
     assert not failed

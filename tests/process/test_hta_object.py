@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.errors import UsageError
+from overlapscope.hta.build import quiet
 from overlapscope.hta.catalog import ANALYSES, Options
 from overlapscope.hta.frame import HOST_PID, Steps, iterations, linked
-from overlapscope.hta.package import quiet
 from overlapscope.hta.run import run
 from tests.support.hta_recordings import TRACES, document, rewritten
 

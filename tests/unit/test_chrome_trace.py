@@ -155,7 +155,7 @@ def test_hta_takes_it_for_the_recording(tmp_path: Path) -> None:
     pytest.importorskip("hta", reason="needs HolisticTraceAnalysis")
     from hta.trace_analysis import TraceAnalysis
 
-    from overlapscope.hta.package import quiet
+    from overlapscope.hta.build import quiet
 
     source = TRACES / "known_causes" / "launch_bound_graph.json.gz"
     path = tmp_path / "again.json.gz"

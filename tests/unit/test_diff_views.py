@@ -18,7 +18,7 @@ from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, Diff
 from overlapscope.compare.document import COMMENT_CHARACTERS, before_after, document
 from overlapscope.compare.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
-from overlapscope.documents.fit import Room
+from overlapscope.documents.model import Room
 from overlapscope.documents.table import Table
 from overlapscope.inputs import read_report
 from overlapscope.render import html, markdown, terminal

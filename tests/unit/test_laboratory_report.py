@@ -13,8 +13,8 @@ import pytest
 from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
 from overlapscope.documents.model import Document
-from overlapscope.laboratory import store, truth
-from overlapscope.laboratory.comparison import Comparison, compare, tally
+from overlapscope.laboratory import store
+from overlapscope.laboratory.comparison import Comparison, check_truth, compare, tally
 from overlapscope.laboratory.document import document
 from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import Experiment, Truth, Variant, WrongResults
@@ -123,7 +123,7 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
     analysis = analyze_trace(load(TRACES / "known_causes" / "pageable_memory.json.gz"))
     [device] = analysis.result.devices
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
-    verdicts = list(truth.check(stated, device, [finding.rule for finding in find_all([analysis])]))
+    verdicts = list(check_truth(stated, device, [finding.rule for finding in find_all([analysis])]))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
     assert verdicts[0].found == "pageable-memory 100%"
 
@@ -131,7 +131,7 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
 def test_a_cause_of_no_time_does_not_hold() -> None:
     analysis = analyze_trace(load(TRACES / "known_causes" / "launch_bound.json.gz"))
     [device] = analysis.result.devices
-    [verdict] = truth.check(Truth(exposed_copy="same-stream"), device, ())
+    [verdict] = check_truth(Truth(exposed_copy="same-stream"), device, ())
     assert not verdict.holds and verdict.found == "no such time"
 
 

@@ -16,9 +16,9 @@ from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.pages.ranks import job_of
 from overlapscope.errors import MissingPackage, OverlapscopeError
+from overlapscope.hta.build import require
 from overlapscope.hta.catalog import ANALYSES, Options
 from overlapscope.hta.document import heading, lacking, table
-from overlapscope.hta.package import require
 from overlapscope.hta.run import HtaResult, run, to_csv
 
 MOST_RANKS = 16
