@@ -1,6 +1,7 @@
 """Starting the dashboard: what must be installed, the server, and the browser or notebook that shows it.
 
-Dash is imported while the first trace is being read, so nothing here imports it at once.
+Dash is imported while the first trace is being read, so nothing here imports it at once; nor the analysis, since
+`overlapscope run` asks here what is installed, and the program is to find no numpy imported.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from overlapscope.api import Job, files_of
 from overlapscope.base.output import tell
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
@@ -26,6 +26,7 @@ from overlapscope.errors import MissingPackage, UsageError
 if TYPE_CHECKING:
     from werkzeug.wrappers import Request
 
+    from overlapscope.api import Job
     from overlapscope.dashboard.wsgi import Listening
 
 UPLOAD_BYTES = 4 << 30
@@ -111,6 +112,8 @@ def show(job: Job, *, height: int = 800) -> None:
     Raises UsageError where a trace's file is gone, MissingPackage where the dashboard is not installed.
     """
     require_packages()
+    from overlapscope.api import files_of
+
     paths = [Path(source) for source in files_of(job)]
     for path in paths:
         if not path.is_file():

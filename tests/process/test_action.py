@@ -126,7 +126,7 @@ def test_a_healthy_trace_passes(job: Job) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.outputs() == {"outcome": "pass", "exit-code": "0"}
     assert [one["command"] for one in read_github(done.stdout)] == ["notice"]
-    assert job.summary.read_text().startswith("## overlapscope check: passed")
+    assert job.summary.read_text().startswith("# overlapscope check: passed")
 
 
 def test_a_broken_trace_fails_with_its_cause(job: Job) -> None:
@@ -135,7 +135,7 @@ def test_a_broken_trace_fails_with_its_cause(job: Job) -> None:
     assert job.outputs() == {"outcome": "fail", "exit-code": "1"}
     commands = read_github(done.stdout)
     assert commands[0]["command"] == "error" and "pageable-copy" in commands[0]["title"]
-    assert job.summary.read_text().startswith("## overlapscope check: failed")
+    assert job.summary.read_text().startswith("# overlapscope check: failed")
 
 
 def test_budgets_come_as_arguments_one_a_line(job: Job) -> None:
