@@ -32,8 +32,8 @@ from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Change, DeviceDiff
+from overlapscope.compare.figures import averaged
 from overlapscope.compare.pair import Pair, Row, Side, side
-from overlapscope.compare.steps import averaged
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build
 

@@ -24,8 +24,8 @@ from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measured, Series, series, step_sample
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.environment import fingerprint
+from overlapscope.compare.figures import without_warm_up
 from overlapscope.compare.noise import FEWEST
-from overlapscope.compare.steps import without_warm_up
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, Tool, of_program
 from overlapscope.trace.lost import FIGURES

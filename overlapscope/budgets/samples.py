@@ -14,8 +14,8 @@ from overlapscope.analysis.results import CopyGroup, Device, HostUse, Period
 from overlapscope.analysis.timeline import measured
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, Metric, Moved, Sample
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, STALL_CAUSES, IdleCause
+from overlapscope.compare.figures import compared, occurrences, without_warm_up
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
-from overlapscope.compare.steps import compared, occurrences, without_warm_up
 
 
 @dataclass(frozen=True, slots=True)

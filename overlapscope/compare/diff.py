@@ -12,13 +12,12 @@ from overlapscope.base.saved import encode, published
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, lost_in
 from overlapscope.compare.environment import fingerprint, is_plain
-from overlapscope.compare.figures import compare
+from overlapscope.compare.figures import averaged, compare, occurrences
 from overlapscope.compare.findings import compare_findings
 from overlapscope.compare.groups import compare_copies, compare_stalls
 from overlapscope.compare.kernels import compare_kernels, compare_ops
 from overlapscope.compare.pair import Pair, side
 from overlapscope.compare.sentences import of_all, of_device, of_lost
-from overlapscope.compare.steps import averaged, occurrences
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import FLOOR, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES

@@ -333,7 +333,7 @@ def host_tables(section: Section) -> list[Table]:
     unit = unit_for(max(step.span_ns for step in host.steps))
     total = sum(step.span_ns for step in host.steps)
 
-    def table(title: str, heads: Column, others: tuple[str, ...], lines: list[tuple[str, ...]]) -> Table:
+    def table(title: str, heads: Column, others: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Table:
         shown = lines[:most]
         left = len(lines) - len(shown)
         note = f"{plural(left, 'more row')}: see --verbose." if left else ""

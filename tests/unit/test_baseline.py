@@ -23,7 +23,7 @@ from overlapscope.budgets.samples import of_steps, series
 from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import CheckResult, Verdict
 from overlapscope.commands import main
-from overlapscope.compare.steps import compared
+from overlapscope.compare.figures import compared
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
 from tests.support.recordings import report_of

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.compare.diff import diff, schema, to_json
 from overlapscope.compare.difference import Change, DeviceDiff, Diff, Figures
+from overlapscope.compare.figures import averaged, compared
 from overlapscope.compare.noise import DRAWS, draw, interval, weights
-from overlapscope.compare.steps import averaged, compared
 from overlapscope.report.model import Report
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, Host, Op, make_trace

@@ -20,7 +20,7 @@ from overlapscope.compare import tables
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff
 from overlapscope.compare.document import before_after
-from overlapscope.compare.steps import averaged
+from overlapscope.compare.figures import averaged
 from overlapscope.compare.words import doubt_words, finding_standing, standing, unit_of
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
