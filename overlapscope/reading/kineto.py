@@ -75,7 +75,7 @@ def read_sized(
 
 
 def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
-    metadata, losses = stream.metadata, stream.losses
+    metadata = stream.metadata
     base_ns = integer(metadata.get("baseTimeNanoseconds")) or 0
     if abs(base_ns) > _LARGEST_BASE_NS:
         base_ns = 0
@@ -83,13 +83,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     span = _stated_span(finished, columns.markers)
     start_ns = finished.start_ns[finished.work()]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
-    impossible, example = _drop_impossible(finished, begin_ns, end_ns)
-    if finished.total_ns() > _LARGEST_TOTAL_NS:
-        raise UnreadableTrace(
-            f"{source}: its events last over two years together, which no recording does; its times are damaged, "
-            "record it again."
-        )
-    sizes = finished.forget_impossible_sizes()
+    damage = _damage(source, finished, stream, columns.repaired, begin_ns, end_ns)
     runtime_calls = finished.runtime_calls(base_ns)
     stated = span is not None and (begin_ns, end_ns) == span
     distributed = metadata.get("distributedInfo")
@@ -120,20 +114,32 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         end_ns=end_ns + base_ns if stated else -1,
         versions=versions(metadata, distributed),
         flags=flags(metadata),
-        damage=Damage(
-            truncated=losses.truncated,
-            lost_bytes=losses.lost_bytes,
-            lost_events=losses.lost_events,
-            repaired_events=losses.repaired_events + columns.repaired,
-            impossible_times=sum(impossible.values()),
-            impossible_by=impossible,
-            impossible_sizes=sizes,
-            examples=tuple(valid_text(text) for text in (*losses.examples, *example)[:3]),
-        ),
+        damage=damage,
         warm_up_steps=warm_up_steps(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),
+    )
+
+
+def _damage(source: str, finished: Finished, stream: EventStream, repaired: int, begin_ns: int, end_ns: int) -> Damage:
+    """What was lost while reading; what cannot be, times and sizes, is taken out of the events. Raises UnreadableTrace."""
+    losses = stream.losses
+    impossible, example = _drop_impossible(finished, begin_ns, end_ns)
+    if finished.total_ns() > _LARGEST_TOTAL_NS:
+        raise UnreadableTrace(
+            f"{source}: its events last over two years together, which no recording does; its times are damaged, "
+            "record it again."
+        )
+    return Damage(
+        truncated=losses.truncated,
+        lost_bytes=losses.lost_bytes,
+        lost_events=losses.lost_events,
+        repaired_events=losses.repaired_events + repaired,
+        impossible_times=sum(impossible.values()),
+        impossible_by=impossible,
+        impossible_sizes=finished.forget_impossible_sizes(),
+        examples=tuple(valid_text(text) for text in (*losses.examples, *example)[:3]),
     )
 
 
