@@ -123,7 +123,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
 
 
 def _damage(source: str, finished: Finished, stream: EventStream, repaired: int, begin_ns: int, end_ns: int) -> Damage:
-    """What was lost while reading; what cannot be, times and sizes, is taken out of the events. Raises UnreadableTrace."""
+    """What was lost while reading; impossible times and sizes are taken out of the events. Raises UnreadableTrace."""
     losses = stream.losses
     impossible, example = _drop_impossible(finished, begin_ns, end_ns)
     if finished.total_ns() > _LARGEST_TOTAL_NS:
