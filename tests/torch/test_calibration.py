@@ -125,7 +125,7 @@ def test_a_file_that_is_no_calibration_is_refused_before_anything_is_measured(
 def test_the_summary_names_rates_and_times() -> None:
     said = summary(MINE)
     assert said.startswith("NVIDIA Tiny: ") and said.endswith(".")
-    assert "10.5 GB/s to the GPU" in said and "75.0% and 50.0% of that" in said and "4.0 us" in said
+    assert "10.5 GB/s to the GPU" in said and "75.0% and 50.0% of that" in said and "4.00 us" in said
 
 
 def test_the_summary_of_nothing_says_so() -> None:
