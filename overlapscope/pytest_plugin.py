@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlapscope.base.words import clean, did_you_mean, listed
 from overlapscope.errors import ConfigError, MissingPackage, OverlapscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -71,6 +70,7 @@ def overlap(
 
     Markers on the test, its class and its module add up; of one argument given twice the nearer one holds.
     """
+    from overlapscope.base.words import listed
     from overlapscope.budgets.config import from_mapping
 
     limits = (
@@ -255,6 +255,8 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     try:
         failure = _judged(item)
     except OverlapscopeError as error:
+        from overlapscope.base.words import clean
+
         failure = clean(str(error))
     if failure is not None:
         pytest.fail(failure, pytrace=False)
@@ -262,6 +264,8 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 def _judged(item: pytest.Item) -> str | None:
     """The text of a failure; None where the test passes. Raises OverlapscopeError where it cannot be judged."""
+    from overlapscope.base.words import clean
+
     settings = _settings_of(item)
     if settings is None:
         return None
@@ -299,6 +303,8 @@ def _settings_of(node: pytest.Item) -> Settings | None:
 
 def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
     """Raises UsageError for a keyword that `overlap` does not have."""
+    from overlapscope.base.words import did_you_mean
+
     known = inspect.signature(overlap).parameters
     for name in limits:
         if name not in known:
@@ -321,6 +327,7 @@ def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
 
 def _check(report: Report, settings: Settings) -> tuple[bool, str]:
     """Whether it passes, and the text that `overlapscope check` prints."""
+    from overlapscope.base.words import clean
     from overlapscope.budgets.check import check
     from overlapscope.budgets.document import log
     from overlapscope.render.terminal import render
