@@ -264,11 +264,11 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 def _judged(item: pytest.Item) -> str | None:
     """The text of a failure; None where the test passes. Raises OverlapscopeError where it cannot be judged."""
-    from overlapscope.base.words import clean
-
     settings = _settings_of(item)
     if settings is None:
         return None
+    from overlapscope.base.words import clean
+
     profile = item.stash.get(_PROFILE, None)
     if profile is None or not profile.recordings:
         raise UsageError(
