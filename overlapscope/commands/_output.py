@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from overlapscope.documents.model import Document
 
 
-def check_result(args: argparse.Namespace, *inputs: str | Path | None) -> None:
-    """`check_output` of what the options say."""
-    check_output(args.output, force=args.force, inputs=inputs)
-
-
 def check_output(output: Path | None, *, force: bool, inputs: Iterable[str | Path | None] = ()) -> None:
     """Find out before the work, not after it, that its result could not be kept, or would take the place of one of the
     `inputs`: files, directories of traces, patterns. Raises UsageError.

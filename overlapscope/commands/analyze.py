@@ -21,7 +21,7 @@ from overlapscope.commands._options import (
     add_verbose,
     size_limit,
 )
-from overlapscope.commands._output import check_result, drawn, write
+from overlapscope.commands._output import check_output, drawn, write
 from overlapscope.errors import NotInTrace
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Command:
         add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_result(args, *args.traces)
+        check_output(args.output, force=args.force, inputs=args.traces)
         from overlapscope.reading import look
 
         looked = look(args.traces)

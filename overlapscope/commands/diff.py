@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_output, add_plain_step, add_reading, add_verbose
-from overlapscope.commands._output import check_result, drawn, write
+from overlapscope.commands._output import check_output, drawn, write
 
 if TYPE_CHECKING:
     from overlapscope.compare.difference import Diff
@@ -34,7 +34,7 @@ class Command:
         add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_result(args, args.before, args.after)
+        check_output(args.output, force=args.force, inputs=(args.before, args.after))
         from overlapscope.compare.diff import diff, to_json
         from overlapscope.inputs import read_report
 

@@ -12,7 +12,7 @@ from overlapscope.base.output import environment
 from overlapscope.base.words import plural
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_max_size, add_output, size_limit, whole_number
-from overlapscope.commands._output import check_result, drawn, write
+from overlapscope.commands._output import check_output, drawn, write
 from overlapscope.errors import UnreadableTrace
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Command:
         add_max_size(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_result(args, *args.sources)
+        check_output(args.output, force=args.force, inputs=args.sources)
         report = _join(args)
         if not report.ranks:
             first = report.unreadable[0]
