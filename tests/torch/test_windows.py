@@ -124,7 +124,9 @@ class TestByTheTime:
         program = (
             "with ov.record('y.json', duration_s=0.3) as rec:\n    until(1, lambda: work('w'))\n"
             "    assert rec.finished\n    work('late')\nassert [path.name for path in rec.paths] == ['y.json']\n"
-            "import signal\nassert signal.getsignal(signal.SIGURG) is signal.SIG_DFL and threading.active_count() == 1"
+            "import signal\nassert signal.getsignal(signal.SIGURG) is signal.SIG_DFL\n"
+            # The recorder's threads are told to end, and not waited for.
+            "while threading.active_count() > 1: time.sleep(0.01)"
         )
         run_as_it_is(program, tmp_path)
         assert set(names(tmp_path / "y.json")) == {"w"}
