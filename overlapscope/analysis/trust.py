@@ -1,4 +1,4 @@
-"""Whether a trace can be believed, judged before any number. `docs/trust.md` explains each check.
+"""Whether a trace can be believed, judged before any number. `docs/how-it-works/trust.md` explains each check.
 
 A warning says that some numbers are less exact; a failure says which ones are unknown, and the analysis leaves
 those out.
