@@ -31,15 +31,15 @@ class Command:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_action = add_actions(parser)
-        writes = add_action("write", "write the baseline of the traces of one job")
+        writes = add_action("write", "write a baseline from the traces of one job")
         add_traces(writes, reports=True)
         add_output(writes, required=True)
         add_config_argument(writes)
         add_allow_predicted(writes)
         add_plain_step(writes)
         add_reading(writes)
-        shows = add_action("show", "show where a baseline was made, and the typical value of each metric")
-        shows.add_argument("file", metavar="FILE", help="a file that `overlapscope baseline write` wrote")
+        shows = add_action("show", "show where a baseline was made, and the median of each metric")
+        shows.add_argument("file", metavar="FILE", help="file written by `overlapscope baseline write`")
 
     def run(self, args: argparse.Namespace) -> int:
         return _write(args) if args.action == "write" else _show(args)

@@ -30,16 +30,16 @@ class Command:
             "traces",
             nargs="*",
             metavar="TRACE",
-            help="trace file, directory of traces, pattern, report of ranks, or - for stdin",
+            help="trace file, directory of traces, glob pattern, report of ranks, or - for stdin",
         )
         parser.add_argument(
             "--port",
             type=whole_number("a port", 0, 65535),
             metavar="N",
-            help="default: 8050, or a free one; 0: a free one",
+            help="port to serve on (port to serve on (default: 8050, or a free one; 0: a free one))",
         )
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
-        parser.add_argument("--base-path", default="/", metavar="PATH", help="path that a proxy serves it under")
+        parser.add_argument("--base-path", default="/", metavar="PATH", help="URL path under which a proxy serves it")
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
         add_reading(parser)
         parser.add_argument(
@@ -47,7 +47,7 @@ class Command:
             metavar="SIZE",
             type=parse_size,
             default=UPLOAD_BYTES,
-            help="what files dropped onto the page may take together (default: 4GiB)",
+            help="largest total size of files dropped onto the page (default: 4GiB)",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -67,7 +67,7 @@ class Command:
         tell(f"Serving at {url}  (Ctrl-C to end)")
         if "SSH_CONNECTION" in os.environ:
             forward = f"ssh -L {server.port}:localhost:{server.port}"
-            tell(f"From your own machine: {forward} and this machine's name, then open that address there.")
+            tell(f"From your own machine, run {forward} with this machine's name, then open that address there.")
         if not args.no_open:
             open_browser(url)
         server.run()

@@ -24,12 +24,12 @@ class Command:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "before", metavar="BEFORE", help="trace, directory of traces, pattern, report, or - for stdin"
+            "before", metavar="BEFORE", help="trace, directory of traces, glob pattern, report, or - for stdin"
         )
         parser.add_argument("after", metavar="AFTER", help="the same, after the change")
         add_format(parser)
         add_output(parser)
-        add_verbose(parser, "what did not change, too, and whole lists")
+        add_verbose(parser, "every table, also what did not change")
         add_plain_step(parser, sides=("BEFORE", "AFTER"))
         add_reading(parser)
 

@@ -18,7 +18,12 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("word", metavar="WORD", nargs="*", help="such as copy-on-compute-stream or exposed copy")
+        parser.add_argument(
+            "word",
+            metavar="WORD",
+            nargs="*",
+            help=("word to explain, word to explain, such as copy-on-compute-stream or exposed copy"),
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         from overlapscope import glossary

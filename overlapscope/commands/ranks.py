@@ -32,12 +32,12 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("sources", nargs="+", metavar="SOURCE", help="trace file, directory, pattern or URL")
+        parser.add_argument("sources", nargs="+", metavar="SOURCE", help="trace file, directory, glob pattern or URL")
         add_format(parser)
         add_output(parser)
-        parser.add_argument("--expect", type=_positive, metavar="N", help="how many ranks there should be")
+        parser.add_argument("--expect", type=_positive, metavar="N", help="expected number of ranks")
         where = parser.add_mutually_exclusive_group()
-        where.add_argument("--workers", type=_positive, metavar="N", help="processes at once (default: one per core)")
+        where.add_argument("--workers", type=_positive, metavar="N", help="number of processes (default: one per core)")
         where.add_argument("--scheduler", metavar="ADDRESS", help="Dask scheduler to use, such as tcp://host:8786")
         add_max_size(parser)
 
@@ -47,7 +47,7 @@ class Command:
         if not report.ranks:
             first = report.unreadable[0]
             raise UnreadableTrace(
-                f"nothing could be read of {plural(len(report.unreadable), 'trace')}; {first.source}: {first.reason}"
+                f"none of {plural(len(report.unreadable), 'trace')} could be read; {first.source}: {first.reason}"
             )
         write(_drawn(report, args), args.output, force=args.force)
         return DONE

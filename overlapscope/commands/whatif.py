@@ -63,19 +63,22 @@ class Command:
         changes = parser.add_argument_group("changes")
         for option in OPTIONS:
             _add(changes, option)
-        changes.add_argument("--best", action="store_true", help="find the changes that gain most, one after the other")
-        parser.add_argument("--device", type=int, metavar="N", help="this device (default: the busiest)")
+        changes.add_argument("--best", action="store_true", help="find the changes that save most, one after the other")
+        parser.add_argument("--device", type=int, metavar="N", help="only only this device (default: the busiest)")
         parser.add_argument(
             "--calibration",
             metavar="FILE",
             type=Path,
-            help="what `overlapscope scenarios calibrate` measured on that GPU (default: that of the working "
-            "directory's overlapscope-laboratory, if it is of the trace's GPU)",
+            help="hardware constants that `overlapscope scenarios calibrate` measured on this GPU (default: those "
+            "in ./overlapscope-laboratory, if they are of the trace's GPU)",
         )
         add_format(parser)
         add_output(parser)
         parser.add_argument(
-            "--timeline", metavar="FILE", type=Path, help="also write the predicted timeline to FILE, as a Chrome trace"
+            "--timeline",
+            metavar="FILE",
+            type=Path,
+            help=("also write the predicted timeline to FILE, as a Chrome trace for Perfetto for Perfetto"),
         )
         add_plain_step(parser)
         add_reading(parser)
@@ -83,11 +86,11 @@ class Command:
     def run(self, args: argparse.Namespace) -> int:
         asked = list(dict.fromkeys(args.interventions or ()))
         if args.best and asked:
-            raise UsageError(f"--best finds the changes itself; leave out either it or --{asked[0].split()[0]}.")
+            raise UsageError(f"--best finds the changes itself; leave out --best or --{asked[0].split()[0]}.")
         for output in (args.output, args.timeline):
             check_output(output, force=args.force, inputs=(args.trace, args.calibration))
         if args.timeline is not None and args.output is not None and same_file(args.timeline, args.output):
-            raise UsageError(f"{args.output}: is named for the report and for the timeline; name two files.")
+            raise UsageError(f"{args.output}: is the output of both report and timeline; name two files.")
         prediction = _predict(asked, args)
         write(_drawn(prediction.result, args, nothing_asked=not (asked or args.best)), args.output, force=args.force)
         if prediction.after is None:
@@ -109,7 +112,7 @@ def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
     def spelled(argument: str) -> str:
         if not option.required and os.path.isfile(argument):
             raise argparse.ArgumentTypeError(
-                f"{argument!r} is a file and no {option.argument}; write TRACE first, or {flag}={option.argument}"
+                f"{argument!r} is a file, not a {option.argument}; write TRACE first, or {flag}={option.argument}"
             )
         return f"{option.id} {argument}".rstrip()
 

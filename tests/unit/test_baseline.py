@@ -123,7 +123,7 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("900.05 us", "800 us"), "was changed after it was written, as its digest says; write it anew with"),
+        (("900.05 us", "800 us"), "was changed after it was written (its digest does not match); write it anew with"),
         (("[900000, ", "[900001, "), "was changed after it was written"),
         (('"GPU A"', '"GPU B"'), "was changed after it was written"),
         (('"digest": "', '"digest": "0'), "was changed after it was written"),
