@@ -46,14 +46,14 @@ DEFECT = 70
 """EX_SOFTWARE of sysexits.h: none of the codes by which a command answers."""
 BROKEN_PIPE = 128 + 13
 
-_DESCRIPTION = """Does data move while the GPU computes? If not, why, and what would fixing it bring?
+_DESCRIPTION = """Does data move while the GPU computes? If not, why not, and what would a fix save?
 
 overlapscope reads traces of torch.profiler (export_chrome_trace)."""
 
-_EPILOG = """Exit codes: 0 done, 1 a budget of `check` failed or `whatif` can predict nothing, 2 the
-input, the configuration or the usage is wrong, or a file cannot be read or written, 3 `check`
-could not judge, 70 overlapscope itself failed, 130 interrupted.
-`overlapscope COMMAND --help` explains a command."""
+_EPILOG = """Exit codes: 0 success; 1 a budget of `check` failed, or `whatif` made no prediction; 2 the
+input, the configuration or the usage is wrong, or a file cannot be read or written; 3 `check`
+could not judge a budget; 70 internal error; 130 interrupted.
+Run `overlapscope COMMAND --help` for help on a command."""
 
 
 class ProgramInterrupted(BaseException):

@@ -42,7 +42,7 @@ def add_output(parser: argparse.ArgumentParser, *, required: bool = False) -> No
 
 
 def add_verbose(parser: argparse.ArgumentParser, what: str) -> None:
-    """`--verbose`: what is shown then besides."""
+    """`--verbose`: `what` is shown as well."""
     parser.add_argument("-v", "--verbose", action="store_true", help=what)
 
 

@@ -62,6 +62,14 @@ def _files(named: str | Path) -> list[Path]:
         return []
 
 
+def make_directory(directory: Path) -> None:
+    """Create a directory for output where there is none. Raises UsageError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot be created ({error.strerror or error}); choose another.") from None
+
+
 def same_file(one: Path, other: Path) -> bool:
     """Whether two outputs would be one file."""
     return os.path.realpath(one) == os.path.realpath(other) and not disk.is_written_in_place(one)

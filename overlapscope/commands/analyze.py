@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """Say whether data moves while the GPU computes, what keeps it from
-    doing so, and what fixing that would bring.
+    """Report whether copies overlap with compute, what prevents it, and what
+    a fix would save.
 
     A TRACE is a file (.json, .json.gz, .json.zst), a directory or a glob
-    pattern; several are taken as the ranks of one job, and each gets a
-    section of its own.
+    pattern. Several traces are taken as the ranks of one job, and each has
+    its own section.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -22,11 +22,12 @@ from overlapscope.errors import UsageError
 
 
 class Command:
-    """Write what relative budgets of `overlapscope check` compare with, or
-    show it.
+    """Write or show a baseline, which relative budgets of `overlapscope check`
+    compare with.
 
-    A baseline is a small JSON file to be kept beside the code: the values of
-    every metric in every step, and what they were measured on.
+    A baseline is a small JSON file to keep beside the code. It has the values
+    of every metric in every step, and the machine and software they were
+    measured on.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -11,14 +11,14 @@ from overlapscope.errors import UsageError
 
 
 class Command:
-    """Say what is kept of large traces that were read before, so that they
-    open in a moment, or remove it.
+    """Show or clear the cache of large traces: a trace that was read before
+    opens in a moment.
 
-    What is kept is found again by the content of a trace file. All of it can
-    be made again.
+    The cache knows a trace by its content. Removing it costs only the time to
+    read the traces again.
 
-    OVERLAPSCOPE_CACHE_DIR chooses another folder, OVERLAPSCOPE_CACHE_SIZE
-    another limit (20GB; 0 keeps nothing).
+    OVERLAPSCOPE_CACHE_DIR sets the folder, OVERLAPSCOPE_CACHE_SIZE the limit
+    (such as 20GB; 0 turns the cache off).
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -34,20 +34,20 @@ class Target:
 
 
 class Command:
-    """Hold traces to budgets: say which are kept, which are not and why, and
-    exit with 0 where all are, with 1 where one is not.
+    """Check traces against budgets: report which budgets passed, which failed,
+    and why.
 
     A TRACE is a trace file (.json, .json.gz, .json.zst), a directory with the
     traces of several ranks, a glob pattern, or a report that `overlapscope
     analyze --format json` wrote.
 
     Budgets are read from the nearest overlapscope.toml, or from
-    [tool.overlapscope] of the nearest pyproject.toml. Without any, the check
-    fails where data does not move while the GPU computes; with a baseline
-    only, where it has become slower than that.
+    [tool.overlapscope] of the nearest pyproject.toml. Without any budget, the
+    check fails if copies do not overlap with compute; with only a baseline,
+    it fails if the program is slower than the baseline.
 
-    Exit codes: 0 all budgets kept, 1 one failed, 2 wrong input, usage or
-    configuration, 3 something could not be judged.
+    Exit codes: 0 all budgets passed; 1 a budget failed; 2 wrong input, usage
+    or configuration; 3 a budget could not be judged.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -12,17 +12,17 @@ from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, re
 
 
 class Command:
-    """Show traces in a browser: what is not overlapped, why, and where in the
+    """Open traces in a browser: what does not overlap, why, and where in the
     code, with a timeline of every stream.
 
-    A TRACE is a file (.json, .json.gz, .json.zst), a pattern, or a directory,
-    whose traces and those below it can be chosen; or a report that
-    `overlapscope ranks --format json` wrote. More can be dropped onto the
-    page. Ctrl-C ends it.
+    A TRACE is a file (.json, .json.gz, .json.zst), a glob pattern, a directory
+    to choose traces from (also from its subdirectories), or a report that
+    `overlapscope ranks --format json` wrote. More traces can be dropped onto
+    the page. Ctrl-C stops the server.
 
-    Only this machine can reach the server, unless --host says otherwise. It
-    answers who has its token, which is part of the address that is printed:
-    a new one each time, or what OVERLAPSCOPE_TOKEN holds.
+    Only this machine can reach the server, unless --host says otherwise. Each
+    request needs the token in the printed address: a new token each time, or
+    the value of OVERLAPSCOPE_TOKEN.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """Say what changed between two recordings of one program, by how much,
-    and why.
+    """Show what changed between two traces of one program, by how much, and
+    why.
 
     BEFORE and AFTER are each a trace file (.json, .json.gz, .json.zst), a
     directory with the traces of several ranks, a glob pattern, or a report

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_output, add_reading, size_limit, whole_number
-from overlapscope.commands._output import check_output, drawn, write
+from overlapscope.commands._output import check_output, drawn, make_directory, write
 from overlapscope.errors import UsageError
 
 
 class Command:
     """Run an analysis of HolisticTraceAnalysis (HTA) on traces that
-    overlapscope has read, which takes a fraction of the time.
+    overlapscope reads, in a fraction of the time.
 
     The figures are HTA's own, with its definitions and its rounding to whole
-    microseconds; docs/hta.md sets them beside ours. Without a name, or with
+    microseconds; docs/hta.md compares them with ours. Without NAME, or with
     --list, it lists the analyses.
     """
 
@@ -74,8 +74,8 @@ class Command:
             raise UsageError(f"no trace is named; write: overlapscope hta {args.name} TRACE...")
         require()
         check_output(args.output, force=args.force, inputs=args.traces)
-        if args.overlay is not None and not args.overlay.is_dir():
-            raise UsageError(f"{args.overlay}: there is no such directory; create it first.")
+        if args.overlay is not None:
+            make_directory(args.overlay)
         traces = [load(path, limit_bytes=size_limit(args), cache=args.cache) for path in expand(args.traces)]
         options = Options(
             operator=args.operator, annotation=args.annotation, instance=args.instance, overlay=args.overlay

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """Say how the ranks of a job differ, who makes whom wait in which
-    collective, and which ranks are worth a look.
+    """Compare the ranks of a job: which rank delays the others, in which
+    collectives, and how the ranks differ.
 
     A SOURCE is a trace file (.json, .json.gz, .json.zst), a directory, a glob
-    pattern, or a URL of these (http, s3, gs, hdfs..., by the plugins of
-    fsspec). Traces are reduced by processes of their own: one per core of this
-    machine (without Dask one), or the workers of the Dask cluster named with
+    pattern, or a URL of these (http, s3, gs, hdfs..., with the plugins of
+    fsspec). Worker processes read the traces: one per core of this machine
+    (one in all without Dask), or the workers of the Dask cluster named with
     --scheduler, which must see the files under the same paths. A trace that
-    cannot be read is reported, and the rest go on.
+    cannot be read is reported and left out.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

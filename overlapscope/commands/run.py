@@ -43,25 +43,25 @@ _LEAST_LIMIT_BYTES = 8 << 30
 
 
 class Command:
-    """Run a Python script or module as Python would, record it with
-    torch.profiler, and say whether data moves while the GPU computes.
+    """Run a Python script or module as Python would, record a trace with
+    torch.profiler, and report whether copies overlap with compute.
 
-    The script needs no change. A step ends when its optimizer has stepped, or
-    where the script says so: overlapscope.step() at the end of an iteration.
-    The first steps are left out (--wait), the next are recorded so that the
-    pipeline is full, but not judged (--warmup), then come those that count
-    (--active); after them the trace is written and the script goes on
-    unprofiled. Right before and right behind them, steps are timed while
-    nothing is recorded (--plain-steps): recording makes programs slower. For
-    that the script has to make 41 steps; one that makes fewer is recorded from
-    its start, one without steps as a whole. A script with a torch.profiler of
-    its own keeps it, and its trace is analysed.
+    The script needs no change. A step ends when the optimizer has stepped, or
+    when the script calls overlapscope.step() at the end of an iteration. The
+    first steps are skipped (--wait), the next are recorded but not judged, so
+    that the pipeline is full (--warmup), and the next are recorded and judged
+    (--active). Then the trace is written, and the script goes on without the
+    profiler. Since the profiler slows programs down, steps are also timed
+    without it right before and right after the recording (--plain-steps). All
+    this needs 41 steps; a script with fewer is recorded from its start, and
+    one without steps from start to end. A script that uses torch.profiler
+    itself keeps it, and its trace is analysed.
 
-    Under torchrun, mpirun and srun each rank writes a file into NAME.traces:
+    Under torchrun, mpirun and srun each rank writes a file to NAME.traces:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
 
-    Everything that overlapscope says goes to stderr. The exit code is the
-    script's; 2 if it could not be run, 70 if overlapscope itself failed before.
+    overlapscope prints to stderr only. The exit code is that of the script; 2
+    if it could not be run, 70 if overlapscope itself failed before.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from overlapscope.base.output import tell
 from overlapscope.base.words import did_you_mean
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_actions, whole_number
-from overlapscope.commands._output import check_output, write
+from overlapscope.commands._output import check_output, make_directory, write
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory.experiment import SCALES
 
@@ -28,11 +28,11 @@ _MARKDOWN, _HTML = "report.md", "report.html"
 
 
 class Command:
-    """Run experiments on copies, streams and CUDA graphs whose outcome is
-    known, record them, and set what the analysis says and what was measured
-    here beside what was published.
+    """Run experiments on copies, CUDA streams and CUDA graphs with known
+    outcomes, record them, and compare the measurements and the analysis with
+    the published results.
 
-    An experiment is a plain Python file; your own are named by their path.
+    An experiment is a plain Python file; name your own by its path.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -201,15 +201,11 @@ def _report(args: argparse.Namespace) -> int:
     if not results.experiments:
         raise UsageError(f"{directory}: has no {FILE}; `overlapscope scenarios run` writes one.")
     output = args.output or (None if shipped else directory)
-    if output is not None and output.exists() and not output.is_dir():
-        raise UsageError(f"{output}: is not a directory; choose another.")
+    if output is not None:
+        make_directory(output)
     comparisons = compare(results)
     write(terminal.to_stream(document(comparisons, brief=True), sys.stdout), None)
     if output is not None:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{output}: cannot be created ({error.strerror or error}); choose another.") from None
         for name in (_MARKDOWN, _HTML):
             check_output(output / name, force=True, inputs=[directory / FILE])
         report = document(comparisons)

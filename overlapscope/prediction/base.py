@@ -81,7 +81,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
     if calibration is not None and named and calibration.gpu not in named:
         raise UsageError(
             f"the calibration is of an {calibration.gpu}, but {trace.source} was recorded on "
-f"{', '.join(sorted(named))}; leave it out, or make one on that GPU."
+            f"{', '.join(sorted(named))}; leave it out, or make one on that GPU."
         )
     chosen = _busiest(trace) if device is None else device
     hardware = find_hardware(trace, calibration)
@@ -145,7 +145,7 @@ def judge(
         text = duration(latency)
         reasons.append(
             f"{percent(100 * (1 - near))} of the ops start more than a launch latency ({text}) earlier or later "
-"than recorded."
+            "than recorded."
         )
     valid, unexplained = not reasons, int(graph.unexplained_ns[here].sum())
     if valid:
@@ -173,7 +173,7 @@ def _untied(graph: Graph) -> list[str]:
     made = plural(int(np.isin(calls.thread, untied).sum()), "call")
     return [
         f"The recording does not show what {plural(len(untied), 'thread')} with {made} waited for. These calls "
-"stay where they were, and the interval allows for earlier ones."
+        "stay where they were, and the interval allows for earlier ones."
     ]
 
 

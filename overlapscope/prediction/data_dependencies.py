@@ -19,7 +19,7 @@ from overlapscope.trace.model import Kind
 
 BY_SHAPES = (
     "Only kernels whose op has an input with as many elements (by the recorded shapes) use what {copies} moved. A "
-"view or a reshape keeps that number; an earlier slice, or a view as another dtype, does not."
+    "view or a reshape keeps that number; an earlier slice, or a view as another dtype, does not."
 )
 """What is taken for granted where shapes tell who reads a copy."""
 
