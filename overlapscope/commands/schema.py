@@ -31,7 +31,7 @@ class Command:
             nargs="?",
             choices=tuple(_WRITERS),
             default="report",
-            help="default: report",
+            help="what to print the schema of (what to print the schema of (default: report))",
         )
         add_output(parser)
 

@@ -75,7 +75,7 @@ def _candidates(base: Base) -> list[Choice]:
     return [
         Choice(intervention, argument)
         for intervention in INTERVENTIONS.values()
-        for argument in (names if intervention.argument_required else [None])
+        for argument in (names if intervention.words.argument_required else [None])
     ]
 
 
