@@ -34,9 +34,10 @@ COMMANDS = {
     "cache": "say what is kept of large traces read before, or remove it",
     "rules": "list the rules that findings come from",
     "explain": "explain a word of a report, or list them all",
-    "schema": "print the JSON schema of a report, diff, whatif, check, baseline or ranks",
+    "schema": "print the JSON schema of a report, diff, whatif, check, baseline, ranks or doctor",
     "hta": "run an analysis of HolisticTraceAnalysis on traces",
     "samples": "print where the sample traces are",
+    "doctor": "say what works in this installation and what is missing",
     "scenarios": "run experiments whose outcome is known, and compare",
 }
 """One line for each subcommand: its name, and its help."""
