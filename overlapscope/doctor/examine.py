@@ -41,7 +41,7 @@ def examine() -> Diagnosis:
         ),
         gpus=tuple(map(clean, trial.gpus)),
         checks=(
-            *_recording(trial),
+            *recording(trial),
             _extra("dashboard"),
             _browser(),
             _extra("cluster"),
@@ -69,7 +69,7 @@ def _extra(name: str) -> Examined:
 # -- recording ------------------------------------------------------------------------------------
 
 
-def _recording(trial: Trial) -> Iterator[Examined]:
+def recording(trial: Trial) -> Iterator[Examined]:
     """The packages, the GPU, and the recording of what it does: each where what comes before it is there."""
     error = clean(trial.error)
     if error and not trial.torch:

@@ -88,5 +88,4 @@ def _recorded(kind: Any) -> int:
     with profile(activities=devices.activities(cuda=kind is torch.cuda)) as profiler:
         torch.ones(1, device=kind.current_device()).add_(1)
         kind.synchronize()
-    events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
-    return sum(event.device_type() != torch.autograd.DeviceType.CPU for event in events)
+    return sum(event.device_type().name != "CPU" for event in profiler.profiler.kineto_results.events())
