@@ -1,4 +1,4 @@
-"""The text of `docs/whatif.md`."""
+"""The text of `docs/evaluation/whatif.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trust checks: what a trace is asked before its numbers are believed. `docs/trust.md` has their limits."""
+"""The trust checks: what a trace is asked before its numbers are believed (`docs/how-it-works/trust.md`)."""
 
 from __future__ import annotations
 

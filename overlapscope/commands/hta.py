@@ -17,7 +17,7 @@ class Command:
     overlapscope has read, which takes a fraction of the time.
 
     The figures are HTA's own, with its definitions and its rounding to whole
-    microseconds; docs/hta.md sets them beside ours. Without a name, or with
+    microseconds; docs/evaluation/hta.md sets them beside ours. Without a name, or with
     --list, it lists the analyses.
     """
 

@@ -82,7 +82,7 @@ def load(path: Path, *, to_list: bool = False) -> Entry:
     except Exception as error:
         raise UsageError(f"{path}: cannot be run ({type(error).__name__}: {error}).") from error
     if not isinstance(experiment, Experiment):
-        raise UsageError(f"{path}: defines no EXPERIMENT; docs/laboratory.md shows how a scenario file looks.")
+        raise UsageError(f"{path}: defines no EXPERIMENT; docs/guides/laboratory.md shows how a scenario file looks.")
     fault = _fault(experiment)
     if fault:
         raise UsageError(f"{path}: {fault}.")

@@ -355,7 +355,7 @@ def test_the_shipped_experiments_are_listed(
 
 
 def test_the_example_in_the_docs_is_an_experiment(tmp_path: Path) -> None:
-    page = Path("docs/laboratory.md").read_text()
+    page = Path("docs/guides/laboratory.md").read_text()
     example = page[page.index('    """Does it matter') : page.index("`prepare` returns")]
     found = catalog.load(scenario(tmp_path, "mask", textwrap.dedent(example))).experiment
     assert [one.name for one in found.variants] == ["host", "gpu"]
