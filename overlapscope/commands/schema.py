@@ -16,13 +16,15 @@ _WRITERS = {
     "check": "budgets.verdicts",
     "baseline": "budgets.baseline",
     "ranks": "ranks.result",
+    "doctor": "doctor.result",
 }
 """What can be asked for, and the module that knows its schema."""
 
 
 class Command:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
-    `whatif`, `check` and `ranks` print with `--format json`, or of a baseline.
+    `whatif`, `check`, `ranks` and `doctor` print with `--format json`, or of a
+    baseline.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
