@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from overlapscope.base.registry import load
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_output
 from overlapscope.commands._output import check_output, write
 
-_WRITERS = {
+WRITERS = {
     "report": "report.model",
     "diff": "compare.diff",
     "whatif": "prediction.result",
@@ -18,6 +19,12 @@ _WRITERS = {
     "ranks": "ranks.result",
 }
 """What can be asked for, and the module that knows its schema."""
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The schema of one of `WRITERS`."""
+    schema: dict[str, Any] = load(f"overlapscope.{WRITERS[kind]}:schema")()
+    return schema
 
 
 class Command:
@@ -29,7 +36,7 @@ class Command:
         parser.add_argument(
             "of",
             nargs="?",
-            choices=tuple(_WRITERS),
+            choices=tuple(WRITERS),
             default="report",
             help="default: report",
         )
@@ -39,5 +46,5 @@ class Command:
         check_output(args.output, force=args.force)
         from overlapscope.base.saved import encode
 
-        write(encode(load(f"overlapscope.{_WRITERS[args.of]}:schema")()), args.output, force=args.force)
+        write(encode(schema_of(args.of)), args.output, force=args.force)
         return DONE
