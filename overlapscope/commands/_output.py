@@ -65,8 +65,15 @@ def same_file(one: Path, other: Path) -> bool:
     return os.path.realpath(one) == os.path.realpath(other) and not disk.is_written_in_place(one)
 
 
-def drawn(document: Document, args: argparse.Namespace) -> bytes:
-    """A document in `args.format`, for `args.output` or else as stdout takes it."""
+def drawn(document: Document, args: argparse.Namespace, *, verbose: bool = True) -> bytes:
+    """A document in `args.format`, for `args.output` or else as stdout takes it.
+
+    As text and markdown it is the short form (`brief`), unless `verbose`.
+    """
+    if not verbose and args.format in ("text", "markdown"):
+        from overlapscope.documents.model import brief
+
+        document = brief(document)
     if args.format == "text":
         from overlapscope.render import terminal
 

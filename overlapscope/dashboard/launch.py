@@ -14,12 +14,13 @@ import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from overlapscope.base import extras
 from overlapscope.base.output import tell
+from overlapscope.base.words import listed
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
 
@@ -35,15 +36,13 @@ UPLOAD_BYTES = 4 << 30
 _SMALL_BODY_BYTES = 16 << 20
 """What any request may bring: more than the page itself ever sends."""
 
-_PACKAGES = ("dash", "dash_ag_grid", "dash_mantine_components", "waitress")
-
 
 def require_packages() -> None:
     """Raises MissingPackage where the dashboard's extra is not installed."""
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    missing = extras.missing("dashboard")
     if missing:
         raise MissingPackage(
-            f"the dashboard needs {', '.join(missing)}, not installed here: pip install 'overlapscope[dashboard]'."
+            f"the dashboard needs {listed(missing)}, not installed here. {extras.how_to_install('dashboard')}"
         )
 
 

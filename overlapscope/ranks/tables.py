@@ -31,14 +31,14 @@ _TRUST: Final[dict[str, Tone]] = {"degraded": "fair", "unusable": "poor"}
 def all_tables(report: RanksReport, *, rows: int = FEW, named: int = NAMED, each: int = EVERY_RANK) -> list[Table]:
     """Those that have rows, in the order in which they answer; lists have up to `rows`, cells up to `named` ranks, and
     up to `each` ranks have a row each."""
-    found = [
+    every = [
         stragglers(report, rows=rows, named=named),
         meetings(report, rows=rows, named=named),
         steps(report, rows=rows),
         spreads(report),
         *([each_rank(report)] if len(report.ranks) <= each else []),
     ]
-    return [table for table in found if table.rows]
+    return [table for table in every if table.rows]
 
 
 # -- who waits for whom ---------------------------------------------------------------------------
@@ -46,17 +46,17 @@ def all_tables(report: RanksReport, *, rows: int = FEW, named: int = NAMED, each
 
 def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     """Who makes the others wait, and whom in what."""
-    found = [late for late in report.stragglers if late.made_wait_ns]
-    by_step = all(late.lost_per_step_ns is not None for late in found)
-    passed = any(late.passed_on_ns for late in found)
+    stragglers = [late for late in report.stragglers if late.made_wait_ns]
+    by_step = all(late.lost_per_step_ns is not None for late in stragglers)
+    passed = any(late.passed_on_ns for late in stragglers)
 
     def lost_ns(late: Straggler) -> int:
         return late.lost_per_step_ns if by_step and late.lost_per_step_ns is not None else late.lost_ns
 
-    unit = unit_for(max(map(lost_ns, found), default=0))
-    total = unit_for(max((late.made_wait_ns for late in found), default=0))
+    unit = unit_for(max(map(lost_ns, stragglers), default=0))
+    total = unit_for(max((late.made_wait_ns for late in stragglers), default=0))
     table = table_of(
-        found[:rows],
+        stragglers[:rows],
         (words("rank"), lambda late: Cell(_straggler_name(report, late))),
         (Column(f"lost {'a step ' if by_step else ''}{unit.name}"), lambda late: Cell(unit.number(lost_ns(late)))),
         (Column("%"), lambda late: Cell(bare_percent(late.lost_pct))),
@@ -73,8 +73,8 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     )
     if passed:
         note += " Passed on is what a rank had itself waited before, for others; it is no part of what is lost."
-    if len(found) > rows:
-        note += f" {plural(len(found) - rows, 'more rank')} did so as well."
+    if len(stragglers) > rows:
+        note += f" {plural(len(stragglers) - rows, 'more rank')} did so as well."
     return replace(table, note=note)
 
 
@@ -100,16 +100,16 @@ def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
 
 def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     """The single collectives in which most was waited."""
-    found = report.meetings
-    unit = unit_for(max((meeting.late_ns for meeting in found), default=0))
-    total = unit_for(max((meeting.waited_ns for meeting in found), default=0))
-    stepped = any(meeting.step for meeting in found)
+    meetings = report.meetings
+    unit = unit_for(max((meeting.late_ns for meeting in meetings), default=0))
+    total = unit_for(max((meeting.waited_ns for meeting in meetings), default=0))
+    stepped = any(meeting.step for meeting in meetings)
 
     def step(meeting: Meeting) -> Cell:
         return Cell(clean(meeting.step or NOTHING, NAME_LIMIT))
 
     return table_of(
-        found[:rows],
+        meetings[:rows],
         (words("collective", flexible=True), lambda meeting: Cell(meeting_name(meeting))),
         (Column("step", number=False, flexible=True, spare=2), step) if stepped else None,
         (words("came last"), lambda meeting: Cell(late_name(meeting))),
@@ -126,11 +126,11 @@ def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
 
 def steps(report: RanksReport, *, rows: int) -> Table:
     """Each step over all ranks; of many those that spread most."""
-    found = [step for step in report.steps if step.ranks > 1]
-    shown = found
-    if len(found) > 2 * rows:
-        widest = sorted(range(len(found)), key=lambda number: (-found[number].spread_ns, number))[:rows]
-        shown = [found[number] for number in sorted(widest)]
+    steps = [step for step in report.steps if step.ranks > 1]
+    shown = steps
+    if len(steps) > 2 * rows:
+        widest = sorted(range(len(steps)), key=lambda number: (-steps[number].spread_ns, number))[:rows]
+        shown = [steps[number] for number in sorted(widest)]
     unit = unit_of(report)
 
     def spread(step: StepSkew) -> Cell:
@@ -149,14 +149,14 @@ def steps(report: RanksReport, *, rows: int) -> Table:
         (Column("ranks", spare=1), lambda step: Cell(f"{step.ranks:,}")),
         title="Steps over all ranks",
     )
-    left = len(found) - len(shown)
+    left = len(steps) - len(shown)
     return replace(table, note=f"The {left:,} other steps spread less." if left else "")
 
 
 def spreads(report: RanksReport) -> Table:
     """Each figure over all ranks."""
-    found = [spread for spread in report.spreads if spread.ranks > 1 and spread.max]
-    quantiles = any(spread.ranks >= _QUARTILES_FROM for spread in found)
+    spreads = [spread for spread in report.spreads if spread.ranks > 1 and spread.max]
+    quantiles = any(spread.ranks >= _QUARTILES_FROM for spread in spreads)
 
     def value(of: Callable[[Spread], float]) -> Callable[[Spread], Cell]:
         def cell(spread: Spread) -> Cell:
@@ -166,7 +166,7 @@ def spreads(report: RanksReport) -> Table:
         return cell
 
     return table_of(
-        found,
+        spreads,
         (words("over all ranks"), lambda spread: Cell(f"{spread.name} {_unit_name(spread)}")),
         (Column("least"), value(lambda spread: spread.min)),
         (words("rank"), lambda spread: Cell(str(spread.min_rank))),

@@ -158,3 +158,5 @@ def _(block: model.Finding) -> Iterator[str]:
         yield from (f"**{escape(block.cost[0].upper() + block.cost[1:])}.**", "")
     for paragraph in (*block.evidence, *(f"At {place}" for place in block.places), block.advice):
         yield from (_paragraph(paragraph), "")
+    if block.proof:
+        yield from (_piece(Span(block.proof, code=True)), "")

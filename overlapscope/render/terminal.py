@@ -299,6 +299,7 @@ def _(block: model.Finding, drawing: _Drawing) -> Iterator[RenderableType]:
         *(RichText(part) for part in block.evidence),
         *(RichText(f"at {place}", style="dim") for place in block.places),
         RichText(block.advice, style="cyan"),
+        *([RichText(block.proof, style="dim")] if block.proof else []),
     ]
     numbered = Grid.grid(padding=(0, 1, 0, 0))
     numbered.add_row(RichText(f"{block.number:>2}." if block.number else "- "), Group(*lines))

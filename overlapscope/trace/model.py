@@ -356,8 +356,8 @@ class Trace:
 
     def _launched_in(self, annotation: str) -> Bool:
         notes = self.annotations
-        mine = notes.named(lambda name: name == annotation)
-        if not mine.any():
+        named = notes.named(lambda name: name == annotation)
+        if not named.any():
             raise NotInTrace(
                 f"{self.source}: there is no annotation {annotation!r}; see `annotations` for those there are."
             )
@@ -365,6 +365,6 @@ class Trace:
         launched = ops.launch >= 0
         at = np.where(launched, self.runtime_calls.start_ns[ops.launch], 0) if launched.any() else ops.start_ns
         inside = np.zeros(len(ops), dtype=np.bool_)
-        for start, end in zip(notes.start_ns[mine], notes.end_ns[mine], strict=True):
+        for start, end in zip(notes.start_ns[named], notes.end_ns[named], strict=True):
             inside |= (at >= start) & (at < end)
         return inside & launched

@@ -18,6 +18,7 @@ from typing import IO
 import msgspec
 import pytest
 
+from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.laboratory import catalog, runner, store
@@ -333,7 +334,7 @@ def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
     done = overlapscope("scenarios", "run", scenario(tmp_path, "quick", QUICK), cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
-    assert "pip install 'overlapscope[record]'" in done.stderr
+    assert how_to_install("record") in done.stderr
     assert done.stderr.count("\n") == 1
 
 

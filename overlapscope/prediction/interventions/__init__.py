@@ -60,13 +60,15 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
                 f"there is no intervention {name!r}{did_you_mean(name, INTERVENTIONS)}; "
                 f"there are {', '.join(INTERVENTIONS)}."
             )
-        found = INTERVENTIONS[name]
+        intervention = INTERVENTIONS[name]
         argument = argument.strip()
-        if found.argument_required and not argument:
-            raise UsageError(f"{name} has to be told its {found.argument}, as in '{name} cudaStreamSynchronize'.")
-        if argument and found.argument is None:
+        if intervention.argument_required and not argument:
+            raise UsageError(
+                f"{name} has to be told its {intervention.argument}, as in '{name} cudaStreamSynchronize'."
+            )
+        if argument and intervention.argument is None:
             raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
-        choices.append(Choice(found, argument or None))
+        choices.append(Choice(intervention, argument or None))
     return in_order(choices)
 
 
@@ -81,7 +83,7 @@ def check_names(trace: Trace, interventions: Sequence[str]) -> None:
 
     What is wrong with the interventions themselves, `parse` says.
     """
-    for name, _, argument in (one.strip().partition(" ") for one in interventions):
+    for name, _, argument in (intervention.strip().partition(" ") for intervention in interventions):
         asked = argument.strip()
         if asked and name == "graph":
             _check_range(trace, asked)
