@@ -259,7 +259,9 @@ def every_rank(report: RanksReport) -> Table:
     name = _names(report.ranks)
     longest = max((len(name(row)) for row in report.ranks), default=0)
     met = any(row.meetings for row in report.ranks)
-    twice = any(not row.joined for row in report.ranks)
+    ranked = any(row.joined for row in report.ranks)
+    talked = ranked or any(row.comm_ns for row in report.ranks)
+    twice = ranked and any(not row.joined for row in report.ranks)
 
     def joined(row: RankRow) -> str:
         return "yes" if row.joined else "no"
@@ -271,19 +273,19 @@ def every_rank(report: RanksReport) -> Table:
     time = partial(_time, unit)
     return table_of(
         report.ranks,
-        _text("rank", "rank", min(260, 60 + 8 * longest), name, rank),
+        _text("rank", "rank" if ranked else "trace", min(260, 60 + 8 * longest), name, rank),
         time("made", "made others wait", 120, lambda row: row.made_wait_ns) if met else None,
         time("waited", "waited", 100, lambda row: row.waited_ns) if met else None,
         (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
         time("step", "median step", 105, lambda row: row.median_step_ns),
         _pct("efficiency", "efficiency", 100, lambda row: row.efficiency_pct),
         time("compute", "compute", 100, lambda row: row.buckets.compute_ns),
-        time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns),
-        _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct),
+        time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns) if talked else None,
+        _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct) if talked else None,
         time("copy", "exposed copy", 105, lambda row: row.buckets.exposed_copy_ns),
         time("idle", "idle", 90, lambda row: row.buckets.idle_ns),
         time("span", "span", 95, lambda row: row.span_ns),
-        _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns),
+        _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns) if ranked else None,
         _text("trust", "trust", 95, lambda row: row.trust, lambda row: row.trust),
         _text("joined", "compared", 95, joined, joined) if twice else None,
     )
