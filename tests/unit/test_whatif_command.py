@@ -12,7 +12,6 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.commands import main, scenarios
-
 from overlapscope.errors import UsageError
 from overlapscope.inputs import CALIBRATION, read_calibration
 from overlapscope.prediction.calibration import shipped
@@ -246,7 +245,6 @@ def test_hostile_names_reach_nobody() -> None:
 
 
 # -- the command
-
 
 
 def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,7 +114,7 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
     return dmc.Stack(
         [
             parts.answer(context, TONES[verdict.level], verdict.level, verdict.first, *rest, ids=ids),
-            *([parts.warning(context, "Mind this", doubted, "ranks-doubts")] if doubted else []),
+            *([parts.warning(context, "Warnings", doubted, "ranks-doubts")] if doubted else []),
             *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
             *_maps(context, ranks),
             *_waiting(context, ranks),
