@@ -107,7 +107,9 @@ def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page
     from overlapscope.analysis.strip import measure
 
     strips = {
-        (number, device.result.device): measure(device.timeline, device.result, scope=page.scope, slices=slices)
+        (number, device.result.device): measure(
+            device.timeline, device.result, scope=page.scope, slices=slices, lanes=8 if page.verbose else 4
+        )
         for number, analysis in enumerate(analyses)
         for device in analysis.devices
         if device.result.span_ns > 0
@@ -128,4 +130,4 @@ def _draw(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespace) -
     slices = markdown.STRIP_SLICES
     if args.format == "text":
         slices = max(10, terminal.width_of(None if args.output else sys.stdout) - LABEL_WIDTH)
-    return drawn(document(_with_strips(page, analyses, slices)), args)
+    return drawn(document(_with_strips(page, analyses, slices)), args, verbose=args.verbose)

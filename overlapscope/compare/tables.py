@@ -6,6 +6,7 @@ whole is always there, so that it does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -42,6 +43,7 @@ from overlapscope.compare.words import (
     worth_showing,
 )
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, rows, words
+from overlapscope.trace.op_names import short_kernel
 
 T = TypeVar("T")
 
@@ -316,15 +318,23 @@ def _kernels(device: DeviceDiff, verbose: bool) -> Table:
     shown, note = _longest(device.kernels, verbose, "kernel")
     unit = unit_of(one.time for one in shown)
     names = (words("kernels", flexible=True, heads=True), _LAUNCHED_BY)
-    lines = [(_kernel_name(one), clean(one.op or "", _NAME_LIMIT), *_times(one, unit)) for one in shown]
+    name = _kernel_namer(shown, verbose)
+    lines = [(name(one), clean(one.op or "", _NAME_LIMIT), *_times(one, unit)) for one in shown]
     columns = (*names, words(""), Column("count"), *_change_columns(unit.name))
     return Table("Kernels that changed", columns, rows(lines), note)
 
 
-def _kernel_name(one: KernelChange) -> str:
-    # That a kernel returns nothing goes without saying.
-    name = clean(one.kernel.removeprefix("void "), _NAME_LIMIT)
-    return f"{name} (was {clean(one.renamed_from, _NAME_LIMIT)})" if one.renamed_from is not None else name
+def _kernel_namer(shown: Sequence[KernelChange], verbose: bool) -> Callable[[KernelChange], str]:
+    """What a kernel is called: in full where asked for, or where several of those shown are short for the same."""
+    short = Counter(short_kernel(one.kernel) for one in shown)
+
+    def name(one: KernelChange) -> str:
+        full = verbose or short[short_kernel(one.kernel)] > 1 or one.renamed_from is not None
+        # That a kernel returns nothing goes without saying.
+        said = clean(one.kernel.removeprefix("void ") if full else short_kernel(one.kernel), _NAME_LIMIT)
+        return f"{said} (was {clean(one.renamed_from, _NAME_LIMIT)})" if one.renamed_from is not None else said
+
+    return name
 
 
 def _ops(device: DeviceDiff, verbose: bool) -> Table:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import bandwidth, clean, duration, listed, percent
 from overlapscope.errors import UsageError
 from overlapscope.laboratory import machine
@@ -283,7 +284,7 @@ def _figures(constants: Constants) -> list[str]:
     rates = [
         f"{bandwidth(_best(copies))} GB/s {way}"
         for copies, way in ((constants.h2d, "to the GPU"), (constants.d2h, "from it"))
-        if copies
+        if any(copy.bytes >= TINY_BYTES for copy in copies)
     ]
     shares = [percent(100 * share) for share in (constants.h2d_two_way, constants.d2h_two_way) if share is not None]
     times = [
@@ -304,4 +305,5 @@ def _figures(constants: Constants) -> list[str]:
 
 
 def _best(copies: tuple[SizedTime, ...]) -> float:
-    return max(copy.bytes / copy.duration_ns for copy in copies)
+    """The best rate in GB/s of copies whose time is more than latency."""
+    return max(copy.bytes / copy.duration_ns for copy in copies if copy.bytes >= TINY_BYTES)
