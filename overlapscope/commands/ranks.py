@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from overlapscope.base.output import environment
 from overlapscope.base.words import plural
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_format, add_max_size, add_output, size_limit, whole_number
+from overlapscope.commands._options import add_format, add_max_size, add_output, add_verbose, size_limit, whole_number
 from overlapscope.commands._output import check_output, drawn, write
 from overlapscope.errors import UnreadableTrace
 
@@ -35,6 +35,7 @@ class Command:
         parser.add_argument("sources", nargs="+", metavar="SOURCE", help="trace file, directory, glob pattern or URL")
         add_format(parser)
         add_output(parser)
+        add_verbose(parser, "also show collectives, steps, the ranks that stand out, and clocks")
         parser.add_argument("--expect", type=_positive, metavar="N", help="expected number of ranks")
         where = parser.add_mutually_exclusive_group()
         where.add_argument("--workers", type=_positive, metavar="N", help="number of processes (default: one per core)")
@@ -117,4 +118,5 @@ def _drawn(report: RanksReport, args: argparse.Namespace) -> bytes:
         return to_json(report)
     from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document
 
-    return drawn(document(report, {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format]), args)
+    extent = {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format]
+    return drawn(document(report, extent), args, verbose=args.verbose)

@@ -19,7 +19,7 @@ from overlapscope.laboratory.experiment import SCALES
 
 if TYPE_CHECKING:
     from overlapscope.laboratory.catalog import Entry
-    from overlapscope.laboratory.results import Machine
+    from overlapscope.laboratory.results import Machine, Results
 
 FAILED = 1
 DIRECTORY = Path("overlapscope-laboratory")
@@ -69,8 +69,12 @@ class Command:
             help="time at least N iterations of each variant",
         )
         report = action("report", "compare results with what was published and what must be true")
+        report.add_argument("names", nargs="*", metavar="NAME", help="experiment to show in full (default: a summary)")
         report.add_argument(
-            "results", nargs="?", type=Path, metavar="DIR", help="default: your own, else those shipped"
+            "--results",
+            type=Path,
+            metavar="DIR",
+            help=f"results to show (default: {DIRECTORY}, else the built-in results)",
         )
         report.add_argument("--output", type=Path, metavar="DIR", help="where to write report.md and report.html")
         calibrate = action(
@@ -172,9 +176,8 @@ def _run(args: argparse.Namespace) -> int:
             done = runner.run(entries, runner.Plan(directory, args.scale, args.repeat), machine, progress)
         finally:
             if (directory / FILE).exists():
-                progress.say(
-                    f"Results are in {directory}; `overlapscope scenarios report {args.output}` compares them."
-                )
+                compare = f"overlapscope scenarios report --results {args.output}"
+                progress.say(f"Results are in {directory}; `{compare}` compares them.")
     return FAILED if faults or any(result.status == "failed" for result in done) else DONE
 
 
@@ -192,7 +195,7 @@ def _check_gpus(entries: Sequence[Entry], machine: Machine) -> None:
 def _report(args: argparse.Namespace) -> int:
     from overlapscope.laboratory import store
     from overlapscope.laboratory.comparison import compare
-    from overlapscope.laboratory.document import document
+    from overlapscope.laboratory.document import document, summary
     from overlapscope.laboratory.results import FILE
     from overlapscope.render import html, markdown, terminal
 
@@ -200,11 +203,12 @@ def _report(args: argparse.Namespace) -> int:
     results = store.read(directory)
     if not results.experiments:
         raise UsageError(f"{directory}: has no {FILE}; `overlapscope scenarios run` writes one.")
-    output = args.output or (None if shipped else directory)
+    output = args.output or (None if shipped or args.names else directory)
     if output is not None:
         make_directory(output)
     comparisons = compare(results)
-    write(terminal.to_stream(document(comparisons, brief=True), sys.stdout), None)
+    asked = [comparisons[_place(name, results)] for name in args.names]
+    write(terminal.to_stream(document(asked, brief=True) if asked else summary(comparisons), sys.stdout), None)
     if output is not None:
         for name in (_MARKDOWN, _HTML):
             check_output(output / name, force=True, inputs=[directory / FILE])
@@ -212,6 +216,14 @@ def _report(args: argparse.Namespace) -> int:
         write(markdown.render(report).encode(), output / _MARKDOWN, force=True)
         write(html.render(report).encode(), output / _HTML, force=True)
     return DONE
+
+
+def _place(name: str, results: Results) -> int:
+    """Of an experiment among the results. Raises UsageError."""
+    known = [experiment.name for experiment in results.experiments]
+    if name not in known:
+        raise UsageError(f"there are no results of {name!r}{did_you_mean(name, known)}; results: {', '.join(known)}.")
+    return known.index(name)
 
 
 def _results_directory(asked: Path | None) -> tuple[Path, bool]:

@@ -99,8 +99,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
          "budgets, exceptions, forbid, overrides, ranks, skip_steps."),
-        ("[tool.overlapscope]\nforbid = ['pageable-copy']", "tool: belongs in pyproject.toml; leave out tool.overlapscope "  # noqa: E501
-         "here, and write [budgets]."),
+        ("[tool.overlapscope]\nforbid = ['pageable-copy']", "tool: belongs in pyproject.toml; leave out "
+         "tool.overlapscope here, and write [budgets]."),
         ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so no value can "
          "satisfy both."),
         ("[budgets.idle_pct]\nmax = 100.5", "budgets.idle_pct.max: 100.5% is above 100%, which is impossible."),
@@ -127,8 +127,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
          '"3 ms".'),
         ("[budgets.step_time]\nmax_decrease = 3", "budgets.step_time.max_decrease: for step_time, less is better; "
          "write max_increase."),
-        ("[budgets.efficiency_pct]\nmax_increase = 3", "budgets.efficiency_pct.max_increase: for efficiency_pct, more is "  # noqa: E501
-         "better; write max_decrease."),
+        ("[budgets.efficiency_pct]\nmax_increase = 3", "budgets.efficiency_pct.max_increase: for "
+         "efficiency_pct, more is better; write max_decrease."),
         ("[budgets.step_time]\nmax = '1 s'\nnoise_floor = '1 ms'", "budgets.step_time.noise_floor: needs a budget "
          "that compares with a baseline, with "
          "max_increase."),
