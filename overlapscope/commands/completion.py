@@ -15,9 +15,9 @@ _FILES = ("TRACE", "BEFORE", "AFTER", "SOURCE", "SCRIPT", "FILE")
 
 
 class Command:
-    """Print the script by which a shell completes commands, options, rules and
-    file names. Write it to where the shell looks for it, in a directory that
-    exists, and start a new shell:
+    """Print a shell completion script for commands, options, rules and file
+    names. Write it to where the shell looks for it, and start a new shell. The
+    directory must exist.
 
       overlapscope completion bash -o ~/.local/share/bash-completion/completions/overlapscope
       overlapscope completion zsh -o ~/.zfunc/_overlapscope
