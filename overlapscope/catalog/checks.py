@@ -60,8 +60,8 @@ CHECKS: Final = {
             "gpu-activity",
             meaning="Fails if nothing ran on a GPU.",
             affects="Everything is unknown.",
-            remedy="Record with CUDA activities, as `overlapscope run` does. If no kernel appears, stop other profilers "
-            "of the GPU, such as nsys.",
+            remedy="Record with CUDA activities, as `overlapscope run` does. If no kernel appears, stop other "
+            "profilers of the GPU, such as nsys.",
             grave="the trace is unusable",
         ),
         TrustCheck(
