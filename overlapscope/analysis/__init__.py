@@ -43,9 +43,9 @@ def analyze_trace(
         comparable = replace(trace, gpu_ops=unlaunched)
     blocking = find_blocking(comparable)
     devices = []
-    for one in trace.devices:
-        if device is None or one == device:
-            analysis = analyze_device(trace, comparable, one, blocking, step=step, range=range)
+    for ordinal in trace.devices:
+        if device is None or ordinal == device:
+            analysis = analyze_device(trace, comparable, ordinal, blocking, step=step, range=range)
             if analysis is not None:
                 devices.append(analysis)
                 checks += judge_device(trace, analysis.timeline, analysis.steps, analysis.idle)

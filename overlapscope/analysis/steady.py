@@ -42,11 +42,11 @@ def judge_steady(trace: Trace, steps: Periods) -> Check:
     spans = (steps.end_ns - steps.start_ns)[~steps.partial]
     spans = spans[:-1] if len(spans) > FEWEST else spans
     waits = _loader_waits(trace)
-    found = [*_against_plain(trace, spans, loads=waits is not None), *_trend(spans), *_before_after(trace)]
+    doubts = [*_against_plain(trace, spans, loads=waits is not None), *_trend(spans), *_before_after(trace)]
     if waits is not None:
-        found += _drained(trace, waits)
-    if found:
-        return Check.warn("steady-state", " ".join(found))
+        doubts += _drained(trace, waits)
+    if doubts:
+        return Check.warn("steady-state", " ".join(doubts))
     return Check.ok("steady-state", _fine(trace, spans, loads=waits is not None))
 
 
@@ -88,11 +88,11 @@ def _trend(spans: I64) -> Iterator[str]:
     count = len(spans)
     if count < FEWEST:
         return
-    one, other = np.triu_indices(count, 1)
-    change = spans[other] - spans[one]
+    earlier, later = np.triu_indices(count, 1)
+    change = spans[later] - spans[earlier]
     s = int(np.sign(change).sum())
     deviation = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    drift = float(np.median(change / (other - one))) * (count - 1)
+    drift = float(np.median(change / (later - earlier))) * (count - 1)
     if (abs(s) - 1) / deviation > _SIGNIFICANT and abs(drift) > TREND * float(np.median(spans)):
         yield (
             f"Steps get {'longer' if drift > 0 else 'shorter'} from first to last, by {_ms(abs(drift))} of "

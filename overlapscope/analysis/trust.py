@@ -1,4 +1,4 @@
-"""Whether a trace can be believed, judged before any number. `docs/trust.md` explains each check.
+"""Whether a trace can be believed, judged before any number. `docs/how-it-works/trust.md` explains each check.
 
 A warning says that some numbers are less exact; a failure says which ones are unknown, and the analysis leaves
 those out.
@@ -131,18 +131,18 @@ def _timeless(trace: Trace) -> Counter[Part]:
         for table in (ops, trace.cpu_ops)
     )
     none = length == 0
-    found: Counter[Part] = Counter()
+    timeless: Counter[Part] = Counter()
     for kind, part in OF_KIND.items():
-        mine = ops.kind == kind
-        found[part] += int((mine & none).sum()) if not coarse or none[mine].all() else 0
+        of_kind = ops.kind == kind
+        timeless[part] += int((of_kind & none).sum()) if not coarse or none[of_kind].all() else 0
     hosts: tuple[tuple[Part, Table], ...] = (
         ("calls", trace.runtime_calls),
         ("ops", trace.cpu_ops),
         ("ranges", trace.annotations),
     )
     for part, table in hosts if not coarse else ():
-        found[part] += int((table.end_ns == table.start_ns).sum())
-    return +found
+        timeless[part] += int((table.end_ns == table.start_ns).sum())
+    return +timeless
 
 
 def _activity(trace: Trace) -> Check:

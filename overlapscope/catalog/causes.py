@@ -1,6 +1,6 @@
 """The causes that an exposed copy or an idle gap can have, in the order in which they are tried.
 
-`docs/causes.md` says how each is decided.
+`docs/how-it-works/causes.md` says how each is decided.
 """
 
 from __future__ import annotations

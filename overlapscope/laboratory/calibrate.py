@@ -54,8 +54,8 @@ def calibrate() -> Calibration:
     """Measure the first GPU that PyTorch sees. Raises UsageError where there is none."""
     if not torch.cuda.is_available():
         raise UsageError(
-            "there is no CUDA device that PyTorch can use; calibrate on a machine with the GPU in question. Without a "
-            "calibration, constants come from the trace itself and from the H200's that is shipped."
+            "PyTorch finds no CUDA device; calibrate on a machine with the GPU in question. Without a "
+            "calibration, constants come from the trace and from the built-in table of an H200."
         )
     try:
         here = machine.describe()
@@ -66,7 +66,9 @@ def calibrate() -> Calibration:
         constants = msgspec.structs.replace(constants, **recording_costs())
     except RuntimeError as error:  # Of torch; running out of memory is one.
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UsageError(f"this GPU cannot be measured ({first}); end what else uses it, and try again.") from error
+        raise UsageError(
+            f"this GPU cannot be measured ({first}); stop other programs that use it, and try again."
+        ) from error
     return Calibration(
         gpu=here.gpus[0],
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),

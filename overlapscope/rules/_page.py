@@ -1,4 +1,4 @@
-"""The page `docs/rules.md`, written from the registry: `python -m overlapscope.rules._page docs/rules.md`."""
+"""The page of the rules, written from the registry: `python -m overlapscope.rules._page docs/reference/rules.md`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from overlapscope.trace.lost import CAUSES, FIGURES
 
 _HEAD = """# Rules
 
-<!-- Written by `python -m overlapscope.rules._page docs/rules.md`; change the rules, not this page. -->
+<!-- Written by `python -m overlapscope.rules._page docs/reference/rules.md`; change the rules, not this page. -->
 
 A rule turns results into advice. A warning fires where at least 1% of the judged span is at stake; an info finding
 says how things are and costs nothing.
@@ -20,13 +20,14 @@ What is at stake is measured: the time that a finding answers for, an upper boun
 copies and idle time are shared out among the rules, so their bounds never count the same time twice, with one exception
 that its rule names (`slow-link`). The lead-in is never counted.
 
-What a finding costs is what its fix saves by itself. Where a [replay](whatif.md) explains the recording, the recording
-is replayed with the fix, and findings say "saves about"; elsewhere they say "saves at most", and the cost is the bound.
+What a finding costs is what its fix saves by itself. Where a [replay](../evaluation/whatif.md) explains the recording,
+the recording is replayed with the fix, and findings say "saves about"; elsewhere they say "saves at most", and the cost
+is the bound.
 Two fixes may save the same time, and one may do away with what several findings answer for, so costs do not add up.
 
 A rule rests on parts of the recording. Where some of one may be lost, nobody knows what it would find: `check` calls it
-unknown, and a report says how many rules cannot tell. [Trust](trust.md#what-may-be-lost) says how a loss is noticed,
-and what *figures* and *causes* rest on.
+unknown, and a report says how many rules cannot tell. [Trust](../how-it-works/trust.md#what-may-be-lost)
+says how a loss is noticed, and what *figures* and *causes* rest on.
 
 `overlapscope explain RULE` prints any of these sections, and which causes, interventions and metrics belong to a rule.
 """

@@ -1,4 +1,4 @@
-"""`docs/whatif.md` says what is so: what is quick of it is made anew."""
+"""`docs/evaluation/whatif.md` says what is so: what is quick of it is made anew."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from benchmarks.whatif_evaluation import Pair, evaluate, pairs, unpacked
 from benchmarks.whatif_page import interventions, pair_line
 
-PAGE = Path(__file__).parents[2] / "docs" / "whatif.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evaluation" / "whatif.md"
 QUICK = ("copy_matrix", "kv_offload", "pin_cost")
-STALE = "stale: run python -m benchmarks.whatif docs/whatif.md"
+STALE = "stale: run python -m benchmarks.whatif docs/evaluation/whatif.md"
 
 
 @pytest.fixture(scope="module")

@@ -363,8 +363,8 @@ def test_rules_are_named_after_their_files() -> None:
 
 
 def test_the_documentation_lists_the_rules_as_they_are() -> None:
-    written = Path(__file__).parents[2] / "docs" / "rules.md"
-    assert written.read_text(encoding="utf-8") == _page.page(), "run python -m overlapscope.rules._page docs/rules.md"
+    written = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
+    assert written.read_text(encoding="utf-8") == _page.page(), "run python -m overlapscope.rules._page"
 
 
 @pytest.mark.parametrize(
