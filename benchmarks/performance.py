@@ -166,7 +166,7 @@ def limits(found: dict[str, Any]) -> list[str]:
         f"Reading takes {one / decode:.1f} times as long as the bare decode, in one process; all cores make it "
         f"{cores:.1f} times as fast.",
         f"The packed file is of {found['packed_bytes'] / 1e6:.0f} MB. What the cache keeps of the trace takes "
-        f"{found['cached_bytes'] / 1e6:.0f} MB ([cache](../guides/cache.md)).",
+        f"{found['cached_bytes'] / 1e6:.0f} MB ([cache](../how-it-works/cache.md)).",
         "",
     ]
 

@@ -84,13 +84,24 @@ def _linked(entries: Iterable[glossary.Entry]) -> str:
 
 def _entry(entry: glossary.Entry, *, level: int = 2, anchor: str = "") -> str:
     heading = f"{'#' * level} {entry.word} {{#{anchor or entry.word}}}"
-    return "\n".join([heading, "", *map(_own, markdown.lines((Text(entry.summary), *entry.blocks))), ""])
+    return "\n".join([heading, "", *_run_in(map(_own, markdown.lines((Text(entry.summary), *entry.blocks)))), ""])
+
+
+def _run_in(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of markdown in which a part's title stands in bold at the head of its text."""
+    title = ""
+    for line in lines:
+        if line.startswith("### "):
+            title = line.removeprefix("### ")
+        elif title and line:
+            yield f"**{title}:**\n\n{line}" if line.startswith(("- ", "```")) else f"**{title}.** {line}"
+            title = ""
+        elif not title:
+            yield line
 
 
 def _own(line: str) -> str:
-    """A line of markdown whose words are ours: code is code, and a part's title stands before it in bold."""
-    if line.startswith("### "):
-        return f"**{line.removeprefix('### ')}**"
+    """A line of markdown whose words are ours: code is code."""
     return _CODE.sub(lambda code: re.sub(r"\\(.)", r"\1", code[0]), line)
 
 

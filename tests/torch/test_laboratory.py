@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -356,8 +355,8 @@ def test_the_shipped_experiments_are_listed(
 
 def test_the_example_in_the_docs_is_an_experiment(tmp_path: Path) -> None:
     page = Path("docs/guides/laboratory.md").read_text()
-    example = page[page.index('    """Does it matter') : page.index("`prepare` returns")]
-    found = catalog.load(scenario(tmp_path, "mask", textwrap.dedent(example))).experiment
+    example = page[page.index('"""Does it matter') : page.index("```\n\n`prepare` returns")]
+    found = catalog.load(scenario(tmp_path, "mask", example)).experiment
     assert [one.name for one in found.variants] == ["host", "gpu"]
 
 

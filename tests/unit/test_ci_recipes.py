@@ -35,7 +35,7 @@ def strings(value: Any) -> list[str]:
 
 def commands() -> list[str]:
     """All lines that run overlapscope, in the order in which they stand."""
-    plain = re.findall(r"^    (overlapscope .*)$", TEXT, re.MULTILINE)
+    plain = [line for block in blocks("sh") for line in block.splitlines()]
     scripted = [one for block in blocks("yaml") for one in strings(yaml.safe_load(block))]
     shelled = [one for block in blocks("groovy") for one in re.findall(r"sh '(.*)'", block)]
     return [one for one in (*plain, *scripted, *shelled) if one.startswith("overlapscope ")]
