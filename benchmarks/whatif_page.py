@@ -266,4 +266,4 @@ def _not_replayed(evaluation: Evaluation) -> str:
                 name = name_of(path) if folder == "." else f"{folder}/{name_of(path)}"
                 device = f", device {one.device}" if len(many) > 1 else ""
                 lines.append(f"- {name}{device}: {' '.join(map(clean, one.replay.reasons))}")
-    return "\n".join(["Nothing is predicted from these:", "", *lines]) if lines else ""
+    return "\n".join(["No prediction from these:", "", *lines]) if lines else ""

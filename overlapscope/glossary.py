@@ -144,7 +144,7 @@ def _intervention(intervention: Intervention) -> Entry:
     return Entry(
         intervention.id,
         "intervention of whatif",
-        f"{intervention.title[:1].upper()}{intervention.title[1:]}.",
+        f"{intervention.words.title[:1].upper()}{intervention.words.title[1:]}.",
         (
             Text(intervention.meaning),
             *_said("What it takes for granted", *(assumption.text for assumption in intervention.assumptions)),

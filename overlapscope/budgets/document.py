@@ -171,7 +171,7 @@ def _verdict(verdict: Verdict, explained: set[str] | None = None) -> Iterator[Bl
         yield Items(tuple(_reason(reason, explained) for reason in reasons))
         more = len(verdict.reasons) - len(reasons)
         if more:
-            yield Text(f"{more} more: --format json has all.", tone="muted")
+            yield Text(f"{more} more; --format json lists all.", tone="muted")
 
 
 def _abridged(verdict: Verdict, told: set[str]) -> Verdict:
@@ -219,8 +219,8 @@ def explanation(explanations: Iterable[Explanation]) -> Document:
             Section((Text(words.prose(verdict.message)),), f"{_word(verdict)} {words.name(verdict.budget)}", "panel")
         )
         for title, said in (
-            ("What it is", f"{verdict.metric}: {one.meaning}."),
-            ("Where the limit is from", one.limit),
+            ("Metric", f"{verdict.metric}: {one.meaning}."),
+            ("Limit", one.limit),
             ("How it is judged", one.way),
         ):
             blocks += [panel(title, Text(words.prose(said)))] if said else []
@@ -246,7 +246,7 @@ def _values(name: str, ruling: Ruling, where: Place) -> Table:
             notes.append(f"{plural(left_out, 'step')} left out: cut by the recording, warm-up, or skipped.")
     if ruling.baseline is not None and ruling.low is not None and ruling.high is not None:
         low, high = distinct((ruling.low, ruling.high), unit)
-        notes.append(f"The baseline has {show(ruling.baseline, unit)}; the change lies between {low} and {high} (99%).")
+        notes.append(f"The baseline is {show(ruling.baseline, unit)}; the change lies between {low} and {high} (99%).")
     if not lines:
         notes.append(f"{ruling.sentence}.")
     columns = (table.words(name or "Values", heads=True), Column("value"))
@@ -273,7 +273,7 @@ def _made_on(baseline: Baseline) -> Table:
         ("torch", clean(made.torch or NOTHING, _LIMIT)),
         ("CUDA", clean(made.cuda or NOTHING, _LIMIT)),
         ("driver's CUDA", clean(made.driver or NOTHING, _LIMIT)),
-        ("recorded besides times", clean(", ".join(recorded), _LIMIT) or "nothing"),
+        ("also recorded", clean(", ".join(recorded), _LIMIT) or "nothing"),
         ("written by", f"{clean(baseline.tool.name, _LIMIT)} {clean(baseline.tool.version, _LIMIT)}"),
     )
     return Table("Made on", (table.words("made on", heads=True), table.words("", flexible=True)), table.rows(lines))

@@ -102,7 +102,7 @@ class Exemptions:
             if number not in self._met:
                 yield f"{what} matches nothing that was judged; remove it."
             elif number not in self._needed:
-                yield f"{what} is not needed, as that does not fail; remove it."
+                yield f"{what} is not needed, because nothing fails; remove it."
 
 
 # -- a forbidden rule -----------------------------------------------------------------------------

@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """Say whether data moves while the GPU computes, what keeps it from
-    doing so, and what fixing that would bring.
+    """Report whether copies overlap with compute, what prevents it, and what
+    a fix would save.
 
     A TRACE is a file (.json, .json.gz, .json.zst), a directory or a glob
-    pattern; several are taken as the ranks of one job, and each gets a
-    section of its own.
+    pattern. Several traces are taken as the ranks of one job, and each has
+    its own section.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_traces(parser)
         add_format(parser)
         add_output(parser)
-        parser.add_argument("--device", type=int, metavar="N", help="this device only")
+        parser.add_argument("--device", type=int, metavar="N", help="only this device")
         scope = parser.add_mutually_exclusive_group()
-        scope.add_argument("--step", metavar="NAME", help="this step only: ProfilerStep#4, or just 4")
-        scope.add_argument("--range", metavar="NAME", help="this record_function range only")
+        scope.add_argument("--step", metavar="NAME", help="only this step: ProfilerStep#4, or just 4")
+        scope.add_argument("--range", metavar="NAME", help="only this record_function range")
         add_verbose(parser, "every check, step, range and host stall")
         add_plain_step(parser)
         add_reading(parser)
@@ -107,7 +107,9 @@ def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page
     from overlapscope.analysis.strip import measure
 
     strips = {
-        (number, device.result.device): measure(device.timeline, device.result, scope=page.scope, slices=slices)
+        (number, device.result.device): measure(
+            device.timeline, device.result, scope=page.scope, slices=slices, lanes=8 if page.verbose else 4
+        )
         for number, analysis in enumerate(analyses)
         for device in analysis.devices
         if device.result.span_ns > 0
@@ -128,4 +130,4 @@ def _draw(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespace) -
     slices = markdown.STRIP_SLICES
     if args.format == "text":
         slices = max(10, terminal.width_of(None if args.output else sys.stdout) - LABEL_WIDTH)
-    return drawn(document(_with_strips(page, analyses, slices)), args)
+    return drawn(document(_with_strips(page, analyses, slices)), args, verbose=args.verbose)

@@ -17,6 +17,7 @@ WRITERS = {
     "check": "budgets.verdicts",
     "baseline": "budgets.baseline",
     "ranks": "ranks.result",
+    "doctor": "doctor.result",
 }
 """What can be asked for, and the module that knows its schema."""
 
@@ -29,7 +30,8 @@ def schema_of(kind: str) -> dict[str, Any]:
 
 class Command:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
-    `whatif`, `check` and `ranks` print with `--format json`, or of a baseline.
+    `whatif`, `check`, `ranks` and `doctor` print with `--format json`, or of a
+    baseline.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -38,7 +40,7 @@ class Command:
             nargs="?",
             choices=tuple(WRITERS),
             default="report",
-            help="default: report",
+            help="what to print the schema of (what to print the schema of (default: report))",
         )
         add_output(parser)
 

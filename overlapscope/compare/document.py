@@ -40,7 +40,7 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
         kept = room.less(blocks).fitting(devices)
     blocks += devices[:kept]
     if left := [section.title for section in devices[kept:]]:
-        blocks.append(Text(f"Left out, as there is no room: {listed(left, tables.MOST)}."))
+        blocks.append(Text(f"Left out for lack of space: {listed(left, tables.MOST)}."))
     return Document(f"overlapscope diff: {title}", tuple(blocks))
 
 
@@ -51,7 +51,7 @@ def _head(diff: Diff, title: str) -> Iterator[Block]:
     yield tables.sides(diff)
     if diff.doubts:
         said = tuple((f"{what}\n", Span(holds, tone="muted")) for what, holds in map(doubt_words, diff.doubts))
-        yield panel("Compare with care", Items(said, sign="!"), tone="fair")
+        yield panel("Warnings", Items(said, sign="!"), tone="fair")
     if len(diff.devices) > 1:
         yield tables.summary(diff)
 

@@ -92,14 +92,18 @@ def launch(
     return listening, f"{listening.url}{page}?{urlencode({'token': token})}"
 
 
+def has_windows() -> bool:
+    """Whether a window can be opened on this machine."""
+    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
 def open_browser(url: str) -> None:
     """Open the address in a window, where there are windows: a text browser would take the terminal.
 
     The browser is told of a file that leads to the address, as Jupyter does: its arguments are no secret, and the
     address has the token. The file goes when the process ends.
     """
-    windows = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-    if windows:
+    if has_windows():
         leads = own_directory() / "open.html"
         leads.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={escape(url)}">', "utf-8")
         webbrowser.open(leads.as_uri())

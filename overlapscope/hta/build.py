@@ -55,7 +55,7 @@ def trace_analysis(
             made.trace_files[rank] = os.path.abspath(trace.source)
             made.traces[rank] = frame(trace, made.symbol_table, nanoseconds=exact)
             if made.traces[rank].empty:
-                raise UsageError(f"{trace.source}: holds no event that could be analysed; leave it out.")
+                raise UsageError(f"{trace.source}: has no events to analyse; leave it out.")
             made.meta_data[rank] = _metadata(trace)
         made.align_and_filter_trace(include_last_profiler_step)
         for rank, rows in made.traces.items():
@@ -68,7 +68,7 @@ def trace_analysis(
 
 def _by_rank(traces: list[Trace]) -> dict[int, Trace]:
     if not traces:
-        raise UsageError("there is no trace to analyse; name at least one.")
+        raise UsageError("no trace is named; name at least one.")
     by_rank: dict[int, Trace] = {}
     for trace in traces:
         if trace.rank is None:
@@ -76,8 +76,8 @@ def _by_rank(traces: list[Trace]) -> dict[int, Trace]:
         other = by_rank.setdefault(trace.rank, trace)
         if other is not trace:
             raise UsageError(
-                f"{other.source} and {trace.source} are both of rank {trace.rank}, and HTA holds one trace of a rank; "
-                "leave one out."
+                f"{other.source} and {trace.source} are both of rank {trace.rank}, and HTA takes one trace per "
+                "rank; leave one out."
             )
     free = (rank for rank in range(2 * len(traces)) if rank not in by_rank)
     by_rank |= {next(free): trace for trace in traces if trace.rank is None}

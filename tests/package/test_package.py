@@ -101,6 +101,7 @@ def test_every_installed_subcommand_helps(installed: Path, tmp_path: Path) -> No
         (0, "explain pageable-copy"),
         (0, "schema"),
         (0, "cache info"),
+        (0, "doctor --format markdown --output doctor.md"),
     ],
 )
 def test_the_bare_package_does_all_that_needs_no_gpu_browser_or_cluster(

@@ -111,7 +111,7 @@ def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) ->
         ("baseline write good.json.gz -o new.json", "may not be written to"),
         ("whatif good.json.gz --pin -o new.json", "may not be written to"),
         ("schema -o new.json", "may not be written to"),
-        ("scenarios report --output new", "cannot be made"),
+        ("scenarios report --output new", "cannot be created"),
         ("run nothing.py", "may not be written to"),
         ("analyze secret.json", "may not be read"),
         ("analyze good.json.gz -o secret.json", "exists"),

@@ -64,7 +64,7 @@ def test_a_kept_budget_exits_with_0(trace: str, capsys: pytest.CaptureFixture[st
     assert main(["check", trace, "--budget", "step_time <= 1 ms"]) == 0
     captured = capsys.readouterr()
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
-    assert lines[1:] == ["pass step_time <= 1 ms 0.90 ms", "", "The budget is kept."]
+    assert lines[1:] == ["pass step_time <= 1 ms 0.90 ms", "", "The budget passed."]
     assert captured.err == ""
 
 
@@ -89,21 +89,21 @@ def test_a_failed_budget_exits_with_1_and_says_why(trace: str, capsys: pytest.Ca
         ([], "required: TRACE"),
         (["nowhere.json"], "nowhere.json"),
         (["{trace}", "--budget", "step_time < 1 ms"], "write <= or >="),
-        (["{trace}", "--budget", "step_time increase <= 5%"], "give --baseline FILE"),
+        (["{trace}", "--budget", "step_time increase <= 5%"], "pass --baseline FILE"),
         (["{trace}", "--forbid", "pageable"], "did you mean 'pageable-copy'?"),
         (["{trace}", "--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["{trace}", "--format", "jnit"], "there is no format 'jnit' (did you mean 'junit'?)"),
         (["{trace}", "--format", "junit:"], "names no file; write junit:PATH"),
         (["{trace}", "--format", "json", "--format", "text"], "json, text cannot all be printed"),
         (["{trace}", "--format", "json", "--explain", "x"], "json and --explain cannot all be printed"),
-        (["{trace}", "--format", "json:/nowhere/x"], "there is no directory /nowhere"),
+        (["{trace}", "--format", "json:/nowhere/x"], "the directory /nowhere does not exist"),
         (["{trace}", "--format", "json:/"], "is a directory"),
-        (["{trace}", "--format", "json:x", "--format", "text:./x"], "is named for two formats"),
+        (["{trace}", "--format", "json:x", "--format", "text:./x"], "is the output of two formats"),
         (["{trace}", "--format", "json:{trace}"], "and would be overwritten"),
         (["{trace}", "--fail-level", "info"], "invalid choice: 'info'"),
         (["{trace}", "--explain", "idle_pct"], "there is no budget 'idle_pct'"),
         (["{trace}", "--baseline", "nowhere"], "nowhere"),
-        (["{trace}", "--strict-env"], "give --baseline FILE"),
+        (["{trace}", "--strict-env"], "pass --baseline FILE"),
     ],
 )
 def test_wrong_usage_exits_with_2(
@@ -151,7 +151,7 @@ def test_what_is_missing_is_unknown(made: dict[str, Any], budget: str, why: str,
 def test_allowed_to_be_missing_it_passes(trace: str) -> None:
     result = judge(trace, "[budgets]\nexposed_comm_time = { max = '3 ms', allow_missing = true }")
     assert only(result).status == "unknown"
-    assert (result.outcome, result.summary) == ("pass", "0 of 1 budget kept, 1 without data, as allowed.")
+    assert (result.outcome, result.summary) == ("pass", "0 of 1 budget passed, 1 without data, as allowed.")
 
 
 def test_an_absent_rank_is_unknown(tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ def test_absent_ranks_are_warned_of_beside_a_failure(tmp_path: Path) -> None:
 def test_traces_that_hardly_belong_together_are_warned_of(rank: int | None, told: str, tmp_path: Path) -> None:
     known: dict[str, Any] = {} if rank is None else {"rank": rank, "world_size": 1}
     first, second = traces = [write_steps(tmp_path / name, **known) for name in ("a.json", "b.json")]
-    rest = "and are judged as one job; check traces of different jobs apart."
+    rest = "and are judged as one job; check traces of different jobs separately."
     assert judge(traces).warnings == (f"{first} and {second} {told}, {rest}",)
     assert judge(first).warnings == ()
 
@@ -480,7 +480,7 @@ def test_an_exception_of_a_rule(trace: str) -> None:
     ("changes", "note"),
     [
         (('"step_time"', '"idle_time"'), "matches nothing that was judged; remove it."),
-        (('"100 us"', '"1 s"'), "is not needed, as that does not fail; remove it."),
+        (('"100 us"', '"1 s"'), "is not needed, because nothing fails; remove it."),
     ],
 )
 def test_an_exception_without_use_is_told(changes: tuple[str, str], note: str, trace: str) -> None:
@@ -586,8 +586,8 @@ def test_explain_says_what_is_let_pass_by_default(tmp_path: Path, capsys: pytest
     out = " ".join(capsys.readouterr().out.split())
     for part in (
         "There is no finding of copy-on-compute-stream that costs 5% of the time or more.",
-        "the default: findings that cost less than 5% of the time are let pass; --forbid allows none",
-        "over all ranks and devices at once; 1 of 1 finding is let pass",
+        "the default: findings that cost less than 5% of the time pass; --forbid allows none",
+        "over all ranks and devices at once; 1 of 1 finding passes",
     ):
         assert part in out
 

@@ -293,13 +293,14 @@ def test_a_step_alone_cannot_be_told_of(capsys: pytest.CaptureFixture[str]) -> N
 def test_pages_say_how_long_a_plain_step_is_and_of_what_it_consists(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(LAUNCHES), "--plain-step", "2ms", "--format", "markdown"]) == 0
     page = capsys.readouterr().out
-    assert "A step takes 2.000 ms while nothing is recorded (as given), 2.832 ms in the recording." in page
-    assert "Verdict, findings and savings are of the plain program." in page
-    assert "a plain step" in page
+    assert "Without the profiler a step takes 2.00 ms (as given); in the recording it takes 2.83 ms." in page
+    assert "Verdict, findings and savings are of the program without the profiler." in page
+    assert "a step without the profiler |" not in page
+    assert main(["analyze", str(LAUNCHES), "--plain-step", "2ms", "--format", "markdown", "-v"]) == 0
+    assert "a step without the profiler |" in capsys.readouterr().out
     assert main(["analyze", str(LAUNCHES), "--format", "markdown"]) == 0
     page = capsys.readouterr().out
-    assert "Recording slows the host. While nothing is recorded, a step takes" in page and "by estimate" in page
-    assert "a plain step |" not in page
+    assert "(estimated); in the recording it takes 2.83 ms. All figures are of the recording" in page
 
 
 def test_an_example_in_the_plain_program_lies_in_its_timeline() -> None:

@@ -65,7 +65,7 @@ def test_a_baseline_of_it_is_refused_or_says_so(taken: str, tmp_path: Path, caps
     assert main(["baseline", "show", baseline]) == 0
     assert "predicted" in capsys.readouterr().out
     main(["check", RECORDING, "--baseline", baseline, "--budget", "window idle_pct <= 100%"])
-    assert "The baseline is of a predicted timeline, not of a recording." in capsys.readouterr().err
+    assert "The baseline is a predicted timeline, not a recording." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json", "html"])
