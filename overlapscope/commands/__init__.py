@@ -38,6 +38,7 @@ COMMANDS = {
     "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
     "samples": "print the directory of the sample traces",
     "doctor": "show what works in this installation, and what is missing",
+    "completion": "print a completion script for bash, zsh or fish",
     "scenarios": "run experiments with known outcomes, and compare",
 }
 """One line for each subcommand: its name, and its help."""

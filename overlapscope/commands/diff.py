@@ -54,4 +54,4 @@ def _drawn(changes: Diff, args: argparse.Namespace) -> bytes:
     from overlapscope.render import markdown
 
     room = Room(markdown.lines, COMMENT_CHARACTERS) if args.format == "markdown" else None
-    return drawn(document(changes, verbose=args.verbose, room=room), args)
+    return drawn(document(changes, verbose=args.verbose, room=room), args, verbose=args.verbose)

@@ -47,6 +47,8 @@ from overlapscope.trace.op_names import short_kernel
 
 T = TypeVar("T")
 
+FINDINGS: Final = "findings"
+"""The id of the table that says what became of each."""
 MOST = 10
 """Rows of a list that can be long."""
 FINDING_TONES: Final[dict[str, Tone]] = {
@@ -226,7 +228,7 @@ def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
         whole = _bucket(device.figures, name)
         if any(map(worth_showing, (whole, *by_cause))) or (verbose and _there_is(whole)):
             found = sorted(filter(_there_is, by_cause), key=lambda one: (-abs(one.change or 0), one.name))
-            lines = [*(_Line(cause.name, cause, "less") for cause in found), _Line("together", whole, "less")]
+            lines = [*(_Line(cause.name, cause, "less") for cause in found), _Line("total", whole, "less")]
             title = f"Causes of the change in {name}"
             tables.append(_changes(title, [f"{name} by cause"], lines, _unit(device)))
     return tables
@@ -246,10 +248,10 @@ def findings(device: DeviceDiff, *, verbose: bool) -> Table:
     """What became of each finding."""
     unit = _unit(device)
     shown, note = _kept(device.findings, lambda one: one.cost, verbose, "finding", lambda one: one.standing != "same")
-    per_step = "a step" if device.basis == "step" else "over the window"
+    per_step = "per step" if device.basis == "step" else "over the window"
     columns = (words("finding", heads=True), words("rule"), *_change_columns(unit.name)[:-1], _WHAT)
-    note = f"Costs are upper bounds, {per_step}. {note}".rstrip()
-    return Table("Findings", columns, rows(_finding(one, unit) for one in shown), note, id="findings")
+    note = f"Costs are upper bounds {per_step}. {note}".rstrip()
+    return Table("Findings", columns, rows(_finding(one, unit) for one in shown), note, id=FINDINGS)
 
 
 def _finding(one: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:

@@ -101,6 +101,7 @@ def test_every_installed_subcommand_helps(installed: Path, tmp_path: Path) -> No
         (0, "explain pageable-copy"),
         (0, "schema"),
         (0, "cache info"),
+        (0, "completion bash"),
         (0, "doctor --format markdown --output doctor.md"),
     ],
 )

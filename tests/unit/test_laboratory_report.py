@@ -206,7 +206,7 @@ def reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: py
 def test_without_a_name_each_variant_has_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "90")
     assert main(["scenarios", "report"]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [variant.name for one in store.read(SAMPLES / "laboratory").experiments for variant in one.variants]
