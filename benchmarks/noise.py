@@ -1,6 +1,6 @@
-"""Writes `docs/noise.md`: how much recordings of one program differ, and which planted slowdowns are found anyway.
+"""Writes `docs/evaluation/noise.md`: how much recordings of one program differ, and which slowdowns are found anyway.
 
-    python -m benchmarks.noise docs/noise.md      # two minutes
+    python -m benchmarks.noise docs/evaluation/noise.md      # two minutes
 
 The recordings are those of `benchmarks.repeats`: `tests/repeats.tar.xz` holds two sets of them.
 """
@@ -355,8 +355,9 @@ def opening(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
     sizes = sorted(one.asked_pct for one in kernels if one is not None and one.asked_pct is not None)
     return wrapped(f"""# How much recordings differ, and what is found all the same
 
-Written by `python -m benchmarks.noise docs/noise.md` from `tests/repeats.tar.xz`; a test fails where the parts that are
-quick to make are stale. It is why `overlapscope diff` and `overlapscope check --baseline` let some changes pass.
+Written by `python -m benchmarks.noise docs/evaluation/noise.md` from `tests/repeats.tar.xz`; a test fails where the
+parts that are quick to make are stale. It is why `overlapscope diff` and `overlapscope check --baseline` let some
+changes pass.
 
 **In short:** at default settings {sum(failed)} of {sum(pairs)} pairs of recordings of one and the same program fail. A
 kernel that takes {sizes[0]:g} to {sizes[-1]:g}% of a step, depending on the program, is found every time, and so are
@@ -387,7 +388,7 @@ def page(folder: Path) -> str:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("page", type=Path, metavar="FILE", help="where to write it: docs/noise.md")
+    parser.add_argument("page", type=Path, metavar="FILE", help="where to write it: docs/evaluation/noise.md")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         unpack(Path(name))

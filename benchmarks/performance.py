@@ -1,4 +1,4 @@
-"""Measures speed and memory beside HTA, and how far from the machine's limits they are: `docs/performance.md`.
+"""Measures speed and memory beside HTA, and how far from the machine's limits: `docs/evaluation/performance.md`.
 
     python -m benchmarks.performance [--hta-python PYTHON] [--repeats N]
 
@@ -37,7 +37,7 @@ from benchmarks.processes import (
     spread,
 )
 
-DOCS = HERE.parent / "docs"
+DOCS = HERE.parent / "docs" / "evaluation"
 PAGE, PLOT = DOCS / "performance.md", DOCS / "performance.png"
 
 COMPARED_MB = (10, 100, 250, 1000)
@@ -166,7 +166,7 @@ def limits(found: dict[str, Any]) -> list[str]:
         f"Reading takes {one / decode:.1f} times as long as the bare decode, in one process; all cores make it "
         f"{cores:.1f} times as fast.",
         f"The packed file is of {found['packed_bytes'] / 1e6:.0f} MB. What the cache keeps of the trace takes "
-        f"{found['cached_bytes'] / 1e6:.0f} MB ([cache](cache.md)).",
+        f"{found['cached_bytes'] / 1e6:.0f} MB ([cache](../how-it-works/cache.md)).",
         "",
     ]
 

@@ -1,4 +1,4 @@
-"""The text of `docs/ranks-performance.md`, from what `benchmarks.ranks` measured."""
+"""The text of `docs/evaluation/performance-ranks.md`, from what `benchmarks.ranks` measured."""
 
 from __future__ import annotations
 

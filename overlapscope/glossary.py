@@ -44,12 +44,12 @@ class Entry:
 
 def explain(asked: str) -> Document:
     """All that a word means. Raises UsageError where no report prints it."""
-    entries = [entry for entry in _entries() if _plain(entry.word) == _plain(asked)]
-    if not entries:
-        hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in _entries()})
+    found = [entry for entry in entries() if _plain(entry.word) == _plain(asked)]
+    if not found:
+        hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in entries()})
         raise UsageError(f"no report says {asked!r}{hint}; `overlapscope explain` lists the words that they say.")
     blocks: list[Block] = []
-    for entry in entries:
+    for entry in found:
         blocks += [Heading(f"{entry.word} ({entry.kind})"), Text(entry.summary), *entry.blocks]
     return Document(asked, tuple(blocks))
 
@@ -57,17 +57,17 @@ def explain(asked: str) -> Document:
 def listing() -> Document:
     """All words, with a line for each."""
     kinds: dict[str, list[Entry]] = {}
-    for entry in _entries():
+    for entry in entries():
         kinds.setdefault(entry.kind, []).append(entry)
     tables = (
-        Table("", (words(kind), Column("", number=False, flexible=True, prose=True)), rows(_lines(entries)))
-        for kind, entries in kinds.items()
+        Table("", (words(kind), Column("", number=False, flexible=True, prose=True)), rows(_lines(known)))
+        for kind, known in kinds.items()
     )
     return Document("Words", tuple(tables))
 
 
-def _lines(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
-    return ((entry.word, entry.summary) for entry in entries)
+def _lines(known: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+    return ((entry.word, entry.summary) for entry in known)
 
 
 def _plain(word: str) -> str:
@@ -76,7 +76,8 @@ def _plain(word: str) -> str:
 
 
 @cache
-def _entries() -> tuple[Entry, ...]:
+def entries() -> tuple[Entry, ...]:
+    """Every meaning of every word."""
     return (
         *map(_rule, RULES.values()),
         *(_cause(cause, subject) for subject, causes in CAUSES.items() for cause in causes.values()),
@@ -232,6 +233,7 @@ def _check(check: TrustCheck) -> Entry:
         check.meaning,
         (
             *_said("What is in doubt then", check.affects),
+            *_said("What to do", check.remedy),
             *_said("What can still be compared", check.comparable),
             *_said("What belongs to it", *_named_alike(check.id)),
         ),

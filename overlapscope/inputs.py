@@ -28,6 +28,7 @@ _WRITTEN: Final[dict[Kind, str]] = {
     "calibration": "a calibration",
     "laboratory": "a laboratory's results",
     "hta": "a result of HTA",
+    "doctor": "a diagnosis of an installation",
 }
 """The files that this package writes, by their kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from overlapscope.base import output as streams
-from overlapscope.base.registry import Registry
+from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.version import __version__
@@ -34,9 +34,11 @@ COMMANDS = {
     "cache": "show or clear the cache of large traces",
     "rules": "list the rules behind the findings",
     "explain": "explain a word in a report, or list all words",
-    "schema": "print the JSON schema of a report, diff, whatif, check, baseline or ranks",
+    "schema": "print the JSON schema of a report, diff, whatif, check, baseline, ranks or doctor",
     "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
     "samples": "print the directory of the sample traces",
+    "doctor": "show what works in this installation, and what is missing",
+    "completion": "print a completion script for bash, zsh or fish",
     "scenarios": "run experiments with known outcomes, and compare",
 }
 """One line for each subcommand: its name, and its help."""
@@ -152,6 +154,12 @@ def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
     return did_you_mean(option, known) if option else ""
 
 
+def subcommand(name: str) -> Subcommand:
+    """One of `COMMANDS`, whose module is imported for it."""
+    found: Subcommand = load(f"{__name__}.{name}:Command")()
+    return found
+
+
 def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, Subcommand | None]:
     """The parser, that of the one command that is asked for, else the same again, and the command."""
     import inspect
@@ -168,7 +176,6 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParse
     # A parser for each of the others is only needed to list them. `prog` keeps argparse from asking its formatter for
     # one, which would import all of rich.
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="overlapscope")
-    subcommands: Registry[type[Subcommand]] = Registry(__name__, "Command", COMMANDS)
     command: Subcommand | None = None
     own = parser
     for name, summary in COMMANDS.items():
@@ -176,7 +183,7 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParse
             if asked not in COMMANDS:
                 parsers.add_parser(name, help=summary)
             continue
-        command = loaded = subcommands[name]()
+        command = loaded = subcommand(name)
         own = parsers.add_parser(
             name,
             help=summary,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.base import registry
 from overlapscope.base.output import tell
+from overlapscope.base.words import listed
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
     add_format,
@@ -22,11 +23,15 @@ from overlapscope.commands._options import (
     size_limit,
 )
 from overlapscope.commands._output import check_output, drawn, write
-from overlapscope.errors import NotInTrace
+from overlapscope.errors import NotInTrace, UnreadableTrace
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
     from overlapscope.report.page import Page
+    from overlapscope.trace.model import Trace
+
+_NAMED = 5
+"""Files that are no traces, by name."""
 
 
 class Command:
@@ -55,13 +60,14 @@ class Command:
         from overlapscope.reading import look
 
         looked = look(args.traces)
-        analyses, scope = _analyze(args, looked.files)
+        traces, unread = _read(args, looked.files)
+        analyses, scope = _analyze(args, traces)
         from msgspec.structs import replace as replaced
 
         from overlapscope.report.model import build, to_json
 
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
-        report = replaced(report, notes=(*looked.notes, *report.notes))
+        report = replaced(report, notes=(*looked.notes, *unread, *report.notes))
         if args.format == "json":
             write(to_json(report), args.output, force=args.force)
             return DONE
@@ -72,11 +78,32 @@ class Command:
         return DONE
 
 
-def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[TraceAnalysis], str]:
-    from overlapscope.reading import load
+def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace], list[str]]:
+    """The traces, and a sentence about the files of directories and patterns that are none.
 
-    limit = size_limit(args)
-    traces = [load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in files]
+    Raises UnreadableTrace for a file that was named, and where there is no trace at all.
+    """
+    from overlapscope.reading import load
+    from overlapscope.reading.files import named
+
+    limit, asked = size_limit(args), {*map(named, args.traces)}
+    traces: list[Trace] = []
+    unread: dict[Path, UnreadableTrace] = {}
+    for path in files:
+        try:
+            traces.append(load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest))
+        except UnreadableTrace as error:
+            if path in asked:
+                raise
+            unread[path] = error
+    if not traces:
+        raise next(iter(unread.values()))
+    if len(unread) > 1:
+        return traces, [f"Left out {len(unread)} files that are no traces: {listed(unread, _NAMED)}."]
+    return traces, [f"Left out: {error}" for error in unread.values()]
+
+
+def _analyze(args: argparse.Namespace, traces: Sequence[Trace]) -> tuple[list[TraceAnalysis], str]:
     from overlapscope.analysis import analyze_trace
 
     step = f"ProfilerStep#{args.step}" if args.step is not None and args.step.isdecimal() else args.step

@@ -17,7 +17,7 @@ class Command:
     overlapscope reads, in a fraction of the time.
 
     The figures are HTA's own, with its definitions and its rounding to whole
-    microseconds; docs/hta.md compares them with ours. Without NAME, or with
+    microseconds; docs/evaluation/hta.md compares them with ours. Without NAME, or with
     --list, it lists the analyses.
     """
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from overlapscope.base.extras import how_to_install, install_line
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.inputs import Source, read_traces
 from overlapscope.trace.model import Trace
@@ -115,10 +116,10 @@ def require() -> tuple[str, str]:
     if len(versions) > 1:
         raise MissingPackage(
             "traceinsight and HolisticTraceAnalysis are both installed, and each overwrites files of the other: "
-            "pip uninstall traceinsight HolisticTraceAnalysis, then pip install 'overlapscope[hta]'."
+            f"pip uninstall traceinsight HolisticTraceAnalysis, then {install_line('hta')}."
         )
     if not versions or find_spec("hta") is None:
-        raise MissingPackage("this needs HolisticTraceAnalysis: pip install 'overlapscope[hta]'.")
+        raise MissingPackage(f"this needs HolisticTraceAnalysis. {how_to_install('hta')}")
     return next(iter(versions.items()))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from overlapscope.base.extras import how_to_install
 from overlapscope.base.words import listed
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
@@ -72,7 +73,7 @@ def load(path: Path, *, to_list: bool = False) -> Entry:
             raise UsageError(f"{path}: needs the module {error.name}, which is not installed.") from None
         if not to_list:
             raise UsageError(
-                f"{path.name}: needs {missing}, which is not installed: pip install 'overlapscope[record]'."
+                f"{path.name}: needs {missing}, which is not installed. {how_to_install('record')}"
             ) from None
         with stand_ins(_OF_RECORDING):
             return load(path)
@@ -81,7 +82,9 @@ def load(path: Path, *, to_list: bool = False) -> Entry:
     except Exception as error:
         raise UsageError(f"{path}: cannot be run ({type(error).__name__}: {error}).") from error
     if not isinstance(experiment, Experiment):
-        raise UsageError(f"{path}: defines no EXPERIMENT; docs/laboratory.md shows what a scenario file looks like.")
+        raise UsageError(
+            f"{path}: defines no EXPERIMENT; docs/guides/laboratory.md shows what a scenario file looks like."
+        )
     fault = _fault(experiment)
     if fault:
         raise UsageError(f"{path}: {fault}.")

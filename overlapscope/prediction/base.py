@@ -110,7 +110,9 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
 def _busiest(trace: Trace) -> int:
     """The device with the most time in ops; the lowest of equals."""
     ops = trace.gpu_ops
-    return max(trace.devices, key=lambda one: (int((ops.end_ns - ops.start_ns)[ops.device == one].sum()), -one))
+    return max(
+        trace.devices, key=lambda device: (int((ops.end_ns - ops.start_ns)[ops.device == device].sum()), -device)
+    )
 
 
 def judge(

@@ -156,7 +156,7 @@ def subject(result: WhatIf) -> str:
     """The recording that it is about, and what a step's figures are."""
     named = [PurePath(result.source).name, *([f"rank {result.rank}"] if result.rank is not None else [])]
     named += [result.device_name or "a GPU without a name", f"device {result.device}"]
-    subject = ", ".join(clean(one, _NAME_LIMIT) for one in named)
+    subject = ", ".join(clean(name, _NAME_LIMIT) for name in named)
     if not result.replay.valid:
         return subject
     what = f"median of {result.steps:,} steps" if result.steps > 1 else "one step"
@@ -235,9 +235,9 @@ def buckets(result: WhatIf) -> Table:
     """The partition of the step, measured and predicted."""
     of = unit(result)
     lines = [
-        (bucket(name), of.number(one.measured), *_estimate(one.predicted, of))
-        for name, one in result.buckets.items()
-        if one.measured or one.predicted.high
+        (bucket(name), of.number(change.measured), *_estimate(change.predicted, of))
+        for name, change in result.buckets.items()
+        if change.measured or change.predicted.high
     ]
     if lines and result.predicted_step_ns is not None:
         lines.append(("total", of.number(result.baseline_step_ns), *_estimate(result.predicted_step_ns, of)))
@@ -280,13 +280,15 @@ def assumptions(result: WhatIf) -> Table:
     of = unit(result)
     lines = [
         (
-            clean(one.text, _TEXT_LIMIT),
-            clean(one.intervention, _TEXT_LIMIT),
-            "shown by the trace" if one.shown else _more(one.cost_ns, of),
+            clean(assumption.text, _TEXT_LIMIT),
+            clean(assumption.intervention, _TEXT_LIMIT),
+            "shown by the trace" if assumption.shown else _more(assumption.cost_ns, of),
         )
-        for one in sorted(result.assumptions, key=lambda one: (one.shown, -(one.cost_ns or 0)))
+        for assumption in sorted(
+            result.assumptions, key=lambda assumption: (assumption.shown, -(assumption.cost_ns or 0))
+        )
     ]
-    left_out = any(one.cost_ns is None and not one.shown for one in result.assumptions)
+    left_out = any(assumption.cost_ns is None and not assumption.shown for assumption in result.assumptions)
     note = (
         "An assumption that is not in the interval decides whether the change is possible at all." if left_out else ""
     )
@@ -302,25 +304,32 @@ def _more(cost_ns: int | None, of: Unit) -> str:
 
 def constants(result: WhatIf) -> Table:
     """The hardware's figures, and where each is from."""
-    lines = ((clean(one.name, _TEXT_LIMIT), _figure(one), _ORIGINS[one.origin]) for one in result.constants)
+    lines = (
+        (clean(constant.name, _TEXT_LIMIT), _figure(constant), _ORIGINS[constant.origin])
+        for constant in result.constants
+    )
     origin = Column("source", number=False, flexible=True, prose=True)
     return Table("Hardware constants", (_WRAPPED, Column(""), origin), rows(lines))
 
 
-def _figure(one: Constant) -> str:
-    if one.unit == "ns":
-        return unit_for(round(one.value)).text(round(one.value))
-    figure = f"{one.value:,.0f}" if abs(one.value) >= 100 else f"{one.value:.3g}"
-    return f"{figure} {clean(one.unit, _TEXT_LIMIT)}".rstrip()
+def _figure(constant: Constant) -> str:
+    if constant.unit == "ns":
+        return unit_for(round(constant.value)).text(round(constant.value))
+    figure = f"{constant.value:,.0f}" if abs(constant.value) >= 100 else f"{constant.value:.3g}"
+    return f"{figure} {clean(constant.unit, _TEXT_LIMIT)}".rstrip()
 
 
-def _estimate(one: Estimate, of: Unit) -> tuple[str, str]:
-    return of.number(one.value), interval(one, of)
+def _estimate(estimate: Estimate, of: Unit) -> tuple[str, str]:
+    return of.number(estimate.value), interval(estimate, of)
 
 
-def _percentages(one: Percentage) -> tuple[str, str, str]:
-    low, high = bare_percent(one.low), bare_percent(one.high)
-    return bare_percent(one.measured), bare_percent(one.predicted), "" if low == high else f"{low} to {high}"
+def _percentages(percentage: Percentage) -> tuple[str, str, str]:
+    low, high = bare_percent(percentage.low), bare_percent(percentage.high)
+    return (
+        bare_percent(percentage.measured),
+        bare_percent(percentage.predicted),
+        "" if low == high else f"{low} to {high}",
+    )
 
 
 def bucket(field: str) -> str:

@@ -14,6 +14,7 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, ClassVar
 
 import overlapscope
+from overlapscope.base.extras import how_to_install
 from overlapscope.errors import ClusterFailed, MissingPackage
 from overlapscope.ranks.files import said
 
@@ -248,9 +249,7 @@ def has_dask() -> bool:
 
 def _require_dask() -> None:
     if not has_dask():
-        raise MissingPackage(
-            "traces are read by several workers with Dask; install it with: pip install 'overlapscope[cluster]'."
-        )
+        raise MissingPackage(f"traces are read by several workers with Dask. {how_to_install('cluster')}")
 
 
 @contextmanager

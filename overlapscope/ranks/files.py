@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from overlapscope.base.extras import how_to_install
 from overlapscope.base.words import shorten, size
 from overlapscope.errors import MissingPackage, UnreadableTrace, UsageError
 from overlapscope.reading import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, natural
@@ -171,9 +172,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise MissingPackage(
-            f"{shown_url(url)}: URLs need fsspec; install it with: pip install 'overlapscope[cluster]'."
-        ) from None
+        raise MissingPackage(f"{shown_url(url)}: URLs need fsspec. {how_to_install('cluster')}") from None
     protocol = url.partition("://")[0].rpartition("::")[2]
     try:
         filesystem, path = url_to_fs(url, **_options(protocol))

@@ -40,13 +40,13 @@ def further(
 ) -> list[tuple[str, Table]]:
     """The other tables, each with what it is in a word or two; up to `each` ranks have a row each."""
     few, all_listed = len(report.ranks) <= EVERY_RANK, len(report.ranks) <= each
-    found = [
+    others = [
         ("collectives", meetings(report, rows=rows, named=named)),
         ("steps", steps(report, rows=rows)),
         *([("how the ranks differ", spreads(report))] if few else []),
         *([("each rank", each_rank(report))] if all_listed and not few else []),
     ]
-    return [(what, table) for what, table in found if table.rows]
+    return [(what, table) for what, table in others if table.rows]
 
 
 # -- who waits for whom ---------------------------------------------------------------------------
@@ -54,17 +54,17 @@ def further(
 
 def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     """Who makes the others wait, and whom in what."""
-    found = [late for late in report.stragglers if late.made_wait_ns]
-    by_step = all(late.lost_per_step_ns is not None for late in found)
-    passed = any(late.passed_on_ns for late in found)
+    stragglers = [late for late in report.stragglers if late.made_wait_ns]
+    by_step = all(late.lost_per_step_ns is not None for late in stragglers)
+    passed = any(late.passed_on_ns for late in stragglers)
 
     def lost_ns(late: Straggler) -> int:
         return late.lost_per_step_ns if by_step and late.lost_per_step_ns is not None else late.lost_ns
 
-    unit = unit_for(max(map(lost_ns, found), default=0))
-    total = unit_for(max((late.made_wait_ns for late in found), default=0))
+    unit = unit_for(max(map(lost_ns, stragglers), default=0))
+    total = unit_for(max((late.made_wait_ns for late in stragglers), default=0))
     table = table_of(
-        found[:rows],
+        stragglers[:rows],
         (words("rank"), lambda late: Cell(_straggler_name(report, late))),
         (Column(f"delay {'a step ' if by_step else ''}{unit.name}"), lambda late: Cell(unit.number(lost_ns(late)))),
         (Column("%"), lambda late: Cell(bare_percent(late.lost_pct))),
@@ -81,8 +81,8 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     )
     if passed:
         note += " Passed on: what the rank itself waited for others before; it is not part of the delay."
-    if len(found) > rows:
-        note += f" {plural(len(found) - rows, 'more rank')} also delayed others."
+    if len(stragglers) > rows:
+        note += f" {plural(len(stragglers) - rows, 'more rank')} also delayed others."
     return replace(table, note=note)
 
 
@@ -108,16 +108,16 @@ def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
 
 def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     """The single collectives in which most was waited."""
-    found = report.meetings
-    unit = unit_for(max((meeting.late_ns for meeting in found), default=0))
-    total = unit_for(max((meeting.waited_ns for meeting in found), default=0))
-    stepped = any(meeting.step for meeting in found)
+    meetings = report.meetings
+    unit = unit_for(max((meeting.late_ns for meeting in meetings), default=0))
+    total = unit_for(max((meeting.waited_ns for meeting in meetings), default=0))
+    stepped = any(meeting.step for meeting in meetings)
 
     def step(meeting: Meeting) -> Cell:
         return Cell(clean(meeting.step or NOTHING, NAME_LIMIT))
 
     return table_of(
-        found[:rows],
+        meetings[:rows],
         (words("collective", flexible=True), lambda meeting: Cell(meeting_name(meeting))),
         (Column("step", number=False, flexible=True, spare=2), step) if stepped else None,
         (words("came last"), lambda meeting: Cell(late_name(meeting))),
@@ -134,11 +134,11 @@ def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
 
 def steps(report: RanksReport, *, rows: int) -> Table:
     """Each step over all ranks; of many those that spread most."""
-    found = [step for step in report.steps if step.ranks > 1]
-    shown = found
-    if len(found) > 2 * rows:
-        widest = sorted(range(len(found)), key=lambda number: (-found[number].spread_ns, number))[:rows]
-        shown = [found[number] for number in sorted(widest)]
+    steps = [step for step in report.steps if step.ranks > 1]
+    shown = steps
+    if len(steps) > 2 * rows:
+        widest = sorted(range(len(steps)), key=lambda number: (-steps[number].spread_ns, number))[:rows]
+        shown = [steps[number] for number in sorted(widest)]
     unit = unit_of(report)
 
     def spread(step: StepSkew) -> Cell:
@@ -157,14 +157,14 @@ def steps(report: RanksReport, *, rows: int) -> Table:
         (Column("ranks", spare=1), lambda step: Cell(f"{step.ranks:,}")),
         title="Steps that differ most between ranks",
     )
-    left = len(found) - len(shown)
+    left = len(steps) - len(shown)
     return replace(table, note=f"The {left:,} other steps differ less." if left else "")
 
 
 def spreads(report: RanksReport) -> Table:
     """Each figure over all ranks."""
-    found = [spread for spread in report.spreads if spread.ranks > 1 and spread.max]
-    quantiles = any(spread.ranks >= _QUARTILES_FROM for spread in found)
+    spreads = [spread for spread in report.spreads if spread.ranks > 1 and spread.max]
+    quantiles = any(spread.ranks >= _QUARTILES_FROM for spread in spreads)
 
     def value(of: Callable[[Spread], float]) -> Callable[[Spread], Cell]:
         def cell(spread: Spread) -> Cell:
@@ -174,7 +174,7 @@ def spreads(report: RanksReport) -> Table:
         return cell
 
     return table_of(
-        found,
+        spreads,
         (words("figure"), lambda spread: Cell(f"{spread.name} {_unit_name(spread)}")),
         (Column("least"), value(lambda spread: spread.min)),
         (words("rank"), lambda spread: Cell(str(spread.min_rank))),
@@ -267,7 +267,9 @@ def every_rank(report: RanksReport) -> Table:
     name = _names(report.ranks)
     longest = max((len(name(row)) for row in report.ranks), default=0)
     met = any(row.meetings for row in report.ranks)
-    twice = any(not row.joined for row in report.ranks)
+    ranked = any(row.joined for row in report.ranks)
+    talked = ranked or any(row.comm_ns for row in report.ranks)
+    twice = ranked and any(not row.joined for row in report.ranks)
 
     def joined(row: RankRow) -> str:
         return "yes" if row.joined else "no"
@@ -279,19 +281,19 @@ def every_rank(report: RanksReport) -> Table:
     time = partial(_time, unit)
     return table_of(
         report.ranks,
-        _text("rank", "rank", min(260, 60 + 8 * longest), name, rank),
+        _text("rank", "rank" if ranked else "trace", min(260, 60 + 8 * longest), name, rank),
         time("made", "made others wait", 120, lambda row: row.made_wait_ns) if met else None,
         time("waited", "waited", 100, lambda row: row.waited_ns) if met else None,
         (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
         time("step", "median step", 105, lambda row: row.median_step_ns),
         _pct("efficiency", "efficiency", 100, lambda row: row.efficiency_pct),
         time("compute", "compute", 100, lambda row: row.buckets.compute_ns),
-        time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns),
-        _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct),
+        time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns) if talked else None,
+        _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct) if talked else None,
         time("copy", "exposed copy", 105, lambda row: row.buckets.exposed_copy_ns),
         time("idle", "idle", 90, lambda row: row.buckets.idle_ns),
         time("span", "span", 95, lambda row: row.span_ns),
-        _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns),
+        _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns) if ranked else None,
         _text("trust", "trust", 95, lambda row: row.trust, lambda row: row.trust),
         _text("joined", "compared", 95, joined, joined) if twice else None,
     )

@@ -41,8 +41,9 @@ def load(
     `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
     bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
-    same content is read again (`docs/cache.md`); the Trace is the same. `meanwhile` is called once other processes have
-    begun to read, if any do, for what this one has to do besides, such as importing what the Trace is for.
+    same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `meanwhile` is called once other
+    processes have begun to read, if any do, for what this one has to do besides, such as importing what the Trace is
+    for.
 
     Raises UnreadableTrace with a sentence for the user.
     """

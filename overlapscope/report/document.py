@@ -119,7 +119,7 @@ def _findings(page: Page, parts: Sequence[Part]) -> Iterator[Block]:
     if found or page.report.devices:
         yield Heading("Findings")
     if not found and page.report.devices:
-        yield Text(f"None{where}.")
+        yield Text(f"No rule found anything that costs 1% of the time{where}.")
     if note := tables.costs_note(found):
         yield Text(note, tone="muted")
     groups = list(_by_advice(found).values())

@@ -128,7 +128,7 @@ def figures(section: Section, device: Device) -> Table:
         # The lead-in lies before any step or range.
         *([("lead-in", lead_in)] if section.page.scope == "window" else []),
     )
-    return Table("Overlap", (words("", heads=True), Column("")), rows(lines))
+    return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
 
 
 def copies(section: Section, device: Device) -> Table:
@@ -186,10 +186,10 @@ def stalls(section: Section, device: Device) -> Table:
     hidden = len(device.host_stalls) - len(kept)
     place = any(stall.where for stall in kept)
     columns = [words("host stall", flexible=True, heads=True), words("in", flexible=True), Column("count")]
-    columns += [Column(f"waits {unit.name}"), Column(f"idle {unit.name}")]
+    columns += [Column(f"host waits {unit.name}"), Column(f"GPU idle {unit.name}")]
     if place:
         columns.append(words("where", flexible=True))
-    note = f"{plural(hidden, 'more group')} of calls that cost less: see --verbose." if hidden and kept else ""
+    note = f"{plural(hidden, 'more group')} of calls that cost less: add -v." if hidden and kept else ""
     lines = (
         (
             clean(stall.call, NAME_LIMIT),
@@ -250,7 +250,7 @@ def ranges(section: Section, device: Device) -> Table:
         lines.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, (span_ns, copy_ns, idle_ns))))
     times = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
     left = len(order) - len(kept)
-    note = f"{plural(left, 'more name')}: see --verbose." if left else ""
+    note = f"{plural(left, 'more name')}: add -v." if left else ""
     columns = (words("range", flexible=True, heads=True), Column("count"), *map(Column, times))
     return Table("Ranges", columns, rows(lines), note)
 

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO
 import msgspec
 import pytest
 
+from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.laboratory import catalog, runner, store
@@ -333,7 +333,7 @@ def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
     done = overlapscope("scenarios", "run", scenario(tmp_path, "quick", QUICK), cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
-    assert "pip install 'overlapscope[record]'" in done.stderr
+    assert how_to_install("record") in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -354,9 +354,9 @@ def test_the_shipped_experiments_are_listed(
 
 
 def test_the_example_in_the_docs_is_an_experiment(tmp_path: Path) -> None:
-    page = Path("docs/laboratory.md").read_text()
-    example = page[page.index('    """Does it matter') : page.index("`prepare` returns")]
-    found = catalog.load(scenario(tmp_path, "mask", textwrap.dedent(example))).experiment
+    page = Path("docs/guides/laboratory.md").read_text()
+    example = page[page.index('"""Does it matter') : page.index("```\n\n`prepare` returns")]
+    found = catalog.load(scenario(tmp_path, "mask", example)).experiment
     assert [one.name for one in found.variants] == ["host", "gpu"]
 
 

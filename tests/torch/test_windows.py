@@ -6,9 +6,6 @@ Every program here is a process of its own.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,11 +14,11 @@ import overlapscope as ov
 from overlapscope.errors import UsageError
 from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.step_times import SlowSteps
+from tests.support import forked
 
 pytest.importorskip("torch", reason="records with torch")
 
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 300
+RUN = ("-m", "overlapscope", "run")
 HEAD = """
 import sys, threading, time, torch, overlapscope as ov
 from torch.profiler import record_function
@@ -40,7 +37,7 @@ def until(seconds, do):
 def run(options: str, program: str, cwd: Path) -> list[str]:
     """Run a program with `overlapscope run OPTIONS -o x.json`; what that says at its end, without its name."""
     (cwd / "program.py").write_text(HEAD + program)
-    done = execute([sys.executable, "-m", "overlapscope", "run", "-o", "x.json", *options.split(), "program.py"], cwd)
+    done = forked.run([*RUN, "-o", "x.json", *options.split(), "program.py"], cwd)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("overlapscope: ")]
     at_end = [line for line in said if "no GPU activity" not in line and " wrote " not in line]
@@ -49,21 +46,8 @@ def run(options: str, program: str, cwd: Path) -> list[str]:
 
 def run_as_it_is(program: str, cwd: Path) -> None:
     """Run a program that records by itself."""
-    done = execute([sys.executable, "-c", HEAD + program], cwd)
+    done = forked.run(["-c", HEAD + program], cwd)
     assert done.returncode == 0, done.stderr
-
-
-def execute(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
 
 
 def names(path: Path) -> list[str]:
@@ -208,8 +192,7 @@ class TestSeveralWindows:
 
     def test_none_of_them_is_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "x-2.json").write_text("another's")
-        command = [sys.executable, "-m", "overlapscope", "run", "-o", "x.json", "--repeat", "2", "x.py"]
-        done = execute(command, tmp_path)
+        done = forked.run([*RUN, "-o", "x.json", "--repeat", "2", "x.py"], tmp_path)
         assert done.returncode == 2 and "x-2.json" in done.stderr
 
     @pytest.mark.parametrize(

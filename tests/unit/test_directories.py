@@ -155,3 +155,21 @@ def test_apart_is_where_a_moment_has_a_gap_around_it(recorded: Sequence[Recorded
         for one in recorded
     )
     assert bool(different_jobs(recorded)) == gap
+
+
+def test_what_is_no_trace_in_a_directory_is_left_out_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_steps(tmp_path / "rank0.json")
+    (tmp_path / "settings.json").write_text('{"lr": 0.1}')
+    assert main(["analyze", str(tmp_path), "--format", "json"]) == 0
+    [note] = json.loads(capsys.readouterr().out)["notes"]
+    assert note.startswith(f"Left out: {tmp_path / 'settings.json'}: is JSON without `traceEvents`")
+    (tmp_path / "words.json").write_text("hello")
+    assert main(["analyze", str(tmp_path)]) == 0
+    first = " ".join(capsys.readouterr().out.split("\n\n")[0].split())
+    assert first.startswith("Left out 2 files that are no traces: ") and "words.json" in first
+    assert main(["analyze", str(tmp_path / "words.json"), str(tmp_path)]) == 2, "it was named"
+    (tmp_path / "rank0.json").unlink()
+    assert main(["analyze", str(tmp_path)]) == 2
+    assert "settings.json: is JSON without" in capsys.readouterr().err

@@ -244,8 +244,8 @@ def test_a_report_of_an_earlier_version_that_warns_of_a_loss_may_have_lost_anyth
 
 
 def test_the_documentation_says_what_rests_on_what() -> None:
-    text = Path("docs/trust.md").read_text()
-    _, _, section = text.partition("## What may be lost")
+    text = Path("docs/how-it-works/trust.md").read_text()
+    _, _, section = text.partition("## Lost parts")
     table = section.partition("\n\n`overlapscope explain")[0]
     figures, causes, host, nothing = (
         row for row in table.splitlines() if row.startswith("| ") and "rests on" not in row

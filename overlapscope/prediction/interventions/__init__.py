@@ -47,13 +47,13 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
                 f"there is no intervention {name!r}{did_you_mean(name, INTERVENTIONS)}; "
                 f"there are {', '.join(INTERVENTIONS)}."
             )
-        found = INTERVENTIONS[name]
+        intervention = INTERVENTIONS[name]
         argument = argument.strip()
-        if found.words.argument_required and not argument:
-            raise UsageError(f"{name} needs its {found.words.argument}, as in '{name} cudaStreamSynchronize'.")
-        if argument and found.words.argument is None:
+        if intervention.words.argument_required and not argument:
+            raise UsageError(f"{name} needs its {intervention.words.argument}, as in '{name} cudaStreamSynchronize'.")
+        if argument and intervention.words.argument is None:
             raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
-        choices.append(Choice(found, argument or None))
+        choices.append(Choice(intervention, argument or None))
     return in_order(choices)
 
 
@@ -68,7 +68,7 @@ def check_names(trace: Trace, interventions: Sequence[str]) -> None:
 
     What is wrong with the interventions themselves, `parse` says.
     """
-    for name, _, argument in (one.strip().partition(" ") for one in interventions):
+    for name, _, argument in (intervention.strip().partition(" ") for intervention in interventions):
         asked = argument.strip()
         if asked and name == "graph":
             _check_range(trace, asked)

@@ -20,27 +20,27 @@ def _apply(graph: Graph, request: Request) -> Applied:
     items, calls = graph.items, graph.calls
     runtime = graph.trace.runtime_calls
     copied = np.flatnonzero(items.is_copy & ~items.gone & (items.call >= 0))
-    own = waits_of_copies(graph)
+    waits = waits_of_copies(graph)
     # cudaMemcpy and the like wait by contract; from pinned memory, cudaMemcpyAsync does not.
     pinned = copied[items.host_memory[copied] == Memory.PINNED]
     blocking = items.call[pinned][call_kinds.copies_blocking(runtime)[calls.row][items.call[pinned]]]
     if request.stance == Stance.WORST:
         # The host reads what was copied to it: those waits stay.
         down = graph.waits.call[items.kind[graph.waits.item] == Kind.D2H]
-        own, blocking = own[~np.isin(own, down)], blocking[~np.isin(blocking, down)]
-    wait_of_own = np.isin(graph.waits.call, own)
+        waits, blocking = waits[~np.isin(waits, down)], blocking[~np.isin(blocking, down)]
+    wait_of_own = np.isin(graph.waits.call, waits)
     wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
     new_calls = calls.copied()
-    waited = (calls.end_ns - calls.start_ns)[own].sum()
+    waited = (calls.end_ns - calls.start_ns)[waits].sum()
     # At worst what the call took by itself comes back as the host's time elsewhere.
-    new_calls.length_ns[own] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
-    new_calls.before_ns[own] = 0
+    new_calls.length_ns[waits] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
+    new_calls.before_ns[waits] = 0
     new_calls.length_ns[blocking] = np.minimum(new_calls.length_ns[blocking], graph.constants.copy_call_ns or 0)
     changed = replace(graph, calls=new_calls, waits=graph.waits.take(~(wait_of_own | wait_of_copy)))
     if request.stance == Stance.EXPECTED:
         dropped = graph.waits.take(wait_of_own | wait_of_copy)
         changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))
-    touched = np.union1d(own, blocking)
+    touched = np.union1d(waits, blocking)
     what = f"{plural(len(touched), 'wait')} after copies, {duration(waited)} in total, no longer happen."
     return Applied(changed, touched, len(touched), what)
 
@@ -58,10 +58,10 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
     reader = np.searchsorted(since[long], calls.end_ns[downloads.call])
-    found = reader < len(long)
+    read = reader < len(long)
     # The call before the work returns when the data is there.
-    before = np.where(calls.handed_by >= 0, calls.handed_by, calls.previous)[long[reader[found]]]
-    waits = Waits(before, downloads.item[found], np.full(int(found.sum()), graph.constants.return_ns or 0, np.int64))
+    before = np.where(calls.handed_by >= 0, calls.handed_by, calls.previous)[long[reader[read]]]
+    waits = Waits(before, downloads.item[read], np.full(int(read.sum()), graph.constants.return_ns or 0, np.int64))
     return waits.take(before >= 0)
 
 

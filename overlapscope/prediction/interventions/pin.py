@@ -59,8 +59,8 @@ def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
     new_items.host_memory[staged] = Memory.PINNED
     called = graph.callers(faster)
     new_calls.length_ns[called] = np.minimum(graph.calls.length_ns[called], known.copy_call_ns or 0)
-    own = np.isin(graph.waits.item, staged) & (items.call[graph.waits.item] == graph.waits.call)
-    return replace(graph, items=new_items, calls=new_calls, waits=graph.waits.take(~own))
+    of_copies = np.isin(graph.waits.item, staged) & (items.call[graph.waits.item] == graph.waits.call)
+    return replace(graph, items=new_items, calls=new_calls, waits=graph.waits.take(~of_copies))
 
 
 INTERVENTION = Intervention(
