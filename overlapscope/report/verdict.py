@@ -54,9 +54,8 @@ def judge(section: Section) -> Verdict:
     if level == "good" and (gone or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns):
         level = "fair"
     # What matters comes first, and two of it are a sentence.
-    clauses = [clause for _, clause in sorted(_losses(device, lost="copies" in trust.lost), key=lambda one: -one[0])][
-        :_CLAUSES
-    ]
+    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda one: -one[0])
+    clauses = [clause for _, clause in losses[:_CLAUSES]]
     fix = _fix(section, device)
     if level == "good":
         clauses = [f"{'little to gain' if fix else 'no overlap problems found'}: {clauses[0]}"]
