@@ -41,6 +41,8 @@ TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", DOCS / "reference" / "python.
 NOT_RUN = {
     "run": "records a program: tests/torch",
     "dashboard": "serves until Ctrl-C: tests/browser",
+    "completion": "writes into folders of the user: tests/process",
+    "doctor": "starts a process: tests/torch",
     "hta": "needs HolisticTraceAnalysis: tests/process",
     "ranks": "starts processes: tests/process",
     "scenarios run": "needs a GPU: tests/torch",
