@@ -403,7 +403,7 @@ class TestMarkers:
                 "scope='windows', max_idle='3 ms'",
                 "scope: is 'windows', but must be steps or window (did you mean 'window'?)",
             ),
-            ("range='forward'", "overlap: range says where a limit holds, but there is none"),
+            ("range='forward'", "overlap: range says where a limit applies, but there is no limit"),
             (
                 "range='forward', min_copy_bandwidth='3 GB/s'",
                 "copy_bandwidth is known only for steps and for the window",

@@ -173,7 +173,7 @@ def test_what_cannot_serve_as_a_baseline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is unusable, so it cannot be a baseline"):
         of(read_report([empty]))
     twice = [write_steps(tmp_path / name) for name in ("a.json", "b.json")]
-    with pytest.raises(UsageError, match="is the second trace without a rank; a baseline is of one job"):
+    with pytest.raises(UsageError, match="is the second trace without a rank; a baseline belongs to one job"):
         of(read_report(twice))
 
 

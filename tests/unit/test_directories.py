@@ -57,7 +57,7 @@ def test_what_is_left_out_is_told_of(what: str, tmp_path: Path, capsys: pytest.C
     asked = [str(tmp_path), *([str(tmp_path / "*")] if by_pattern else [])]
     for source in asked:
         [note] = look(source).notes
-        assert note.startswith(f"{tmp_path / name}: is left out, as ")
+        assert note.startswith(f"{tmp_path / name}: is skipped: ")
         assert main(["check", source, *KEPT]) == 0
         assert name in capsys.readouterr().err
         for command in (["analyze"], ["analyze", "--format", "markdown"], ["analyze", "--format", "json"], ["ranks"]):
@@ -105,7 +105,7 @@ def test_many_that_are_left_out_are_counted(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"rank{number}.trace").write_text("{}")
     notes = look(tmp_path).notes
-    assert len(notes) == 9 and notes[-1] == "22 more are left out."
+    assert len(notes) == 9 and notes[-1] == "22 more are skipped."
 
 
 def test_what_was_judged_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,7 +175,7 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         "+ pin 31.20 30.10 to 65.00 40.90 56.7",
         "compute 12.00 12.00",
         "exposed copy 60.00 18.00 17.00 to 52.00",
-        "in all 72.40 31.20 30.10 to 65.00",
+        "total 72.40 31.20 30.10 to 65.00",
         "hidden copies 0 21.3 3.0 to 22.0",
         "overlap efficiency n/a n/a",
         "1. pin: host memory pinned",
@@ -185,9 +185,9 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         "Nothing reads the copy. side-stream shown by the trace",
         "pinned copy of 50 MB to the GPU 55.1 GB/s calibration",
         "launch latency 5.1 us H200 table",
-        "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were recorded: 0.4% off.",
-        "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.10 us.",
-        "In doubt: A wait of is doubtful.",
+        "Without changes, the replay takes 72.10 ms for a step; the recording took 72.40 ms (0.4% off).",
+        "GPU ops start within 12.3 us of their recorded start; the tolerance is 5.10 us.",
+        "Caveat: A wait of is doubtful.",
     ):
         assert expected in shown
     assert not any("exposed comm" in line for line in shown), "of nothing there is nothing to say"
@@ -199,7 +199,7 @@ def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
     shown = text(predicted(**NOTHING), width=120)
     answer, subject, empty, reason, remedy, *_ = shown.splitlines()
     assert answer.startswith("No prediction") and "median" not in subject and not empty
-    assert reason == "- A wait is doubtful." and remedy.startswith("- It may help to record again")
+    assert reason == "- A wait is doubtful." and remedy.startswith("- Recording again may help")
     assert "measured" not in shown and "at most" not in shown and "n/a" not in shown
     assert "- A wait is doubtful." in md(predicted(**NOTHING))
 
@@ -360,7 +360,7 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
         ([PIPELINE, "--graph", "forward"], "there is no range 'forward'; ranges: none but the steps."),
         ([PAGEABLE, "--pin", "--device", "7"], "there is no device 7; devices that did anything: 0."),
         ([PAGEABLE, "--pin", "--calibration", PAGEABLE], "is not a calibration"),
-        (["nowhere.json", "--pin"], "nowhere.json: there is no such file"),
+        (["nowhere.json", "--pin"], "nowhere.json: the file does not exist"),
     ],
 )
 def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
