@@ -1,4 +1,4 @@
-"""The recordings that the documentation tells a reader to make, without a GPU; `tests/unit/test_docs.py` has the rest."""
+"""Recordings that the documentation tells a reader to make, without a GPU; `tests/unit/test_docs.py` has the others."""
 
 from __future__ import annotations
 

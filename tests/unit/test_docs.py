@@ -34,6 +34,8 @@ MADE = {DOCS / path for path in pages()}
 NOT_RUN = {
     "run": "records a program: tests/torch/test_documentation.py",
     "dashboard": "serves until Ctrl-C: tests/browser",
+    "doctor": "looks at this machine, and starts processes: tests/torch/test_doctor.py",
+    "completion": "writes into the home directory: tests/process",
     "hta": "needs HolisticTraceAnalysis: tests/process",
     "ranks": "starts processes: tests/process",
     "scenarios run": "needs a GPU: tests/torch",
