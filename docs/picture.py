@@ -1,4 +1,4 @@
-"""Draws `docs/analyze.svg`, the picture in the README, from a recording: `python docs/picture.py`."""
+"""Draws `docs/images/analyze.svg`, the picture in the README, from a recording: `python docs/picture.py`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main() -> None:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text("$ overlapscope analyze " + TRACE, style="bold"))
     console.print(Text.from_ansi(output.rstrip()))
-    console.save_svg(str(HERE / "analyze.svg"), title="overlapscope")
+    console.save_svg(str(HERE / "images" / "analyze.svg"), title="overlapscope")
 
 
 if __name__ == "__main__":

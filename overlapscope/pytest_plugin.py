@@ -92,7 +92,7 @@ def overlap(
         if limit is not None
     }
     if narrowed and not budgets:
-        raise ConfigError(f"{_MARKER}: {listed(narrowed)} says where a limit holds, but there is none.")
+        raise ConfigError(f"{_MARKER}: {listed(narrowed)} says where a limit applies, but there is no limit.")
     content = {
         "budgets": budgets,
         "forbid": list(forbid) if isinstance(forbid, tuple) else forbid,
@@ -203,7 +203,7 @@ def overlap_profile(
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            pytest.fail(f"--overlap-dir {directory}: cannot be made ({error.strerror or error}).", pytrace=False)
+            pytest.fail(f"--overlap-dir {directory}: cannot be created ({error.strerror or error}).", pytrace=False)
     profile = OverlapProfile(
         request.node, directory / _file_name(request.node.nodeid), stacks=request.config.getoption("overlap_stacks")
     )
@@ -217,11 +217,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """All options begin with `--overlap-`."""
     group = parser.getgroup("overlap", "overlap of copies and compute (overlapscope)")
     group.addoption(
-        "--overlap-require", action="store_true", help="where there is no CUDA device, fail instead of skipping"
+        "--overlap-require", action="store_true", help="fail instead of skipping tests if there is no CUDA device"
     )
-    group.addoption("--overlap-dir", metavar="DIR", type=Path, help="keep the traces there, instead of in pytest's own")
     group.addoption(
-        "--overlap-stacks", action="store_true", help="record Python lines (slows the host down, so judge without)"
+        "--overlap-dir",
+        metavar="DIR",
+        type=Path,
+        help=("directory for the traces (default: pytest's temporary directory)"),
+    )
+    group.addoption(
+        "--overlap-stacks",
+        action="store_true",
+        help=("record Python stacks (slows the host down, so do not judge times with it)"),
     )
 
 

@@ -1,6 +1,8 @@
 """Options of this suite."""
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +11,16 @@ from hypothesis import settings
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Containers often forbid Python to keep what it compiled; here hundreds of processes would compile the package again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# On the few cores of a test machine, threads of torch and of numpy only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# jsonschema would compile its 40 grammars of addresses, for a format that none of our schemas has.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Behind `nohup` and `&` these are ignored, by every program that a test starts, too.
 for _one, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):

@@ -1,7 +1,7 @@
 """Why each exposed copy is exposed: every nanosecond to exactly one cause, the first that applies.
 
-The order and meaning of the causes are in `docs/causes.md`. Where several copies run at once, a piece goes to
-the cause that stands first for any of them.
+The order and meaning of the causes are in `docs/how-it-works/causes.md`. Where several copies run at once, a piece
+goes to the cause that stands first for any of them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +12,13 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.words import check_known, listed
+from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
 
 _STEP = re.compile(r"ProfilerStep#\d{1,18}")
+_RUNS = 8
+"""Runs of steps that are told of, where some numbers are missing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +48,27 @@ def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
     names = [annotations.names[name_id] for name_id in dict.fromkeys(annotations.name_id.tolist())]
     steps = [name for name in names if _STEP.fullmatch(name) is not None]
     return steps, [name for name in names if name not in steps]
+
+
+def check_step(source: str, asked: str, annotations: HostEvents) -> None:
+    """Raises NotInTrace, with the numbers of the steps there are, where there is no step of that name."""
+    steps = names_of(annotations)[0]
+    if not steps or _STEP.fullmatch(asked) is None:
+        check_known(source, "step", asked, steps)
+    elif asked not in steps:
+        there = listed(_runs(int(name.rpartition("#")[2]) for name in steps), _RUNS)
+        raise NotInTrace(f"{source}: there is no step {asked.rpartition('#')[2]}; steps: {there}.")
+
+
+def _runs(numbers: Iterable[int]) -> list[str]:
+    """`3 to 6` and `9`, of 3, 4, 5, 6 and 9."""
+    runs: list[list[int]] = []
+    for number in sorted({*numbers}):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
 
 
 def judged_steps(trace: Trace) -> I64:

@@ -58,7 +58,7 @@ def _fine(trace: Trace, spans: I64, *, loads: bool) -> str:
             "have held batches for all of them. Time plain steps (--plain-steps), or record more (--active)."
         )
     if compared:
-        return "The recorded steps are no shorter than plain ones, and have no trend."
+        return "The recorded steps are no shorter than steps without the profiler, and have no trend."
     return "The recorded steps have no trend." if len(spans) >= FEWEST else "Too few steps to see a trend."
 
 
@@ -76,8 +76,8 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
             else "something may have been prepared ahead, or the GPU's clock was higher"
         )
         yield (
-            f"A recorded step takes {_ms(recorded)} (median), a plain one {_ms(plain)}: {reserve}. Record more steps "
-            "(--active), or begin later (--wait)."
+            f"A recorded step takes {_ms(recorded)} (median), one without the profiler {_ms(plain)}: {reserve}. "
+            "Record more steps (--active), or begin later (--wait)."
         )
 
 

@@ -189,7 +189,7 @@ class Finding:
     number: int = 0
     """Among all findings, from 1; 0 where they are not counted."""
     where: str = ""
-    """The trace and device, where the document is of several."""
+    """`on rank 0, also on rank 1`, where the document is of several."""
     meaning: str = ""
     """Of the rule, in general."""
     wrong: str = ""
@@ -241,6 +241,10 @@ def panel(title: str, *blocks: Block, folded: bool = False, tone: Tone = "") -> 
 # -- the answer, and what there is besides --------------------------------------------------------
 
 
+EVIDENCE = "evidence"
+"""What findings rest on, as a detail."""
+
+
 def detail(what: str, blocks: Iterable[Block]) -> tuple[Section, ...]:
     """Blocks that are more than the answer, named in a word or two; nothing where there are none."""
     found = tuple(blocks)
@@ -264,7 +268,7 @@ def _without_detail(blocks: Iterable[Block], left_out: dict[str, None]) -> Itera
         elif isinstance(block, Section):
             yield replace(block, blocks=tuple(_without_detail(block.blocks, left_out)))
         elif isinstance(block, Finding):
-            left_out["the evidence"] = None
+            left_out[EVIDENCE] = None
             yield replace(block, evidence=(), places=(), advice=block.advice.partition("\n")[0])
         else:
             yield block

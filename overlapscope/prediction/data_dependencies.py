@@ -18,8 +18,8 @@ from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
 
 BY_SHAPES = (
-    "What {copies} moved is touched only by kernels whose op has an input of as many elements, by the recorded shapes: "
-    "a view or a reshape keeps that number; a slice made earlier, or a view as another type, does not."
+    "Only kernels whose op has an input with as many elements (by the recorded shapes) use what {copies} moved. A "
+    "view or a reshape keeps that number; an earlier slice, or a view as another dtype, does not."
 )
 """What is taken for granted where shapes tell who reads a copy."""
 

@@ -75,7 +75,7 @@ def _candidates(base: Base) -> list[Choice]:
     return [
         Choice(intervention, argument)
         for intervention in INTERVENTIONS.values()
-        for argument in (names if intervention.argument_required else [None])
+        for argument in (names if intervention.words.argument_required else [None])
     ]
 
 
@@ -120,8 +120,9 @@ class Savings:
         self._trace, self._device, self._ready = trace, device, ready
         self._known: dict[tuple[str, ...], int] = {}
 
-    def largest(self, fixes: Iterable[Sequence[str]]) -> int | None:
-        """By how much the best of some sets of interventions shortens the device's window, in ns, at least 0.
+    def largest(self, fixes: Iterable[tuple[str, ...]]) -> tuple[int, tuple[str, ...]] | None:
+        """By how much the best of some sets of interventions shortens the device's window, in ns, at least 0; and that
+        set, the first of equals.
 
         None where the recording cannot be replayed, or there is no set that does anything.
         """
@@ -130,8 +131,8 @@ class Savings:
             return None
         # What pinned copies would take is not known where the link's rate is a guess.
         known = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        savings_ns = [saved for fix in known if (saved := self._of(base, tuple(fix))) is not None]
-        return max(0, *savings_ns) if savings_ns else None
+        savings = [(max(0, saved_ns), fix) for fix in known if (saved_ns := self._of(base, fix)) is not None]
+        return max(savings, key=lambda saving: saving[0], default=None)
 
     @cached_property
     def _base(self) -> Base | None:

@@ -139,10 +139,10 @@ def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
     seen = any(origin == "trace" for points in sized.values() for _, origin in points)
     doubt = None
     if not here:
-        link = "" if seen else ", and its link's rate is a guess by its name"
+        link = "" if seen else ", and the link rate is guessed from its name"
         doubt = (
-            f"Some constants are those of an {table.gpu.removeprefix('NVIDIA ')}, not of this GPU{link}; a calibration "
-            "of it (`overlapscope scenarios calibrate`) would tell."
+            f"Some constants are those of an {table.gpu.removeprefix('NVIDIA ')}, not of this GPU{link}. Run "
+            "`overlapscope scenarios calibrate` on this GPU to measure them."
         )
     return Hardware(Constants(**chosen), origins, sized, calibrated, not here and not seen, doubt)
 

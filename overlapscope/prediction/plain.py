@@ -31,7 +31,7 @@ from overlapscope.trace.model import F64, I64, HostEvents, Trace
 _CLOSE = 0.005
 """A replayed step is as long as the plain one if they differ by less than this share."""
 _MOST_TIMES = 3.0
-"""What recording cost was up to twice what its launch calls say (`docs/plain.md`)."""
+"""What recording cost was up to twice what its launch calls say (`docs/evaluation/plain.md`)."""
 _ALIKE, _DIFFER = 0.015, 0.03
 """Shares of a step by which the usual cost may miss it, and by which kernels and copies differ at most between runs."""
 _MOST_PART = 0.98
@@ -39,13 +39,13 @@ _MOST_PART = 0.98
 _TRIES = 8
 _LEAST, _MOST = 0.4, 2.0
 """Between which multiples of what recording costs by the recording's launch calls its cost lay, for 34 of 37 programs
-(`docs/plain.md`)."""
+(`docs/evaluation/plain.md`)."""
 _DEVICE, _HOST = 0.03, 0.2
 """By what shares of the device's and of the host's part of a step programs differ from one process to the next
-(`docs/noise.md`)."""
+(`docs/evaluation/noise.md`)."""
 PLAIN_LAUNCH_NS = 2200.0
 """A kernel's launch call that nobody records. This and the shares below fit 37 recordings of 22 programs on H200s, each
-of which was timed without a profiler, too (`docs/plain.md`)."""
+of which was timed without a profiler, too (`docs/evaluation/plain.md`)."""
 _OP, _CALL, _AROUND_CALL, _FRAME = 0.8, 0.8, 0.6, 0.3
 """What recording an op, a call, what is around a call, and a Python function costs, as shares of what it adds to a
 launch call."""

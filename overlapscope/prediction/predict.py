@@ -238,9 +238,9 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
     return Change(
         intervention=choice.intervention.id,
         argument=choice.argument,
-        title=choice.intervention.title,
+        title=choice.intervention.words.title,
         touched=done.touched,
-        what=done.what if done.touched else "There is nothing here for it to change.",
+        what=done.what if done.touched else f"Not applicable: the recording has no {choice.intervention.words.needs}.",
         advice=choice.intervention.advice,
         where=_places(trace, done.graph.calls.row[done.calls]),
     )

@@ -1,4 +1,4 @@
-"""Keeps what was read of large traces, so that opening them again takes a moment (`docs/cache.md`).
+"""Keeps what was read of large traces, so that opening them again takes a moment (`docs/how-it-works/cache.md`).
 
 An entry is found by the content of the trace file, never by its name or age, so a copied or touched file is found and a
 changed one is not. To know the content of a file without reading it, a note says which content a file had, with the

@@ -33,7 +33,7 @@ Index = columns.Index
 
 
 class Kind(IntEnum):
-    """What a GPU op does (`docs/concepts.md`)."""
+    """What a GPU op does (`docs/how-it-works/numbers.md`)."""
 
     COMPUTE = 0
     COMM = 1
@@ -261,7 +261,7 @@ class TimedSteps:
 
 @dataclass(frozen=True, slots=True)
 class PlainSteps:
-    """Steps that the recorder timed right before and right behind the recording (`docs/recording.md`)."""
+    """Steps that the recorder timed right before and right behind the recording (`docs/guides/recording.md`)."""
 
     before: TimedSteps = TimedSteps()
     after: TimedSteps = TimedSteps()

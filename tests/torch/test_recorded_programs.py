@@ -1,11 +1,10 @@
 """Programs run plainly and under `overlapscope run`: exit code, stdout, stderr but for our lines, and files are alike.
 
-Every one is a real process. What only differs in how it ends is in `test_run`.
+Every one is a real process, most with torch loaded before. What only differs in how it ends is in `test_run`.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from overlapscope.reading import load
+from tests.support import forked
 
 pytest.importorskip("torch", reason="records with torch")
 
@@ -92,7 +92,7 @@ PROGRAMS = {
         "from concurrent.futures import ThreadPoolExecutor\n"
         "with ThreadPoolExecutor(1) as pool: print(list(pool.map(train, [2] * 8)))",
         0,
-        "Steps were marked on another thread",
+        "Steps were marked on a different thread",
         op="aten::linear",
     ),
     "forks, and children are to be recorded": Program(
@@ -105,13 +105,19 @@ PROGRAMS = {
 }
 
 
-def execute(command: list[str], directory: Path, text: str) -> subprocess.CompletedProcess[str]:
+FROM_SCRATCH = ("five steps", "its own handler of ctrl-c, while the trace is written")
+"""These are started as a person starts them."""
+
+
+def execute(
+    arguments: list[str], directory: Path, text: str, *, from_scratch: bool
+) -> subprocess.CompletedProcess[str]:
     directory.mkdir()
     (directory / "program.py").write_text(text)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    if not from_scratch:
+        return forked.run(arguments, directory)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def steps(path: Path) -> int:
@@ -123,9 +129,10 @@ def steps(path: Path) -> int:
 def test_a_program_does_what_it_does_alone_and_leaves_its_trace(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     text = program.text if program.text.startswith("import") else HEAD + program.text
-    alone = execute([sys.executable, "program.py"], tmp_path / "alone", text)
-    run = [sys.executable, "-m", "overlapscope", "run", *program.options, "program.py"]
-    recorded = execute(run, tmp_path / "recorded", text)
+    from_scratch = name in FROM_SCRATCH
+    alone = execute(["program.py"], tmp_path / "alone", text, from_scratch=from_scratch)
+    run = ["-m", "overlapscope", "run", *program.options, "program.py"]
+    recorded = execute(run, tmp_path / "recorded", text, from_scratch=from_scratch)
     lines = recorded.stderr.splitlines(keepends=True)
     ours = "".join(line for line in lines if line.startswith("overlapscope: "))
     theirs = "".join(line for line in lines if not line.startswith(("overlapscope: ", "USDT:")))
@@ -148,7 +155,7 @@ def test_sigterm_inside_a_recording_in_code_leaves_its_trace(tmp_path: Path) -> 
         "    train(1); rec.step()\n"
         "    os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)\n"
     )
-    done = execute([sys.executable, "program.py"], tmp_path / "program", text)
+    done = execute(["program.py"], tmp_path / "program", text, from_scratch=False)
     assert done.returncode == -signal.SIGTERM and "overlapscope: wrote x.json, analyze with" in done.stderr
     assert steps(tmp_path / "program" / "x.json") == 1
 

@@ -29,12 +29,12 @@ from overlapscope.recorder.recording import current
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Metadata, Options, Session, profiler_running
 from overlapscope.trace.model import PlainSteps
+from tests.support import forked
 
 torch = pytest.importorskip("torch", reason="records with torch")
 known_causes = pytest.importorskip("tests.programs.known_causes", reason="records with torch")
 
 ROOT = Path(__file__).parents[2]
-FINDS_US = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 MB = 1_000_000
 PATIENCE_S = 60.0
 
@@ -84,14 +84,7 @@ def work(name: str = "work") -> None:
 def python(code: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program of its own; `path` is `x.trace.json.gz` in its directory."""
     head = "import os, sys, threading, torch\nimport overlapscope as ov\npath = 'x.trace.json.gz'\n"
-    return subprocess.run(
-        [sys.executable, "-c", head + code],
-        cwd=cwd,
-        env=os.environ | FINDS_US | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forked.run(["-c", head + code], cwd, environment=environment)
 
 
 def _add(tensor: Any) -> None:
@@ -320,7 +313,7 @@ class TestWhatIsRefused:
             ov.record(tmp_path / name)
 
     def test_a_directory_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="there is no directory"):
+        with pytest.raises(UsageError, match="does not exist; create it"):
             ov.record(tmp_path / "no" / "x.json").begin()
         (tmp_path / "x.json").mkdir()
         with pytest.raises(UsageError, match="is a directory"):
@@ -508,7 +501,7 @@ with ov.record(path, active=2) as rec:
             thread.start()
             thread.join()
         (note,) = rec.notes
-        assert note.startswith("Steps were marked on another thread")
+        assert note.startswith("Steps were marked on a different thread")
 
     @pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
     def test_ops_and_ranges_of_all_threads_are_recorded(self, path: Path) -> None:
@@ -667,7 +660,7 @@ class TestMemoryGuard:
             assert rec.notes[0].startswith("Recording ended early: ")
 
     @pytest.mark.parametrize("stacks", [False, True])
-    def test_weights_that_the_program_loads_do_not_count(self, stacks: bool) -> None:
+    def test_weights_that_the_program_loads_do_not_count(self, stacks: bool, tmp_path: Path) -> None:
         # In a process of its own: what a process of many tests has freed lies where a program's weights do not.
         program = (
             "import threading, torch\n"
@@ -679,7 +672,8 @@ class TestMemoryGuard:
             f"    kept.append(torch.ones({5 * MB // 4}))\n"
             "assert guard.exceeded_bytes is None and kept\n"
         )
-        subprocess.run([sys.executable, "-c", program], check=True, timeout=4 * PATIENCE_S)
+        done = forked.run(["-c", program], tmp_path)
+        assert done.returncode == 0, done.stderr
 
     @pytest.mark.parametrize(
         ("taken", "grown", "elapsed_s", "expected"),
@@ -808,7 +802,7 @@ class TestPlainSteps:
                 rec.step()
         assert watched == [True, True, True, False, False]
         assert [note for note in rec.notes if "Data races" in note] == [
-            "Data races were looked for until the recording was complete; a larger --active looks longer."
+            "Data races were checked until the recording was complete; a larger --active checks longer."
         ]
         with ov.record(path, active=1, check_hazards=True) as rec:
             rec.step()
@@ -931,7 +925,7 @@ class TestSeveralProcesses:
         else:
             assert said == f"{path}\n"
             assert rec.path == path.with_name(f"x.pid{os.getpid()}.trace.json.gz")
-            assert rec.notes == (f"{path}: is another process's trace, so this one is {rec.path.name}.",)
+            assert rec.notes == (f"{path}: belongs to another process, so this trace is {rec.path.name}.",)
             other.communicate("\n")
             # It is gone, and what it left is an old file.
             with ov.record(path, plain_steps=0) as rec:
@@ -957,7 +951,8 @@ class TestSeveralProcesses:
             "if __name__ == '__main__':\n"
             "    mp.spawn(train, (ov.record('x.json', plain_steps=0),), nprocs=2)\n"
         )
-        subprocess.run([sys.executable, program], cwd=tmp_path, check=True)
+        done = forked.run([program], tmp_path)
+        assert done.returncode == 0, done.stderr
         assert sorted(one.name for one in (tmp_path / "x.traces").iterdir()) == ["rank0.trace.json", "rank1.trace.json"]
 
     def test_a_recording_reaches_another_process_as_one_that_has_not_begun(self, path: Path) -> None:
@@ -1054,7 +1049,7 @@ class TestRanks:
 
         assert [trace.rank for trace in load_all(path.with_name("x.traces"))] == [0, 1]
         assert written == [path.with_name("x.traces") / f"rank{rank}.trace.json.gz" for rank in (0, 1)]
-        with pytest.raises(UsageError, match="there is no directory"):
+        with pytest.raises(UsageError, match="does not exist; create it"):
             ov.record(path.parent / "no" / "x.json").begin()
 
 
@@ -1111,14 +1106,7 @@ assert rec.notes == (), rec.notes
     def run(self, program: str, cwd: Path, *options: str) -> str:
         """What `overlapscope run` says of a program, which must succeed; the trace is x.trace.json.gz."""
         (cwd / "x.py").write_text("import os, threading, torch\n" + program)
-        done = subprocess.run(
-            [sys.executable, "-m", "overlapscope", "run", *options, "x.py"],
-            cwd=cwd,
-            env=os.environ | FINDS_US,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = forked.run(["-m", "overlapscope", "run", *options, "x.py"], cwd)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
@@ -1165,7 +1153,7 @@ for _ in range({}):
     weight.sum().backward()
     optimizer.step()
 """
-        assert "used no GPU and marked no step: there is no trace" in self.run(program.format(0), tmp_path)
+        assert "There is no trace: the program used no GPU and marked no step" in self.run(program.format(0), tmp_path)
         assert not (tmp_path / "x.trace.json.gz").exists()
         self.run(program.format(6), tmp_path)
         assert steps(tmp_path / "x.trace.json.gz") == [1, 2, 3, 4, 5]
@@ -1191,7 +1179,7 @@ for _ in range({}):
         done = subprocess.run(
             [sys.executable, "-c", "import torch, overlapscope as ov\nwith ov.record('x.json'): torch.ones(3).cuda()"],
             cwd=tmp_path,
-            env=os.environ | FINDS_US,
+            env=os.environ | forked.FINDS_US,
             check=False,
             timeout=PATIENCE_S,
         )

@@ -20,8 +20,10 @@ import pytest
 
 from overlapscope.reading import expand, load
 from overlapscope.recorder import devices
+from tests.support import forked
 
-RUN = (sys.executable, "-m", "overlapscope", "run")
+FORKED = ("-m", "overlapscope", "run")
+RUN = (sys.executable, *FORKED)
 PATIENCE_S = 300
 """A program that takes longer hangs."""
 Done = subprocess.CompletedProcess[str]
@@ -203,14 +205,14 @@ def test_spawned_processes_import_the_program(program: list[str], tmp_path: Path
         (["-m", "sys"], "not written in Python"),
         (["torchrun", "plain.py"], "torchrun [options] -m overlapscope run"),
         (["-m", "torch.distributed.run"], "python -m torch.distributed.run [options] -m overlapscope run"),
-        (["python", "plain.py"], "overlapscope runs Python itself: leave out python."),
+        (["python", "plain.py"], "overlapscope starts Python itself; leave out python."),
         (["--wait", "-1", "plain.py"], "wait is -1"),
         (["--active", "0", "plain.py"], "active is 0"),
         (["--max-size", "much", "plain.py"], "'much' is not a size"),
         (["--output", "x.txt", "plain.py"], "x.trace.json.gz"),
-        (["--output", "no/where.json", "plain.py"], "there is no directory no"),
-        (["--output", "there.json", "plain.py"], "there.json: exists, will not overwrite it without --force"),
-        (["there.py"], "there.trace.json.gz: exists, will not overwrite it without --force"),
+        (["--output", "no/where.json", "plain.py"], "the directory no does not exist"),
+        (["--output", "there.json", "plain.py"], "there.json: exists, already exists; use --force"),
+        (["there.py"], "there.trace.json.gz: exists, already exists; use --force"),
         (["--forty-two", "plain.py"], "--forty-two"),
         ([], "required: SCRIPT\n"),
     ],
@@ -249,7 +251,7 @@ def train():
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
 """
-NO_GPU = f"overlapscope: no GPU activity: {devices.why_unused()}, so there is nothing to say about overlap."
+NO_GPU = f"overlapscope: the trace has no GPU activity, so overlap cannot be measured: {devices.why_unused()}."
 
 
 def wrote(path: str) -> str:
@@ -330,7 +332,7 @@ def test_a_program_that_marks_its_steps_is_taken_at_its_word(tmp_path: Path) -> 
         "    optimizer.step()\n",
     )
     schedule = ["--wait", "0", "--warmup", "0", "--active", "99", "--plain-steps", "0"]
-    run = execute([*RUN, *schedule, "-o", "x.json", "train.py"], tmp_path)
+    run = forked.run([*FORKED, *schedule, "-o", "x.json", "train.py"], tmp_path)
     assert said(run) == [wrote("x.json"), NO_GPU]
     # The optimizer steps five times until the program marks the end of that step, and then five more.
     assert steps(tmp_path / "x.json") == list(range(5 + 5))
@@ -395,7 +397,7 @@ OWN_PROFILERS = {
         "    for _ in range(9): train(); p.step()\n",
         [],
         [
-            "overlapscope: The program's own torch.profiler, whose schedule counts here, recorded nothing.",
+            "overlapscope: The program's own torch.profiler recorded nothing; its schedule decides what is recorded.",
             "overlapscope: nothing was recorded.",
         ],
         None,
@@ -431,7 +433,7 @@ def test_the_program_keeps_its_own_profiler_and_we_get_its_first_trace(kind: str
     text, printed, ours, recorded = OWN_PROFILERS[kind]
     head = "import atexit, os, pathlib, threading\nfrom torch.profiler import *\n"
     write(tmp_path / "own.py", TRAIN + head + "for _ in range(2): train()\n" + text)
-    run = execute([*RUN, "own.py"], tmp_path)
+    run = forked.run([*FORKED, "own.py"], tmp_path)
     assert (run.returncode, run.stdout.splitlines()) == (0, printed)
     assert [line for line in said(run) if line.startswith("overlapscope")] == ours
     trace = tmp_path / "own.trace.json.gz"
@@ -450,14 +452,14 @@ def test_the_program_keeps_its_own_profiler_and_we_get_its_first_trace(kind: str
 
 def test_a_program_that_dies_leaves_its_trace_and_its_traceback(tmp_path: Path) -> None:
     write(tmp_path / "train.py", TRAIN + "train(); train()\ndef f(): 1 / 0\nf()\n")
-    run = execute([*RUN, "--memory", "train.py"], tmp_path)
+    run = forked.run([*FORKED, "--memory", "train.py"], tmp_path)
     assert run.returncode == 1
-    python = execute([sys.executable, "train.py"], tmp_path)
+    python = forked.run(["train.py"], tmp_path)
     assert said(run)[: len(python.stderr.splitlines())] == python.stderr.splitlines()
     assert said(run)[len(python.stderr.splitlines()) :] == [
         wrote("train.trace.json.gz"),
-        "overlapscope: The program made only 2 of the 29 steps needed (22 before the recording, 2 of warm-up and 5 to "
-        "judge); what was recorded counts as it is. --plain-steps 0 needs 6.",
+        "overlapscope: The program made only 2 of the 29 steps needed (22 before the recording, 2 of warm-up and "
+        "5 to judge); the recording is used as it is. --plain-steps 0 needs 6.",
         NO_GPU,
     ]
     assert steps(tmp_path / "train.trace.json.gz") == [0, 1]
@@ -500,7 +502,7 @@ def test_a_signal_to_stop_waits_until_a_trace_is_written_and_is_the_forked_child
         "    print('written', flush=True)\n"
         "print('never')\n"
     )
-    done = execute([sys.executable, "-c", code], tmp_path)
+    done = forked.run(["-c", code], tmp_path)
     assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
     assert done.stdout == f"{-signal.SIGTERM}\nwritten\nlast words\n"
 
@@ -520,7 +522,7 @@ def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_pa
         "sys.stderr = sys.stdout = None\n"
         "sys.exit(4)\n",
     )
-    run = execute([*RUN, "--force", "-o", "out/x.trace.json.gz", "program.py"], tmp_path)
+    run = forked.run([*FORKED, "--force", "-o", "out/x.trace.json.gz", "program.py"], tmp_path)
     assert (run.returncode, run.stdout) == (4, "0\n")
     assert said(run) == [
         wrote("out/x.trace.json.gz"),
@@ -557,22 +559,22 @@ def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_
     assert [load(path).rank for path in expand([str(tmp_path / "train.traces")])] == [0, 1]
     assert [steps(path) for path in paths] == [[11, 12, 13, 14]] * 2
     assert [timed(path) for path in paths] == [(2, 2)] * 2
-    again = execute([*RUN, "train.py"], tmp_path, RANK="1", WORLD_SIZE="2")
+    again = forked.run([*FORKED, "train.py"], tmp_path, environment={"RANK": "1", "WORLD_SIZE": "2"})
     assert again.returncode == 2 and "rank1.trace.json.gz: exists" in again.stderr
 
 
 def test_srun_tells_the_rank_and_a_file_name_may_say_where_it_stands(tmp_path: Path) -> None:
     write(tmp_path / "program.py", "import torch; torch.ones(3) * 3\n")
     for rank in ("0", "1"):
-        command = [*RUN, "-o", "{host}/r{rank}.json", "program.py"]
-        run = execute(command, tmp_path, SLURM_PROCID=rank, SLURM_NTASKS="2")
+        command = [*FORKED, "-o", "{host}/r{rank}.json", "program.py"]
+        run = forked.run(command, tmp_path, environment={"SLURM_PROCID": rank, "SLURM_NTASKS": "2"})
         assert run.returncode == 0, run.stderr
         if rank == "0":
             host = socket.gethostname()
             assert f"overlapscope (rank 0): wrote {host}/r0.json, " in run.stderr
             assert f"`overlapscope analyze '{host}/r*.json'` shows all ranks." in run.stderr
     assert sorted(one.name for one in (tmp_path / host).iterdir()) == ["r0.json", "r1.json"]
-    run = execute([*RUN, "-o", "x.{n}.json", "program.py"], tmp_path)
+    run = forked.run([*FORKED, "-o", "x.{n}.json", "program.py"], tmp_path)
     assert run.returncode == 2 and "{n} stands for nothing" in run.stderr
 
 
@@ -594,25 +596,24 @@ SPAWNS = (
 
 def test_processes_that_the_program_starts_are_recorded_or_told_of(tmp_path: Path) -> None:
     program = write(tmp_path / "program.py", SPAWNS)
-    root = str(Path(__file__).parents[2])
-    run = execute([*RUN, program.name], tmp_path, PYTHONPATH=root)
+    run = forked.run([*FORKED, program.name], tmp_path)
     assert run.returncode == 0 and run.stdout == "4\n1\n", run.stderr
     assert "started Python processes (3), which were not recorded; --subprocesses" in run.stderr
     (tmp_path / "store").unlink(missing_ok=True)
     (tmp_path / "program.traces").mkdir()
     write(tmp_path / "program.traces" / "rank7.trace.json.gz", "an earlier run's")
-    command = [*RUN, "--force", "--subprocesses", "--wait", "0", "--plain-steps", "0", program.name]
-    run = execute(command, tmp_path, PYTHONPATH=root)
+    command = [*FORKED, "--force", "--subprocesses", "--wait", "0", "--plain-steps", "0", program.name]
+    run = forked.run(command, tmp_path)
     assert run.returncode == 0 and run.stdout == "4\n1\n", run.stderr
     assert (
-        "overlapscope: processes that the program started left traces (3); `overlapscope analyze program.traces`"
+        "overlapscope: processes that the program started wrote traces (3); `overlapscope analyze program.traces`"
         in (run.stderr)
     )
     other, *ranks = sorted((tmp_path / "program.traces").iterdir())
     assert re.fullmatch(r"pid\d+\.trace\.json\.gz", other.name)
     assert [one.name for one in ranks] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
     assert [steps(one) for one in ranks] == [[1, 2, 3]] * 2
-    assert execute([*RUN, "--subprocesses", "-o", "program.json.gz", program.name], tmp_path).returncode == 2
+    assert forked.run([*FORKED, "--subprocesses", "-o", "program.json.gz", program.name], tmp_path).returncode == 2
 
 
 def test_a_program_that_marks_its_steps_itself_is_told_of_no_helpers(tmp_path: Path) -> None:
@@ -622,7 +623,7 @@ def test_a_program_that_marks_its_steps_itself_is_told_of_no_helpers(tmp_path: P
         "subprocess.run([sys.executable, '-c', 'print(1)'])\n"
         "for _ in range(3): torch.ones(3) * 3; overlapscope.step()\n",
     )
-    run = execute([*RUN, "program.py"], tmp_path)
+    run = forked.run([*FORKED, "program.py"], tmp_path)
     assert run.returncode == 0 and "processes" not in run.stderr
 
 
@@ -724,6 +725,6 @@ def test_a_forked_child_that_exits_while_its_parent_is_recorded_exits_as_without
         "_, status = os.waitpid(pid, 0)\n"
         "print(os.waitstatus_to_exitcode(status))\n",
     )
-    run = execute([*RUN, "program.py"], tmp_path)
+    run = forked.run([*FORKED, "program.py"], tmp_path)
     assert (run.returncode, run.stdout) == (0, "child\nbye\n5\n")
     assert len(list(tmp_path.glob("*.gz"))) == 1

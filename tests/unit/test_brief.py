@@ -37,7 +37,7 @@ def test_a_finding_keeps_its_cost_one_line_of_advice_and_the_command_that_proves
             assert kept in text
         for left_out in ("Two copies", "copy_", "DataLoader"):
             assert left_out not in text
-        assert text.rstrip().endswith("Add -v for the evidence.")
+        assert text.rstrip().endswith("Add -v for evidence.")
 
 
 def test_a_document_without_details_is_as_it_was() -> None:

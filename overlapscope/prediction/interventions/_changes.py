@@ -90,7 +90,7 @@ def on_own_lanes(graph: Graph, request: Request, rows: I64, what: str) -> Applie
 
 def copies(graph: Graph, rows: I64) -> str:
     """How many copies, and how much they move: `96 copies of 4.9 GB in all`."""
-    return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in all"
+    return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in total"
 
 
 def time_in(graph: Graph, events: HostEvents) -> I64:

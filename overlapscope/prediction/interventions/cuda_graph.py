@@ -152,19 +152,18 @@ def _capturable(graph: Graph) -> Bool:
 
 INTERVENTION = Intervention(
     id="graph",
-    title="launches as a CUDA graph",
-    meaning="In each step, or in each range of that name, launches that follow each other become one graph launch: the "
-    "host's work between them goes, and kernels follow each other as they do inside a graph. What blocks, and copies "
-    "from and to the host, stay where they are and divide the launches into several graphs, as do a DataLoader's next "
-    "and pin_memory().",
+    meaning="In each step, or in each range of that name, consecutive launches become one graph launch: the host "
+    "work between them disappears, and kernels follow each other as they do inside a graph. Blocking "
+    "calls, copies from and to the host, a DataLoader's next and pin_memory() stay where they are and "
+    "split the launches into several graphs.",
     assumptions=(
         Assumption(
-            "Shapes and addresses stay the same from step to step, and no Python code decides anything there.", False
+            "Shapes and addresses stay the same from step to step, and no Python code makes decisions there.", False
         ),
     ),
-    advice="torch.compile(mode='reduce-overhead'), torch.cuda.make_graphed_callables for a model that is trained, or "
+    advice="Capture the step in a CUDA graph.\n"
+    "Use torch.compile(mode='reduce-overhead'), torch.cuda.make_graphed_callables for training, or "
     "torch.cuda.graph(...) around a step with static inputs, after a warm-up on a side stream.",
     apply=_apply,
-    argument="RANGE",
     uses=("graph_call_ns", "graph_node_call_ns", "graph_latency_ns", "graph_gap_ns"),
 )

@@ -41,7 +41,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         dropped = graph.waits.take(wait_of_own | wait_of_copy)
         changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))
     touched = np.union1d(waits, blocking)
-    what = f"{plural(len(touched), 'wait')} behind copies, {duration(waited)} in all, no longer happen."
+    what = f"{plural(len(touched), 'wait')} after copies, {duration(waited)} in total, no longer happen."
     return Applied(changed, touched, len(touched), what)
 
 
@@ -67,18 +67,18 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
 
 INTERVENTION = Intervention(
     id="non-blocking",
-    title="copies with non_blocking=True",
-    meaning="The synchronize that a copy makes behind itself goes, and copy calls that wait by contract return at once "
-    "where the host's memory is pinned. From or to pageable memory the copy's call itself still blocks.",
+    meaning="The synchronize after a copy disappears, and copy calls that wait by contract return at once if the "
+    "host memory is pinned. Copy calls from or to pageable memory still block.",
     assumptions=(
         Assumption(
-            "The host needs what was copied to it only where it next works by itself for a millisecond or more, and "
-            "overwrites nothing that is still being copied from it.",
+            "The host reads downloaded data only when it next works on its own for a millisecond or more, and "
+            "does not overwrite data that is still being copied.",
             True,
         ),
     ),
-    advice="tensor.to(device, non_blocking=True), target.copy_(source, non_blocking=True), with the host's side "
-    "pinned; read what was copied to the host only after an event behind the copy.",
+    advice="Copy with non_blocking=True and pinned host memory.\n"
+    "Use tensor.to(device, non_blocking=True) or target.copy_(source, non_blocking=True); read downloaded data "
+    "only after an event recorded after the copy.",
     apply=_apply,
     uses=("copy_call_ns",),
 )

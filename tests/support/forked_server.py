@@ -1,0 +1,155 @@
+"""The server behind `forked.py`: loads torch, then forks a process for each program that it is sent.
+
+It is run as a script by itself, so that no module of the tests is left behind in the programs.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import socket
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import ModuleType, TracebackType
+from typing import Any
+
+HIDDEN = ("torch", "torchgen", "functorch")
+
+
+class Stash:
+    """Modules that are loaded already, as a finder and loader: importing one brings it and those of its stage."""
+
+    def __init__(self) -> None:
+        self.stages: list[dict[str, ModuleType]] = []
+
+    def keep(self) -> None:
+        """Note what has been loaded since the last stage."""
+        known = {name for stage in self.stages for name in stage}
+        loaded = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in HIDDEN}
+        self.stages.append({name: one for name, one in loaded.items() if name not in known})
+
+    def hide(self) -> None:
+        for stage in self.stages:
+            for name in stage:
+                del sys.modules[name]
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def _stage(self, name: str) -> dict[str, ModuleType]:
+        return next((stage for stage in self.stages if name in stage), {})
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        known = self._stage(name).get(name)
+        if known is None:
+            return None
+        spec = ModuleSpec(name, self, origin=known.__spec__ and known.__spec__.origin, is_package=True)  # type: ignore[arg-type]
+        spec.loader_state = known.__spec__
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._stage(spec.name)[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        name, module.__spec__ = module.__spec__.name, module.__spec__.loader_state
+        sys.modules |= self._stage(name)
+
+
+def load_torch() -> None:
+    """Leaves no thread behind, and torch as a program finds it that has not imported it."""
+    stash = Stash()
+    import torch
+
+    stash.keep()
+    # With its first optimizer a program loads the compiler.
+    torch.optim.SGD([torch.zeros(1)])
+    stash.keep()
+    stash.hide()
+    # No program collects, nor copies by looking at it, what was loaded here.
+    gc.collect()
+    gc.freeze()
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """What to run, and its standard streams; None at the end."""
+    head, streams, _, _ = socket.recv_fds(connection, 4, 3)
+    if not head:
+        return None
+    size, data = int.from_bytes(head, "little"), b""
+    while len(data) < size:
+        data += connection.recv(size - len(data))
+    return json.loads(data), list(streams)
+
+
+def serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Fork for each program and tell its process and its status; in the child, return what to run."""
+    while (received := receive(connection)) is not None:
+        program, streams = received
+        child = os.fork()
+        if child == 0:
+            connection.close()
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+        for stream in streams:
+            os.close(stream)
+        if child == 0:
+            return program
+        connection.sendall(child.to_bytes(8, "little", signed=True))
+        connection.sendall(os.waitpid(child, 0)[1].to_bytes(8, "little", signed=True))
+    return None
+
+
+def run(program: dict[str, Any]) -> None:
+    """Run `-m module`, `-c text` or a script in this process, as Python would."""
+    os.chdir(program["cwd"])
+    os.environ.clear()
+    os.environ.update(program["environment"])
+    first, *rest = program["arguments"]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    if first == "-m":
+        sys.argv = rest
+        sys.path[0] = os.getcwd()
+        runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
+    elif first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.path[0] = ""
+        exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv = [first, *rest]
+        sys.path[0] = os.path.dirname(os.path.realpath(first))
+        path = os.path.abspath(first)
+        main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec")
+        exec(code, main.__dict__)
+
+
+def show_only_its_own(error: BaseException) -> None:
+    """Have Python print that traceback without what led to the program."""
+    hook = sys.excepthook
+
+    def without_ours(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+        while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+            traceback = traceback.tb_next
+        hook(kind, value.with_traceback(traceback), traceback)
+
+    if not isinstance(error, SystemExit):
+        sys.excepthook = without_ours
+
+
+def main(arguments: Sequence[str]) -> None:
+    load_torch()
+    with socket.socket(fileno=int(arguments[0])) as connection:
+        program = serve(connection)
+    if program is not None:
+        try:
+            run(program)
+        except BaseException as error:
+            show_only_its_own(error)
+            raise
+
+
+main(sys.argv[1:])
