@@ -168,7 +168,7 @@ def _why_left_out(path: Path) -> str | None:
         traces = 0
         with suppress(OSError):
             traces = sum(is_trace_name(entry.name) for entry in path.iterdir())
-        return f"it is a directory with {traces} that may be traces; name it too" if traces else None
+        return f"it is a directory with files named like traces ({traces:,}); name it too" if traces else None
     if path.name.lower().endswith(SUFFIXES):
         return "it is hidden" if path.name.startswith(".") else "it is not a regular file"
     with suppress(OSError):
