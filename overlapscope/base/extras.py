@@ -29,21 +29,21 @@ class Extra:
 EXTRAS: Final = {
     "record": Extra(
         ("torch", "tensordict"),
-        "recording: `overlapscope run`, `overlapscope.record`, the pytest plugin, `scenarios run`",
-        "On Linux it downloads 2.8 GB, as PyPI's PyTorch is the CUDA build. If there is no GPU here, first run "
-        f"`{CPU_TORCH}`. For ROCm and other builds see https://pytorch.org/get-started. "
+        "overlapscope run, overlapscope.record, the pytest plugin and overlapscope scenarios run",
+        "On Linux this downloads 2.8 GB, because PyTorch on PyPI is the CUDA build. If there is no GPU, first install "
+        f"the CPU build: `{CPU_TORCH}`. For ROCm and other builds, see https://pytorch.org/get-started. "
         "Reading traces needs no PyTorch.",
     ),
     "dashboard": Extra(
         ("dash", "dash_ag_grid", "dash_mantine_components", "waitress"),
-        "`overlapscope dashboard`, `overlapscope.show`",
+        "overlapscope dashboard and overlapscope.show",
     ),
     "hta": Extra(
         ("hta",),
-        "`overlapscope hta` (HolisticTraceAnalysis)",
-        "It brings JupyterLab: some 90 packages, 200 MB on the disk.",
+        "overlapscope hta (HolisticTraceAnalysis)",
+        "This also installs JupyterLab: about 90 packages, 200 MB on disk.",
     ),
-    "cluster": Extra(("dask", "distributed", "fsspec"), "`overlapscope ranks` with several workers, or of URLs"),
+    "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks with several workers or with URLs"),
 }
 """By name."""
 

@@ -61,9 +61,9 @@ def _read(file: str) -> str:
 def _extra(name: str) -> Examined:
     missing = extras.missing(name)
     if missing:
-        detail = f"Not installed: {listed(missing)}. Needed for {extras.EXTRAS[name].serves}."
+        detail = f"Not installed: {listed(missing)}. Needed by {extras.EXTRAS[name].serves}."
         return Examined(id=name, status="missing", detail=detail, remedy=extras.how_to_install(name))
-    return Examined(id=name, status="ok", detail=f"Installed, for {extras.EXTRAS[name].serves}.")
+    return Examined(id=name, status="ok", detail=f"Installed. Used by {extras.EXTRAS[name].serves}.")
 
 
 # -- recording ------------------------------------------------------------------------------------
@@ -91,11 +91,13 @@ def _gpu_recording(recorded: int | None, error: str) -> Examined:
     counters = "RmProfilingAdminOnly: 1" in _read("/proc/driver/nvidia/params") and not _is_admin()
     if recorded:
         but = " The driver denies this user hardware counters, which overlapscope does not use." if counters else ""
-        detail = f"torch.profiler recorded {plural(recorded, 'GPU op')} of a trial.{but}"
+        detail = f"torch.profiler recorded {plural(recorded, 'GPU op')} in a test run.{but}"
         return Examined(id="gpu-recording", status="ok", detail=detail)
-    failed = f"torch.profiler failed in a trial: {error}" if error else "torch.profiler recorded no GPU op of a trial"
+    failed = (
+        f"torch.profiler failed in a test run: {error}" if error else "torch.profiler recorded no GPU op in a test run"
+    )
     if counters:
-        detail = f"{failed}. The driver lets administrators alone profile (RmProfilingAdminOnly: 1)."
+        detail = f"{failed}. The driver lets only administrators profile (RmProfilingAdminOnly: 1)."
         remedy = (
             "Load the driver with `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d, "
             "or start the container with `--cap-add SYS_ADMIN`."
@@ -103,8 +105,8 @@ def _gpu_recording(recorded: int | None, error: str) -> Examined:
     else:
         detail = f"{failed}."
         remedy = (
-            "End other profilers of this GPU (Nsight, DCGM), and see that LD_LIBRARY_PATH names no CUPTI but the one "
-            "that came with PyTorch."
+            "Stop other profilers of this GPU (Nsight, DCGM). If that does not help, remove other copies of CUPTI from "
+            "LD_LIBRARY_PATH."
         )
     return Examined(id="gpu-recording", status="broken", detail=detail, remedy=remedy)
 
@@ -124,7 +126,7 @@ def _browser() -> Examined:
         id="browser",
         status="missing",
         detail="No window can be opened here: there is no display.",
-        remedy="`overlapscope dashboard` prints an address, and over SSH the `ssh -L` line to open it at home.",
+        remedy="`overlapscope dashboard` prints its address, and over SSH the `ssh -L` command for it.",
     )
 
 
@@ -148,7 +150,7 @@ def _cache() -> Examined:
     except UsageError as error:
         return Examined(id="cache", status="broken", detail=str(error))
     if state.problem is not None:
-        remedy = "Traces are read all the same, only anew each time. OVERLAPSCOPE_CACHE_DIR names another folder."
+        remedy = "Large traces are read again each time. Set OVERLAPSCOPE_CACHE_DIR to a folder that can be written to."
         return Examined(id="cache", status="missing", detail=clean(state.problem), remedy=remedy)
-    held = f"{plural(state.entries or 0, 'trace')}, {size(state.bytes)} of {size(state.limit_bytes)} at most"
+    held = f"{plural(state.entries or 0, 'trace')}, {size(state.bytes)}; the limit is {size(state.limit_bytes)}"
     return Examined(id="cache", status="ok", detail=f"{clean(state.folder or '')} holds {held}.")

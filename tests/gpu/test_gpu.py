@@ -43,4 +43,4 @@ def test_a_fresh_recording_shows_its_cause(name: str, tmp_path: Path) -> None:
 
 def test_doctor_records_what_the_gpu_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
-    assert re.search(r"recorded \d+ GPU ops? of a trial", " ".join(capsys.readouterr().out.split()))
+    assert re.search(r"recorded \d+ GPU ops? in a test run", " ".join(capsys.readouterr().out.split()))

@@ -30,13 +30,13 @@ from overlapscope.reading.samples import SAMPLES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-WIDTH = 88
+WIDTH = 80
 """Of the terminal in which quoted outputs are made."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 MADE = {DOCS / path for path in pages()}
 GUIDES = sorted({*(DOCS / "guides").glob("*.md")} - {DOCS / "guides" / "ci.md"})
-TAUGHT = [ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md", DOCS / "reference" / "python.md", *GUIDES]
-"""The pages whose blocks are run; `test_ci_recipes.py` runs those of `ci.md`."""
+TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", DOCS / "reference" / "python.md", *GUIDES]
+"""The pages whose fenced blocks are run; `test_ci_recipes.py` runs those of `ci.md`."""
 
 NOT_RUN = {
     "run": "records a program: tests/torch",
@@ -158,6 +158,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(SAMPLES / f"{sample}.json.gz", tmp_path / f"{name}.json.gz")
     for name in ("traces", "train.traces", "runs/before", "runs/after"):
         shutil.copytree(SAMPLES / "ddp", tmp_path / name)
+    (tmp_path / "h200").symlink_to(SAMPLES / "laboratory")
     (tmp_path / "train.py").write_text("print('trained')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
@@ -189,7 +190,7 @@ def _run(line: str) -> None:
 def test_blocks_are_fenced_and_say_their_language() -> None:
     assert {block.id: block.language for block in BLOCKS if block.language not in LANGUAGES} == {}
     assert {block.id: block.not_run for block in BLOCKS if block.not_run and block.not_run not in REASONS} == {}
-    for page in TAUGHT[1:]:
+    for page in TAUGHT:
         prose = re.sub(r"^( *)```.*?^\1```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         assert not re.findall(r"\n\n    \S.*", prose), page
 
@@ -216,6 +217,18 @@ def test_quoted_outputs_are_those_of_the_commands(
         text = block.page.read_text()
         block.page.write_text(text.replace(f"```console\n{block.text}```", f"```console\n{said}```"))
     assert said == block.text, "look at it, then --update-golden"
+
+
+def test_the_readme_quotes_what_its_commands_print(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its blocks are indented, and hold commands, or lines that these print."""
+    shown = [one.strip() for one in re.findall(r"^ {4}(\S.*| +\S.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)]
+    commands = [line for line in shown if line.split()[0] in {"overlapscope", *OTHER_PROGRAMS}]
+    capsys.readouterr()
+    for line in _lines("\n".join(commands)):
+        _run(line)
+    printed = {line.strip() for line in capsys.readouterr().out.splitlines()}
+    assert len(commands) > 3
+    assert [line for line in shown if line not in commands and line not in printed] == []
 
 
 @_of("python")

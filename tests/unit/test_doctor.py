@@ -25,9 +25,9 @@ H100 = "NVIDIA H100"
         (Trial(error="ImportError: libcudart.so.13"), ["broken"], "cannot be imported: ImportError: libcudart.so.13"),
         (Trial(torch="2.13", error="RuntimeError: no driver"), ["ok", "broken"], "cannot use the GPU: RuntimeError"),
         (Trial(torch="2.13", gpus=(H100, H100), recorded=3), ["ok", "ok", "ok"], "sees 2 NVIDIA H100. "),
-        (Trial(torch="2.13", gpus=(H100,), recorded=3), ["ok", "ok", "ok"], "recorded 3 GPU ops of a trial"),
-        (Trial(torch="2.13", gpus=(H100,), recorded=0), ["ok", "ok", "broken"], "recorded no GPU op of a trial"),
-        (Trial(torch="2.13", gpus=(H100,), error="CUPTI_ERROR"), ["ok", "ok", "broken"], "in a trial: CUPTI_ERROR"),
+        (Trial(torch="2.13", gpus=(H100,), recorded=3), ["ok", "ok", "ok"], "recorded 3 GPU ops in a test run"),
+        (Trial(torch="2.13", gpus=(H100,), recorded=0), ["ok", "ok", "broken"], "recorded no GPU op in a test run"),
+        (Trial(torch="2.13", gpus=(H100,), error="CUPTI_ERROR"), ["ok", "ok", "broken"], "in a test run: CUPTI_ERROR"),
         (Trial(torch="2.13", gpus=("x\x1b[31m",), recorded=1), ["ok", "ok", "ok"], r"sees x\x1b[31m."),
     ],
 )
@@ -50,7 +50,7 @@ def test_the_outcome_comes_first_and_what_to_do_last() -> None:
         Examined(id="hta", status="missing", detail="Not installed: hta.", remedy=remedy),
     )
     text = terminal.render(document(found), width=80)
-    assert text.startswith("Nothing is broken. Missing here: hta. Traces can be read")
+    assert text.startswith("Nothing is broken. Missing: hta. Traces can be read")
     assert max(map(len, text.splitlines())) <= 80
     assert "hta: Install it with pip install " in " ".join(text.partition("What to do")[2].split()).replace("`", "")
     assert "CUDA of PyTorch" in text and "ROCm" not in text
@@ -59,7 +59,7 @@ def test_the_outcome_comes_first_and_what_to_do_last() -> None:
 
 def test_what_is_broken_is_named_first() -> None:
     text = terminal.render(document(diagnosis(Examined(id="gpu", status="broken", detail="It hangs."))), width=80)
-    assert text.startswith("1 part broken: gpu.\n")
+    assert text.startswith("Broken: gpu.\n")
 
 
 def test_a_diagnosis_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
