@@ -231,11 +231,10 @@ def _results_directory(asked: Path | None) -> tuple[Path, bool]:
     from overlapscope.laboratory.results import FILE
     from overlapscope.reading.samples import SAMPLES
 
-    if asked is not None:
-        return asked, False
-    if (DIRECTORY / FILE).is_file():
-        return DIRECTORY, False
-    return SAMPLES / "laboratory", True
+    shipped = SAMPLES / "laboratory"
+    own = DIRECTORY if (DIRECTORY / FILE).is_file() else shipped
+    directory = asked or own
+    return directory, directory.resolve() == shipped.resolve()
 
 
 # -- calibrate ------------------------------------------------------------------------------------

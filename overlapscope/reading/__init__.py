@@ -107,7 +107,7 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
             # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
             first = first_path_of.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
-                notes.append(f"{path}: is skipped, because it is the same file as {first}.")
+                notes.append(f"{path}: is skipped: it is the same file as {first}.")
     return Found(tuple(first_path_of.values()), tuple(notes))
 
 
