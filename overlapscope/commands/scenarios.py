@@ -45,7 +45,7 @@ class Command:
             nargs="*",
             default=[],
             metavar="NAME",
-            help=("name of an name of an experiment, or path of a scenario file"),
+            help="name of an name of an experiment, or path of a scenario file",
         )
         what.add_argument("--all", action="store_true", help="run all built-in experiments")
         run.add_argument(

@@ -53,7 +53,7 @@ class Command:
             "--timeline",
             metavar="FILE",
             type=Path,
-            help=("also write the predicted timeline to FILE, as a Chrome trace for Perfetto for Perfetto"),
+            help="also write the predicted timeline to FILE, as a Chrome trace for Perfetto for Perfetto",
         )
         add_verbose(parser, "also show where each change applies, how to make it, and what the prediction rests on")
         add_plain_step(parser)
