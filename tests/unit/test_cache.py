@@ -588,7 +588,7 @@ def test_cache_info_and_clear(
     assert capsys.readouterr().out.startswith("Removed 1 trace, ")
     assert users_folder.held() == [] and precious.exists()
     assert main(["cache", "clear"]) == 0
-    assert capsys.readouterr().out == f"{users_folder.path} held nothing.\n"
+    assert capsys.readouterr().out == f"{users_folder.path} was empty.\n"
 
 
 def test_cache_info_says_why_nothing_is_kept(

@@ -186,7 +186,7 @@ def test_lost_copies_are_no_good_news_anywhere(way: str, tmp_path: Path, capsys:
     assert said.startswith("Changes cannot be measured, because some copies between host and device")
     assert "better" not in said and "faster" not in said
     assert main(["baseline", "write", str(path), "-o", str(tmp_path / "baseline.json")]) == 2
-    assert "can be no baseline" in capsys.readouterr().err
+    assert "cannot be a baseline" in capsys.readouterr().err
     assert main(["check", whole, "--baseline", str(path)]) == 2
     with pytest.raises(AssertionError, match="pageable-copy cannot be judged"):
         assert_overlap(str(path), forbid=["pageable-copy"])
