@@ -10,12 +10,13 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 VENV := .venv
 DEMO := .venv-demo
+RELEASE := .venv-release
 PIP_FLAGS := --disable-pip-version-check --quiet
 PYTEST_FLAGS ?= -n 2
 FUZZ_SECONDS ?= 3600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test lint types fuzz bench wheel clean python browser
+.PHONY: help demo quick test lint types docs fuzz bench dist clean python browser
 
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -39,6 +40,10 @@ lint: $(VENV)/.ready  ## check style with ruff, and what imports what with impor
 types: $(VENV)/.ready  ## check types with mypy --strict
 	$(VENV)/bin/mypy --strict
 
+docs: $(VENV)/.ready  ## build the documentation's site into site/; a wrong link or anchor is an error
+	$(VENV)/bin/python -m docs.generate
+	$(VENV)/bin/zensical build --clean --strict
+
 fuzz: $(VENV)/.ready  ## judge mutated traces for an hour, or for FUZZ_SECONDS=N; what is found goes to fuzz-found/
 	$(VENV)/bin/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
@@ -48,17 +53,26 @@ bench: $(VENV)/.ready browser  ## measure speed and memory into docs/ and benchm
 	$(VENV)/bin/python -m benchmarks.dashboard
 	$(VENV)/bin/python -m benchmarks.ranks
 
-wheel: $(VENV)/.ready  ## build the wheel into dist/
-	$(VENV)/bin/pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .
+dist: $(RELEASE)/.ready  ## build wheel and sdist into dist/, and check them
+	rm -rf dist
+	$(RELEASE)/bin/python -m build --outdir dist
+	$(RELEASE)/bin/twine check --strict dist/*
 
 clean:  ## remove the environments, caches and built files
-	rm -rf $(VENV) $(DEMO) dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(DEMO) $(RELEASE) .cache site dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEMO)/.ready: pyproject.toml | python
 	rm -rf $(DEMO)
 	$(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/pip install $(PIP_FLAGS) --editable '.[dashboard]'
+	@touch $@
+
+$(RELEASE)/.ready: pyproject.toml requirements/ci.txt | python
+	rm -rf $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install $(PIP_FLAGS) --constraint requirements/ci.txt --upgrade pip
+	$(RELEASE)/bin/pip install $(PIP_FLAGS) --constraint requirements/ci.txt --group release
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml requirements/ci.txt | python
@@ -71,7 +85,7 @@ $(VENV)/.ready: pyproject.toml requirements/ci.txt | python
 		echo "$(TORCH) would bring CUDA with it here: set TORCH_INDEX to an index with its CPU build." >&2; exit 1; }
 	$(VENV)/bin/pip install $(PIP_FLAGS) --retries 1 --extra-index-url $(TORCH_INDEX) \
 		--constraint requirements/ci.txt $(TORCH)
-	$(VENV)/bin/pip install $(PIP_FLAGS) --constraint requirements/ci.txt --editable '.[all]' --group test
+	$(VENV)/bin/pip install $(PIP_FLAGS) --constraint requirements/ci.txt --editable '.[all]' --group test --group docs
 	@! $(VENV)/bin/pip list | grep --ignore-case '^nvidia-' || { echo "CUDA packages were installed." >&2; exit 1; }
 	@touch $@
 

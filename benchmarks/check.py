@@ -2,7 +2,7 @@
 
     python -m benchmarks.check [--repeats N]
 
-Wall times of whole processes, taking turns. Writes `benchmarks/check.md`.
+Wall times of whole processes, taking turns. Writes `docs/evaluation/performance-check.md`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.processes import OURS, SOURCE, Run, median, run, say, spread
 
-RESULTS = Path(__file__).parent / "check.md"
+RESULTS = Path(__file__).parents[1] / "docs" / "evaluation" / "performance-check.md"
 GOAL_S = 0.6
 
 
@@ -73,11 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     checks = [median(mine).seconds for name, mine in runs.items() if name.startswith("check")]
     met = "met" if max(checks) < GOAL_S else "missed"
     text = [
-        "# Speed of check and diff",
+        "# Performance of check and diff",
         "",
         f"Written by `python -m benchmarks.check`: medians of {repeats} whole processes each, taking turns, for a",
         f"recording of GPT-2 in training ({megabytes:.0f} MB, not packed), on the machine of",
-        "[performance](../docs/performance.md).",
+        "[performance](performance.md).",
         "",
         f"Wanted of every check: under {GOAL_S} s. The slowest took {max(checks):.2f} s: {met}.",
         "",

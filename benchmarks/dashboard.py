@@ -5,7 +5,7 @@
 Zooming: the timeline of a made-up trace of N GPU ops, as many launches and as many CPU ops. Zooms and pans are made
 with real keys and a real mouse wheel, one after another, each from its input event to the end of drawing its exact
 answer, which the page itself measures. The first page: from the start of the server's process until the overview's
-verdict has been drawn, in a browser that never saw the page. Writes `benchmarks/dashboard.md`.
+verdict has been drawn, in a browser that never saw the page. Writes `docs/evaluation/performance-dashboard.md`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarks.processes import HERE, Target, grown, hardware, say
 from tests.browser import chromium
 from tests.support.dashboard_process import serve
 
-RESULTS = HERE / "dashboard.md"
+RESULTS = HERE.parent / "docs" / "evaluation" / "performance-dashboard.md"
 
 OPS = (1_000_000, 10_000_000)
 MOVES = 120
@@ -351,7 +351,7 @@ def machine(browser: Browser) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measures the dashboard into benchmarks/dashboard.md.")
+    parser = argparse.ArgumentParser(description=f"Measures the dashboard into {RESULTS.name}.")
     parser.add_argument("--ops", type=int, nargs="*", default=OPS, metavar="N", help="GPU ops of the made-up traces")
     parser.add_argument("--moves", type=int, default=MOVES, metavar="N", help=f"zooms and pans (default: {MOVES})")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of a first page (default: 5)")
@@ -378,7 +378,7 @@ def main() -> None:
     zoomed, targets = zoom_report(results)
     paged, more = page_report(pages)
     lines = [
-        "# The dashboard in a browser",
+        "# Performance of the dashboard",
         "",
         "Written by `python -m benchmarks.dashboard`. A move is one key or one turn of the mouse wheel, from its input",
         "event to the end of drawing the exact answer for it; the next is made when that is done. A browser tells the",

@@ -1,5 +1,5 @@
-"""Writes `docs/diagnoses.md`, what the analysis says of each recording beside what is true of it, and
-`docs/experiments.md`, the laboratory's report of the bundled results.
+"""Writes `docs/evaluation/diagnoses.md`, what the analysis says of each recording beside what is true of it, and
+`docs/evaluation/experiments.md`, the laboratory's report of the bundled results.
 
 python benchmarks/diagnoses.py
 """
@@ -20,13 +20,13 @@ from overlapscope.reading import load
 from overlapscope.render import markdown
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "diagnoses.md"
-EXPERIMENTS = ROOT / "docs" / "experiments.md"
+PAGE = ROOT / "docs" / "evaluation" / "diagnoses.md"
+EXPERIMENTS = ROOT / "docs" / "evaluation" / "experiments.md"
 LABORATORY = ROOT / "traces" / "laboratory"
 OTHERS = {LABORATORY, ROOT / "traces" / "further", ROOT / "traces" / "second"}
 """Recordings that predictions are held against; nothing is stated of their causes."""
 
-HEAD = """# Diagnosis against truth
+HEAD = """# Causes against truth
 
 Written by `python benchmarks/diagnoses.py` from the recordings in `traces/`; a test fails when it is stale. The truth
 follows from how each program is written (`tests/programs`), not from what was found. Shares are of the device's

@@ -1,6 +1,6 @@
-"""Writes `docs/hta.md`: our figures beside those of HolisticTraceAnalysis on the bundled recordings.
+"""Writes `docs/evaluation/hta.md`: our figures beside those of HolisticTraceAnalysis on the bundled recordings.
 
-    python -m benchmarks.hta docs/hta.md
+    python -m benchmarks.hta docs/evaluation/hta.md
 
 Why they differ is shown, not only said: each of HTA's ways is taken back in turn, until its figures are ours.
 """

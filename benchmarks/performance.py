@@ -1,4 +1,4 @@
-"""Measures speed and memory beside HTA, and how far from the machine's limits they are: `docs/performance.md`.
+"""Measures speed and memory beside HTA, and how far from the machine's limits: `docs/evaluation/performance.md`.
 
     python -m benchmarks.performance [--hta-python PYTHON] [--repeats N]
 
@@ -37,7 +37,7 @@ from benchmarks.processes import (
     spread,
 )
 
-DOCS = HERE.parent / "docs"
+DOCS = HERE.parent / "docs" / "evaluation"
 PAGE, PLOT = DOCS / "performance.md", DOCS / "performance.png"
 
 COMPARED_MB = (10, 100, 250, 1000)
@@ -139,7 +139,7 @@ def beside_hta(rows: Sequence[Compared]) -> tuple[list[str], list[Target]]:
 def limits(found: dict[str, Any]) -> list[str]:
     seconds, size, events = found["seconds"], found["bytes"], found["events"]
     lines = [
-        f"## How far from the limit, {size / 1e6:.0f} MB",
+        f"## Distance from the limit, {size / 1e6:.0f} MB",
         "",
         f"{events:,} events. A plain read copies the file from the page cache. The bare decode makes typed objects of",
         "all events with msgspec and drops them, in one process: no reader that goes through it can need less.",
@@ -166,7 +166,7 @@ def limits(found: dict[str, Any]) -> list[str]:
         f"Reading takes {one / decode:.1f} times as long as the bare decode, in one process; all cores make it "
         f"{cores:.1f} times as fast.",
         f"The packed file is of {found['packed_bytes'] / 1e6:.0f} MB. What the cache keeps of the trace takes "
-        f"{found['cached_bytes'] / 1e6:.0f} MB ([cache](cache.md)).",
+        f"{found['cached_bytes'] / 1e6:.0f} MB ([cache](../how-it-works/cache.md)).",
         "",
     ]
 
@@ -306,7 +306,7 @@ def main() -> None:
         PLOT,
     )
     lines = [
-        "# Speed and memory",
+        "# Performance",
         "",
         "Written by `make bench`. The traces are a recording of GPT-2 in training, grown to size by",
         "`benchmarks/grow.py`. Files are in the page cache, bytecode is cached too, processes are fresh.",

@@ -1,4 +1,4 @@
-"""The plot of `docs/performance.md`."""
+"""The plot of `docs/evaluation/performance.md`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Holds what is said of programs while nobody records them against what they do then.
 
-    python -m benchmarks.plain DIR [docs/plain.md]      # DIR is that of benchmarks.plain_record
+    python -m benchmarks.plain DIR [docs/evaluation/plain.md]      # DIR is that of benchmarks.plain_record
 
 Writes the page; without one, prints it.
 """

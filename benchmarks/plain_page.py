@@ -1,4 +1,4 @@
-"""The text of `docs/plain.md`."""
+"""The text of `docs/evaluation/plain.md`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ take what was written elsewhere:
 
     cp -r DIR packed && gunzip -r packed && tar -C packed -c . | xz -T0 | split -b 15M - plain.tar.xz-
 
-`python -m benchmarks.plain DIR docs/plain.md` says what it shows.
+`python -m benchmarks.plain DIR docs/evaluation/plain.md` says what it shows.
 """
 
 from __future__ import annotations

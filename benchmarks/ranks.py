@@ -1,4 +1,4 @@
-"""Measures `overlapscope ranks` on jobs of many ranks, into `docs/ranks-performance.md`.
+"""Measures `overlapscope ranks` on jobs of many ranks, into `docs/evaluation/performance-ranks.md`.
 
     python -m benchmarks.ranks [--ranks 8 64 512] [--workers N] [--large-mb 250]
 
@@ -24,7 +24,7 @@ from benchmarks.processes import HERE, machine, run, say
 from benchmarks.ranks_job import RECORDINGS, Job
 from benchmarks.ranks_page import Large, Measured, Size, page
 
-PAGE = HERE.parent / "docs" / "ranks-performance.md"
+PAGE = HERE.parent / "docs" / "evaluation" / "performance-ranks.md"
 RANKS = (8, 64, 512)
 LARGE_MB = 250
 JOINED = (250, 1000)

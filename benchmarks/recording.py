@@ -1,6 +1,6 @@
 """What recording costs while it is on: a program's steps with and without it, side by side in one run.
 
-    python benchmarks/recording.py [--output benchmarks/recording.md]
+    python benchmarks/recording.py [--output docs/evaluation/performance-recording.md]
 
 Two programs: one whose GPU is always busy, so that the host has time to spare, and one of many small kernels, where
 every microsecond of the host's counts. Rounds of each way of recording follow one another, so that a drifting clock
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".md"))
     output = parser.parse_args().output
     lines = [
-        "# What recording costs",
+        "# Performance while recording",
         "",
         f"Written by `python benchmarks/recording.py`: {machine()}; median of {ROUNDS} rounds of {STEPS} steps, each",
         "step waited for.",

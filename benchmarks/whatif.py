@@ -1,7 +1,7 @@
 """How right predictions are: each held against the recording of what it predicts.
 
     python -m benchmarks.whatif [--experiment NAME]...   # prints the errors, the largest first
-    python -m benchmarks.whatif docs/whatif.md           # writes the page and its picture
+    python -m benchmarks.whatif docs/evaluation/whatif.md           # writes the page and its picture
 
 Only the page shows the pairs of `traces/further` and `traces/second`: they are not to be looked at while something is
 being changed.

@@ -1,4 +1,4 @@
-"""The text of `docs/whatif.md`."""
+"""The text of `docs/evaluation/whatif.md`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def page(
         "further summary": summary(further.rows),
         "second summary": summary(second.rows),
         "goals": _goals(built.rows, further.rows, second.rows),
-        "interventions": interventions(),
         "pairs": _pairs(built.rows),
         "further": _pairs(further.rows),
         "second": _pairs(second.rows),
@@ -76,15 +75,6 @@ def summary(rows: Sequence[Row]) -> str:
         f"and {inside} of {len(errors)} measured steps lie in the interval"
         + (f"; of {none} more nothing is predicted." if none else ".")
     )
-
-
-def interventions() -> str:
-    """The registry, as a table."""
-    lines = ["| intervention | stands for | meaning and assumptions |", "|---|---|---|"]
-    for one in INTERVENTIONS.values():
-        argument = "" if one.argument is None else f" {one.argument}" if one.argument_required else f" [{one.argument}]"
-        lines.append(f"| `{one.id}{argument}` | {one.title} | {' '.join(one.meaning.split())} |")
-    return "\n".join(lines)
 
 
 def pair_line(row: Row) -> str:
@@ -276,4 +266,4 @@ def _not_replayed(evaluation: Evaluation) -> str:
                 name = name_of(path) if folder == "." else f"{folder}/{name_of(path)}"
                 device = f", device {one.device}" if len(many) > 1 else ""
                 lines.append(f"- {name}{device}: {' '.join(map(clean, one.replay.reasons))}")
-    return "\n".join(["Nothing is predicted from these:", "", *lines]) if lines else ""
+    return "\n".join(["No prediction from these:", "", *lines]) if lines else ""

@@ -1,4 +1,4 @@
-"""The plot of `docs/whatif.md`: predicted against measured steps."""
+"""The plot of `docs/evaluation/whatif.md`: predicted against measured steps."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from tests.browser.helpers import settle, visit
 from tests.support.dashboard_process import Served, serve
 from tests.support.ranks_samples import job
 
-HERE = Path(__file__).parent
-TRACES = HERE.parent / "traces"
+IMAGES = Path(__file__).parent / "images"
+TRACES = IMAGES.parents[1] / "traces"
 TRACE = "laboratory/offload_pipeline/two_streams"
 WIDTH, HEIGHT = 1280, 860
 
@@ -33,7 +33,7 @@ def main() -> None:
 
 def overview(page: Page, served: Served) -> None:
     visit(page, served, "overview", trace=TRACE)
-    page.screenshot(path=HERE / "overview.png")
+    page.screenshot(path=IMAGES / "overview.png")
 
 
 def timeline(page: Page, served: Served) -> None:
@@ -45,7 +45,7 @@ def timeline(page: Page, served: Served) -> None:
         page.get_by_role("button", name="Zoom out").click()
     expect(page.locator("#timeline[data-exact=true]")).to_be_visible()
     page.wait_for_timeout(300)
-    page.screenshot(path=HERE / "timeline.png")
+    page.screenshot(path=IMAGES / "timeline.png")
 
 
 def whatif(page: Page, served: Served) -> None:
@@ -53,7 +53,7 @@ def whatif(page: Page, served: Served) -> None:
     page.set_viewport_size({"width": WIDTH, "height": 1640})
     visit(page, served, "whatif", trace=TRACE.replace("two_streams", "one_stream"), change="side-stream")
     expect(page.locator("#whatif-timeline-after[data-exact=true]")).to_be_visible()
-    page.screenshot(path=HERE / "whatif.png")
+    page.screenshot(path=IMAGES / "whatif.png")
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
 
@@ -69,7 +69,7 @@ def ranks(page: Page) -> None:
             settle(page)
             page.set_viewport_size({"width": WIDTH, "height": 1330})
             settle(page)
-            page.screenshot(path=HERE / "ranks.png")
+            page.screenshot(path=IMAGES / "ranks.png")
 
 
 if __name__ == "__main__":

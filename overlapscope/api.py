@@ -38,7 +38,7 @@ def analyze(
 
     `device`, `step` and `range` narrow every figure to one device, step or range; causes are found on the
     whole recording all the same. `plain_step_ns` tells what a step takes while nothing is recorded, for a trace whose
-    recorder did not time that (`docs/concepts.md`).
+    recorder did not time that (`docs/how-it-works/numbers.md`).
 
     Raises UnreadableTrace where a file cannot be read, NotInTrace where no device has what was asked for, UsageError
     where the plain step cannot be, or is told of a step or range.
@@ -48,7 +48,7 @@ def analyze(
 
 
 def diff(before: Job, after: Job, *, plain_step_ns: tuple[int, int] | None = None) -> Diff:
-    """What changed from one recording of a program to another, by how much, and why (`docs/diff.md`).
+    """What changed from one recording of a program to another, by how much, and why (`docs/guides/diff.md`).
 
     `plain_step_ns` tells what a step takes while nothing is recorded, before and after.
 
@@ -68,7 +68,7 @@ def check(
     plain_step_ns: int | None = None,
     allow_predicted: bool = False,
 ) -> CheckResult:
-    """Hold a recording to budgets (`docs/check.md`).
+    """Hold a recording to budgets (`docs/guides/check.md`).
 
     `settings` has the keys of a configuration file: `{"budgets": {"efficiency_pct": {"min": "80%"}}}`. Without it,
     what `overlapscope check` does by default: the rules on data that does not move while the GPU computes, or, with a
@@ -103,7 +103,7 @@ def whatif(
     calibration: Calibration | str | os.PathLike[str] | None = None,
     plain_step_ns: int | None = None,
 ) -> WhatIf:
-    """What a step of a recording would take, in nanoseconds, had the program been changed (`docs/whatif-report.md`).
+    """What a step of a recording would take, in nanoseconds, had the program been changed (`docs/guides/whatif.md`).
 
     `trace` may be the file that holds it. `interventions` are written as on the command line: `["pin", "side-stream",
     "no-sync cudaStreamSynchronize"]`.

@@ -1,3 +1,3 @@
 """Which version this is: the one place, which the package's metadata is made from."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

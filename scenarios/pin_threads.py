@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from overlapscope.base.extras import how_to_install
 from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
 
 
@@ -23,7 +24,7 @@ def prepare(tensors: int, elements: int, recorded_tensors: int, **how: Any) -> P
     try:
         from tensordict import TensorDict
     except ModuleNotFoundError:
-        raise RuntimeError("pin_threads needs tensordict: pip install 'overlapscope[record]'") from None
+        raise RuntimeError(f"pin_threads needs tensordict. {how_to_install('record')}") from None
 
     # As the published figures were taken: torch.utils.benchmark's Timer uses one CPU thread.
     torch.set_num_threads(1)

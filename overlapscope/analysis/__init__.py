@@ -10,7 +10,7 @@ from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
-from overlapscope.analysis.periods import names_of
+from overlapscope.analysis.periods import check_step, names_of
 from overlapscope.analysis.results import TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
@@ -43,18 +43,20 @@ def analyze_trace(
         comparable = replace(trace, gpu_ops=unlaunched)
     blocking = find_blocking(comparable)
     devices = []
-    for one in trace.devices:
-        if device is None or one == device:
-            analysis = analyze_device(trace, comparable, one, blocking, step=step, range=range)
+    for ordinal in trace.devices:
+        if device is None or ordinal == device:
+            analysis = analyze_device(trace, comparable, ordinal, blocking, step=step, range=range)
             if analysis is not None:
                 devices.append(analysis)
                 checks += judge_device(trace, analysis.timeline, analysis.steps, analysis.idle)
     if not devices:
         check_device(trace.source, device, trace.devices)
-        steps, ranges = names_of(trace.annotations)
-        for what, asked, known in (("step", step, steps), ("range", range, ranges)):
+        if step is not None:
+            check_step(trace.source, step, trace.annotations)
+        if range is not None:
+            check_known(trace.source, "range", range, names_of(trace.annotations)[1])
+        for what, asked in (("step", step), ("range", range)):
             if asked is not None:
-                check_known(trace.source, what, asked, known)
                 raise NotInTrace(f"{trace.source}: {what} {asked} launched nothing on the GPU; choose another.")
     result = TraceResult(
         source=trace.source,

@@ -67,8 +67,8 @@ def analyze_device(
     if not len(windows.starts):
         return None
     result = _figures(trace, causes, blocking, windows, narrowed=step is not None or range is not None)
-    found = {f.name: getattr(causes, f.name) for f in fields(causes)}
-    return DeviceAnalysis(result=result, windows=windows, **found)
+    parts = {f.name: getattr(causes, f.name) for f in fields(causes)}
+    return DeviceAnalysis(result=result, windows=windows, **parts)
 
 
 def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> Causes:

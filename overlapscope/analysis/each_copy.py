@@ -87,8 +87,8 @@ def _main_cause(copy: I64, cause: I8, length: I64, count: int) -> I8:
 
 def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:
     """The best rate that a large copy of pinned memory reached in one direction: what the link is known to give."""
-    mine = (copies.direction == direction) & (copies.memory == Memory.PINNED) & (copies.bytes >= LARGE_BYTES)
-    return float(copies.gb_per_s[mine].max()) if mine.any() else None
+    chosen = (copies.direction == direction) & (copies.memory == Memory.PINNED) & (copies.bytes >= LARGE_BYTES)
+    return float(copies.gb_per_s[chosen].max()) if chosen.any() else None
 
 
 def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[CallSite]:

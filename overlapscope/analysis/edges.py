@@ -144,8 +144,8 @@ def _held_ops(enqueued: _Enqueued, waits: _Waits) -> I64:
     """The first op enqueued on the waiting stream behind each wait, a row of `Trace.gpu_ops`; -1 for none."""
     held = np.full(len(waits), -1, np.int64)
     for stream, rows in enqueued.by_stream.items():
-        mine = np.flatnonzero(waits.stream == stream)
-        held[mine] = pick(rows, np.searchsorted(enqueued.launch_ns[rows], waits.at_ns[mine], side="left"))
+        on_stream = np.flatnonzero(waits.stream == stream)
+        held[on_stream] = pick(rows, np.searchsorted(enqueued.launch_ns[rows], waits.at_ns[on_stream], side="left"))
     return held
 
 
@@ -262,8 +262,8 @@ def _around_on_thread(times: I64, threads: I64, at: I64, thread: I64) -> tuple[I
     -1 for none."""
     last, following = np.full((2, len(at)), -1, np.int64)
     by_thread = dict(rows_by(threads))
-    for one, mine in rows_by(thread):
-        theirs = by_thread.get(one, mine[:0])
-        place = np.searchsorted(times[theirs], at[mine], side="left")
-        last[mine], following[mine] = pick(theirs, place - 1), pick(theirs, place)
+    for thread_id, of_thread in rows_by(thread):
+        theirs = by_thread.get(thread_id, of_thread[:0])
+        place = np.searchsorted(times[theirs], at[of_thread], side="left")
+        last[of_thread], following[of_thread] = pick(theirs, place - 1), pick(theirs, place)
     return last, following

@@ -1,7 +1,7 @@
 """Why each exposed copy is exposed: every nanosecond to exactly one cause, the first that applies.
 
-The order and meaning of the causes are in `docs/causes.md`. Where several copies run at once, a piece goes to
-the cause that stands first for any of them.
+The order and meaning of the causes are in `docs/how-it-works/causes.md`. Where several copies run at once, a piece
+goes to the cause that stands first for any of them.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def _on_compute_stream(recording: _Recording, pairs: _Pairs) -> Bool:
         compute_ns[number, :-1] = covered(computes, bounds[:-1], bounds[1:])
         alone_ns[number, :-1] = covered(subtract(computes, timeline.copy), bounds[:-1], bounds[1:])
     row = np.searchsorted(streams, ops.stream[pairs.copy])
-    own, most = alone_ns[row, pairs.period], alone_ns.max(axis=0, initial=0)[pairs.period]
-    ordered: Bool = (own > 0) & (2 * own >= most)
+    alone, most = alone_ns[row, pairs.period], alone_ns.max(axis=0, initial=0)[pairs.period]
+    ordered: Bool = (alone > 0) & (2 * alone >= most)
     ordered &= 2 * compute_ns[row, pairs.period] >= compute_ns.max(axis=0, initial=0)[pairs.period]
     ordered |= on_legacy[row] & (most > 0)
     return ordered
@@ -192,14 +192,14 @@ def _orders_all(recording: _Recording, stream: int) -> bool:
     not, so their ops do run beside those of the default stream. Old ROCm traces put all copies on stream 0.
     """
     ops, calls = recording.timeline.ops, recording.trace.runtime_calls
-    mine = ops.stream == stream
-    if mine.all() or len(recording.edges) or calls.named(lambda name: name.startswith("hip")).any():
+    on_stream = ops.stream == stream
+    if on_stream.all() or len(recording.edges) or calls.named(lambda name: name.startswith("hip")).any():
         return False
-    own = union(ops.start_ns[mine], ops.end_ns[mine])
-    others = union(ops.start_ns[~mine], ops.end_ns[~mine])
-    if not len(own.starts) or not len(others.starts) or total(intersect(own, others)):
+    busy_here = union(ops.start_ns[on_stream], ops.end_ns[on_stream])
+    others = union(ops.start_ns[~on_stream], ops.end_ns[~on_stream])
+    if not len(busy_here.starts) or not len(others.starts) or total(intersect(busy_here, others)):
         return False
-    for here, busy, excluded in ((mine, own, others), (~mine, others, own)):
+    for here, busy, excluded in ((on_stream, busy_here, others), (~on_stream, others, busy_here)):
         rows = np.flatnonzero(here & (ops.launch >= 0))
         last = np.searchsorted(excluded.ends, ops.start_ns[rows], side="right") - 1
         ended = pick(excluded.ends, last, 0)
@@ -260,11 +260,11 @@ def _host_was_blocked(recording: _Recording, pairs: _Pairs) -> Bool:
     waiting = calls.take(blocking.row[~blocking.allocation])
     rows = np.flatnonzero(launch >= 0)
     for thread, companion, which in launching_threads(trace, launch[rows]):
-        mine = rows[which]
-        until = np.minimum(pairs.exposed_to[mine], calls.start_ns[launch[mine]])
+        asked = rows[which]
+        until = np.minimum(pairs.exposed_to[asked], calls.start_ns[launch[asked]])
         waits = inside_with(trace, thread, companion, waiting)
-        waited = covered(waits, pairs.exposed_from[mine], until)
-        blocked[mine] = 2 * waited >= pairs.exposed_to[mine] - pairs.exposed_from[mine]
+        waited = covered(waits, pairs.exposed_from[asked], until)
+        blocked[asked] = 2 * waited >= pairs.exposed_to[asked] - pairs.exposed_from[asked]
     return blocked
 
 
@@ -276,15 +276,15 @@ def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
     for kind in (Kind.H2D, Kind.D2H):
         rows = np.flatnonzero(ops.kind == kind)
         ends = np.sort(ops.end_ns[rows])
-        mine = ops.kind[copy] == kind
-        begin = ops.start_ns[copy[mine]]
+        of_kind = ops.kind[copy] == kind
+        begin = ops.start_ns[copy[of_kind]]
         last = np.searchsorted(ends, begin, side="right") - 1
         ended = pick(ends, last, 0)
-        queued[mine] = (
+        queued[of_kind] = (
             (last >= 0)
             & (begin - ended <= QUEUE_NS)
-            & (issued[mine] <= ended)
-            & (covered(timeline.compute, issued[mine], begin) > 0)
+            & (issued[of_kind] <= ended)
+            & (covered(timeline.compute, issued[of_kind], begin) > 0)
         )
     return queued
 
@@ -317,10 +317,10 @@ def _without_supply(recording: _Recording, start: I64, end: I64, rank: I64, peri
     excess = np.maximum(demand - supply, 0)
     part = np.zeros(len(start), np.int64)
     for number in np.flatnonzero(excess):
-        mine = slice(*np.searchsorted(period, [number, number + 1]))
-        passed = np.cumsum(length[mine])
+        of_period = slice(*np.searchsorted(period, [number, number + 1]))
+        passed = np.cumsum(length[of_period])
         # Rounding the running share, not each share, makes the parts add up; the last is the excess itself.
         shared = np.floor(passed * (excess[number] / demand[number])).astype(np.int64)
         shared[passed == demand[number]] = excess[number]
-        part[mine] = np.diff(np.minimum(shared, excess[number]), prepend=0)
+        part[of_period] = np.diff(np.minimum(shared, excess[number]), prepend=0)
     return part

@@ -45,9 +45,9 @@ def find_blocking(trace: Trace) -> Blocking:
     """
     calls, ops = trace.runtime_calls, trace.gpu_ops
     sync = call_kinds.synchronises(calls)
-    own = _profilers_own_sync(trace, sync)
-    if own >= 0:
-        sync[own] = False
+    profilers = _profilers_own_sync(trace, sync)
+    if profilers >= 0:
+        sync[profilers] = False
     allocation = call_kinds.allocates(calls)
     blocking_copy = call_kinds.copies_blocking(calls)
     copies = np.flatnonzero((ops.launch >= 0) & ops.is_copy)
@@ -112,8 +112,8 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
     result = np.full(len(at), -1, np.int64)
     if not len(table) or not len(at):
         return result
-    for one, mine in rows_by(thread):
-        result[mine] = pick(rows_of(table, one), _nesting(table, one).innermost(at[mine]))
+    for thread_id, of_thread in rows_by(thread):
+        result[of_thread] = pick(rows_of(table, thread_id), _nesting(table, thread_id).innermost(at[of_thread]))
     return result
 
 
@@ -136,17 +136,17 @@ def _nesting(table: HostEvents, thread: int) -> Nesting:
 
 def on_thread(table: HostEvents, thread: int) -> Intervals:
     """When a thread was inside any of the given events."""
-    mine = rows_of(table, thread)
-    return union(table.start_ns[mine], table.end_ns[mine]) if len(mine) else EMPTY
+    rows = rows_of(table, thread)
+    return union(table.start_ns[rows], table.end_ns[rows]) if len(rows) else EMPTY
 
 
 def inside_named(trace: Trace, name: str, thread: I64, at: I64) -> Bool:
     """Whether each instant of a thread lies inside a CPU op or a range of that name, at whatever depth."""
     inside = np.zeros(len(at), np.bool_)
     for table in (trace.cpu_ops, trace.annotations):
-        named = table.take(table.named(lambda one: one == name))
-        for one, mine in rows_by(thread):
-            inside[mine] |= contains(on_thread(named, one), at[mine])
+        named = table.take(table.named(lambda other: other == name))
+        for thread_id, of_thread in rows_by(thread):
+            inside[of_thread] |= contains(on_thread(named, thread_id), at[of_thread])
     return inside
 
 
@@ -160,18 +160,18 @@ def launching_threads(trace: Trace, launch: I64) -> Iterator[tuple[int, int, I64
         return
     launches, thread = call_kinds.launching(trace), trace.runtime_calls.thread
     previous = pick(launches, np.searchsorted(launches, launch) - 1)
-    own, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
-    for _, which in rows_by(groups_of((own, companion))):
-        yield int(own[which[0]]), int(companion[which[0]]), which
+    launching, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
+    for _, which in rows_by(groups_of((launching, companion))):
+        yield int(launching[which[0]]), int(companion[which[0]]), which
 
 
 def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents) -> Intervals:
     """When a launching thread was inside any of the given events, or its companion was while the thread itself showed
     nothing of its own."""
-    own = on_thread(table, thread)
+    inside = on_thread(table, thread)
     if companion == thread or not len(rows_of(table, companion)):
-        return own
-    return join(own, subtract(on_thread(table, companion), _busy(trace, thread)))
+        return inside
+    return join(inside, subtract(on_thread(table, companion), _busy(trace, thread)))
 
 
 @kept()
@@ -226,12 +226,12 @@ def op_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
 def line_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
     """Name of the Python frame behind each instant, as a row of `Trace.names`; -1 if none."""
     frames = trace.python_frames
-    own = _own_frames(frames)
-    found = pick(own.name_id, around(own, thread, at))
-    rest = np.flatnonzero(found < 0)
+    frames_of_program = _own_frames(frames)
+    line = pick(frames_of_program.name_id, around(frames_of_program, thread, at))
+    rest = np.flatnonzero(line < 0)
     if len(rest) and len(frames):
-        found[rest] = pick(frames.name_id, around(frames, thread[rest], at[rest]))
-    return found
+        line[rest] = pick(frames.name_id, around(frames, thread[rest], at[rest]))
+    return line
 
 
 def name_text(trace: Trace, name_id: int) -> str | None:

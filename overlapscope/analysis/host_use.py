@@ -87,16 +87,14 @@ def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:
     counts = np.bincount(ops.name_id[outer[distinct(row)]], minlength=len(ops.names))
     longest = np.argsort(-sums, kind="stable")[:MOST_OPS]
     return tuple(
-        OpTime(op=ops.names[one], count=int(counts[one]), time_ns=int(sums[one]))
-        for one in longest.tolist()
-        if sums[one]
+        OpTime(op=ops.names[op], count=int(counts[op]), time_ns=int(sums[op])) for op in longest.tolist() if sums[op]
     )
 
 
 def _threads(trace: Trace, windows: Intervals, main: int) -> tuple[ThreadUse, ...]:
     """How long each thread was in ops, that of the steps first, then the busiest."""
-    found = []
-    for thread, mine in rows_by(trace.cpu_ops.thread):
-        busy = intersect(union(trace.cpu_ops.start_ns[mine], trace.cpu_ops.end_ns[mine]), windows)
-        found.append(ThreadUse(thread=thread, steps=thread == main, busy_ns=int((busy.ends - busy.starts).sum())))
-    return tuple(sorted(found, key=lambda one: (not one.steps, -one.busy_ns, one.thread)))
+    threads = []
+    for thread, of_thread in rows_by(trace.cpu_ops.thread):
+        busy = intersect(union(trace.cpu_ops.start_ns[of_thread], trace.cpu_ops.end_ns[of_thread]), windows)
+        threads.append(ThreadUse(thread=thread, steps=thread == main, busy_ns=int((busy.ends - busy.starts).sum())))
+    return tuple(sorted(threads, key=lambda use: (not use.steps, -use.busy_ns, use.thread)))

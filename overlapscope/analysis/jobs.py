@@ -48,39 +48,41 @@ def mixture(traces: Sequence[TraceResult]) -> tuple[str, ...]:
 
 def different_jobs(recorded: Sequence[Recorded]) -> tuple[str, ...]:
     """The same of what was recorded, in any order."""
-    found = []
-    sizes = {one.world_size: one for one in recorded if one.world_size is not None}
+    doubts = []
+    sizes = {trace.world_size: trace for trace in recorded if trace.world_size is not None}
     if len(sizes) > 1:
         stated = ", ".join(map(str, sorted(sizes)))
         named = ", ".join(f"{_name(sizes[size])} {size}" for size in sorted(sizes)[:2])
-        found.append(f"The traces state different world sizes ({stated}), so they are of different jobs: {named}.")
-    for one in recorded:
-        if one.rank is not None and one.world_size is not None and one.rank >= one.world_size:
-            found.append(f"{_name(one)} is of rank {one.rank}, and says that its job has {one.world_size} ranks.")
+        doubts.append(f"The traces state different world sizes ({stated}), so they are of different jobs: {named}.")
+    for trace in recorded:
+        if trace.rank is not None and trace.world_size is not None and trace.rank >= trace.world_size:
+            doubts.append(
+                f"{_name(trace)} is of rank {trace.rank}, and says that its job has {trace.world_size} ranks."
+            )
             break
-    dated = sorted((one for one in recorded if _is_rank_of_several(one)), key=lambda one: one.start_ns)
+    dated = sorted((trace for trace in recorded if _is_rank_of_several(trace)), key=lambda trace: trace.start_ns)
     reach: Recorded | None = None
-    for one in dated:
-        if reach is not None and one.start_ns - reach.end_ns > APART_NS:
-            minutes = (one.start_ns - reach.end_ns) // (60 * 1_000_000_000)
-            found.append(f"{_name(one)} was recorded {minutes:,} minutes after {_name(reach)}, so not in one run.")
+    for trace in dated:
+        if reach is not None and trace.start_ns - reach.end_ns > APART_NS:
+            minutes = (trace.start_ns - reach.end_ns) // (60 * 1_000_000_000)
+            doubts.append(f"{_name(trace)} was recorded {minutes:,} minutes after {_name(reach)}, so not in one run.")
             break
-        reach = one if reach is None or one.end_ns > reach.end_ns else reach
-    return tuple(found)
+        reach = trace if reach is None or trace.end_ns > reach.end_ns else reach
+    return tuple(doubts)
 
 
-def _is_rank_of_several(one: Recorded) -> bool:
-    return one.rank is not None and (one.world_size or 0) != 1 and one.start_ns >= _SINCE_EPOCH_NS
+def _is_rank_of_several(trace: Recorded) -> bool:
+    return trace.rank is not None and (trace.world_size or 0) != 1 and trace.start_ns >= _SINCE_EPOCH_NS
 
 
-def _name(one: Recorded) -> str:
-    return clean(one.source, 200)
+def _name(trace: Recorded) -> str:
+    return clean(trace.source, 200)
 
 
 def describe_environment(trace: Trace) -> Environment:
     """The environment of one trace. Kineto itself does not write PyTorch's version; our recorder does."""
     return Environment(
-        gpus=tuple(sorted({trace.device_names[one] for one in trace.devices if one in trace.device_names})),
+        gpus=tuple(sorted({trace.device_names[device] for device in trace.devices if device in trace.device_names})),
         world_size=trace.world_size,
         torch=trace.versions.get("torch"),
         cuda=_cuda(trace.versions.get("cuda_runtime")),

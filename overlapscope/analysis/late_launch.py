@@ -199,9 +199,9 @@ def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
     rows = blocking.row[~blocking.allocation]
     rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
     outer = np.zeros(len(rows), np.bool_)
-    for _, mine in rows_by(calls.thread[rows]):
-        start, end = calls.start_ns[rows[mine]], calls.end_ns[rows[mine]]
-        outer[mine] = outermost(start, end, start) == np.arange(len(mine))
+    for _, of_thread in rows_by(calls.thread[rows]):
+        start, end = calls.start_ns[rows[of_thread]], calls.end_ns[rows[of_thread]]
+        outer[of_thread] = outermost(start, end, start) == np.arange(len(of_thread))
     return rows[outer]
 
 
@@ -326,10 +326,10 @@ def _long_ops(trace: Trace) -> HostEvents:
     ops, calls = trace.cpu_ops, trace.runtime_calls
     rows = np.flatnonzero(ops.end_ns - ops.start_ns >= LONG_OP_NS)
     silent = np.ones(len(rows), np.bool_)
-    for thread, mine in rows_by(ops.thread[rows]):
+    for thread, of_thread in rows_by(ops.thread[rows]):
         made = calls.start_ns[rows_of(calls, thread)]
-        first = np.searchsorted(made, ops.start_ns[rows[mine]], side="left")
-        silent[mine] = first == np.searchsorted(made, ops.end_ns[rows[mine]], side="left")
+        first = np.searchsorted(made, ops.start_ns[rows[of_thread]], side="left")
+        silent[of_thread] = first == np.searchsorted(made, ops.end_ns[rows[of_thread]], side="left")
     return ops.take(rows[silent])
 
 
@@ -343,9 +343,9 @@ def _overhead_elsewhere(trace: Trace) -> Intervals:
 def _call_around(host: _Host, threads: tuple[int, int], at: I64) -> I64:
     """The outermost of the blocking calls around each instant on one of the threads; -1 if none."""
     calls = host.trace.runtime_calls
-    found = np.full(len(at), -1, np.int64)
+    call = np.full(len(at), -1, np.int64)
     for thread in threads:
-        mine = host.blocking.row[rows_of(host.blocked, thread)]
-        here = outermost(calls.start_ns[mine], calls.end_ns[mine], at)
-        found = np.where(found < 0, pick(mine, here), found)
-    return found
+        blocking = host.blocking.row[rows_of(host.blocked, thread)]
+        here = outermost(calls.start_ns[blocking], calls.end_ns[blocking], at)
+        call = np.where(call < 0, pick(blocking, here), call)
+    return call

@@ -76,8 +76,8 @@ def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
 def launched_parts(trace: Trace, launches: Index) -> frozenset[Part]:
     """The parts of the recording that some of `recorded_launches` may have launched."""
     calls = trace.runtime_calls.take(launches)
-    found = (parts for pattern, parts in _LAUNCHED.items() if call_kinds.named(calls, pattern).any())
-    return frozenset().union(*found)
+    launched = (parts for pattern, parts in _LAUNCHED.items() if call_kinds.named(calls, pattern).any())
+    return frozenset().union(*launched)
 
 
 def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +12,13 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.words import check_known, listed
+from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
 
 _STEP = re.compile(r"ProfilerStep#\d{1,18}")
+_RUNS = 8
+"""Runs of steps that are told of, where some numbers are missing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +50,27 @@ def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
     return steps, [name for name in names if name not in steps]
 
 
+def check_step(source: str, asked: str, annotations: HostEvents) -> None:
+    """Raises NotInTrace, with the numbers of the steps there are, where there is no step of that name."""
+    steps = names_of(annotations)[0]
+    if not steps or _STEP.fullmatch(asked) is None:
+        check_known(source, "step", asked, steps)
+    elif asked not in steps:
+        there = listed(_runs(int(name.rpartition("#")[2]) for name in steps), _RUNS)
+        raise NotInTrace(f"{source}: there is no step {asked.rpartition('#')[2]}; steps: {there}.")
+
+
+def _runs(numbers: Iterable[int]) -> list[str]:
+    """`3 to 6` and `9`, of 3, 4, 5, 6 and 9."""
+    runs: list[list[int]] = []
+    for number in sorted({*numbers}):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+
+
 def judged_steps(trace: Trace) -> I64:
     """Rows in `Trace.annotations` of the steps that are to be judged: behind the recorder's warm-up, by start."""
     return np.flatnonzero(is_step(trace.annotations))[trace.warm_up_steps :]
@@ -58,12 +84,12 @@ def behind_warm_up(trace: Trace, timeline: Timeline) -> Timeline:
     if not trace.warm_up_steps or timeline.lead_in_end_ns is None:
         return timeline
     rows = judged_steps(trace)
-    begins, found = _Launches(trace, timeline, timeline.main_stream).first_from(
+    begins, known = _Launches(trace, timeline, timeline.main_stream).first_from(
         trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
     )
-    if not found.any():
+    if not known.any():
         return timeline
-    return replace(timeline, lead_in_end_ns=max(timeline.lead_in_end_ns, int(begins[found].min())))
+    return replace(timeline, lead_in_end_ns=max(timeline.lead_in_end_ns, int(begins[known].min())))
 
 
 def find_steps(trace: Trace, timeline: Timeline) -> Periods:
@@ -74,10 +100,10 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
     """
     rows = np.flatnonzero(is_step(trace.annotations))
     launches = _Launches(trace, timeline, timeline.main_stream)
-    begins, found = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
-    order = np.argsort(begins[found], kind="stable")
-    begins = begins[found][order]
-    return _judged(timeline, rows[found][order], begins, np.append(begins[1:], timeline.end_ns))
+    begins, known = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
+    order = np.argsort(begins[known], kind="stable")
+    begins = begins[known][order]
+    return _judged(timeline, rows[known][order], begins, np.append(begins[1:], timeline.end_ns))
 
 
 def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
@@ -90,19 +116,19 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
     notes = trace.annotations
     rows = np.flatnonzero(~is_step(notes))
     main = _Launches(trace, timeline, timeline.main_stream)
-    begins, found = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
+    begins, known = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
     # Other threads may launch for a range (autograd does), or for themselves: its own thread's first op decides.
     for thread in distinct(notes.thread[rows]):
-        mine = np.flatnonzero(notes.thread[rows] == thread)
-        own = _Launches(trace, timeline, timeline.main_stream, int(thread))
-        first, launched = own.first_from(notes.start_ns[rows[mine]], notes.end_ns[rows[mine]])
-        begins[mine] = np.where(launched, first, begins[mine])
+        of_thread = np.flatnonzero(notes.thread[rows] == thread)
+        launches = _Launches(trace, timeline, timeline.main_stream, int(thread))
+        first, launched = launches.first_from(notes.start_ns[rows[of_thread]], notes.end_ns[rows[of_thread]])
+        begins[of_thread] = np.where(launched, first, begins[of_thread])
     ends = main.first_after(notes.end_ns[rows], timeline.end_ns)
-    other = np.flatnonzero(~found)
+    other = np.flatnonzero(~known)
     everything = _Launches(trace, timeline, None)
     spans = everything.span_of(notes.start_ns[rows[other]], notes.end_ns[rows[other]])
-    begins[other], ends[other], found[other] = spans
-    row, begin, end = rows[found], begins[found], ends[found]
+    begins[other], ends[other], known[other] = spans
+    row, begin, end = rows[known], begins[known], ends[known]
     order = np.lexsort((-end, begin))
     return _judged(timeline, row[order], begin[order], end[order])
 
@@ -118,14 +144,14 @@ class _Launches:
 
     def __init__(self, trace: Trace, timeline: Timeline, stream: int | None, thread: int | None = None) -> None:
         ops = timeline.ops
-        mine = np.flatnonzero(((ops.stream == stream) | (stream is None)) & (ops.launch >= 0))
+        launched = np.flatnonzero(((ops.stream == stream) | (stream is None)) & (ops.launch >= 0))
         if thread is not None:
-            mine = mine[trace.runtime_calls.thread[ops.launch[mine]] == thread]
-        at = trace.runtime_calls.start_ns[ops.launch[mine]]
-        order = np.lexsort((ops.start_ns[mine], at))
+            launched = launched[trace.runtime_calls.thread[ops.launch[launched]] == thread]
+        at = trace.runtime_calls.start_ns[ops.launch[launched]]
+        order = np.lexsort((ops.start_ns[launched], at))
         self.launched_ns: I64 = at[order]
-        self.start_ns: I64 = ops.start_ns[mine][order]
-        self.end_ns: I64 = ops.end_ns[mine][order]
+        self.start_ns: I64 = ops.start_ns[launched][order]
+        self.end_ns: I64 = ops.end_ns[launched][order]
 
     def first_from(self, starts: I64, ends: I64) -> tuple[I64, Bool]:
         """Start of the first op launched in each host interval, and whether there is one."""
@@ -143,9 +169,9 @@ class _Launches:
 
     def span_of(self, starts: I64, ends: I64) -> tuple[I64, I64, Bool]:
         """First start and last end of the ops launched in each host interval, and whether there are any."""
-        begins, found = self.first_from(starts, ends)
+        begins, known = self.first_from(starts, ends)
         low = np.searchsorted(self.launched_ns, starts, side="left")
         high = np.searchsorted(self.launched_ns, ends, side="left")
         bounds = np.stack([low, high], axis=1).ravel()
         last = np.maximum.reduceat(np.append(self.end_ns, 0), bounds)[::2] if len(bounds) else low
-        return begins, last, found
+        return begins, last, known

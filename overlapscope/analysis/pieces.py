@@ -29,8 +29,8 @@ class Pieces(Columns):
 
     def of_cause(self, rank: int) -> Intervals:
         """When there was a piece of a cause."""
-        mine = self.cause == rank
-        return union(self.start_ns[mine], self.end_ns[mine])
+        of_cause = self.cause == rank
+        return union(self.start_ns[of_cause], self.end_ns[of_cause])
 
     def inside(self, windows: Intervals) -> Self:
         """The parts of the pieces inside the windows."""

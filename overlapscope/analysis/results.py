@@ -206,7 +206,7 @@ PlainOrigin = Literal["measured", "told", "estimated"]
 
 
 class Plain(msgspec.Struct, frozen=True, kw_only=True):
-    """One device while nothing is recorded: what a step of the program takes then (`docs/concepts.md`)."""
+    """One device while nothing is recorded: what a step of the program takes then (`docs/how-it-works/numbers.md`)."""
 
     step_ns: int
     low_ns: int

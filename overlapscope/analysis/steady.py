@@ -42,11 +42,11 @@ def judge_steady(trace: Trace, steps: Periods) -> Check:
     spans = (steps.end_ns - steps.start_ns)[~steps.partial]
     spans = spans[:-1] if len(spans) > FEWEST else spans
     waits = _loader_waits(trace)
-    found = [*_against_plain(trace, spans, loads=waits is not None), *_trend(spans), *_before_after(trace)]
+    doubts = [*_against_plain(trace, spans, loads=waits is not None), *_trend(spans), *_before_after(trace)]
     if waits is not None:
-        found += _drained(trace, waits)
-    if found:
-        return Check.warn("steady-state", " ".join(found))
+        doubts += _drained(trace, waits)
+    if doubts:
+        return Check.warn("steady-state", " ".join(doubts))
     return Check.ok("steady-state", _fine(trace, spans, loads=waits is not None))
 
 
@@ -58,7 +58,7 @@ def _fine(trace: Trace, spans: I64, *, loads: bool) -> str:
             "have held batches for all of them. Time plain steps (--plain-steps), or record more (--active)."
         )
     if compared:
-        return "The recorded steps are no shorter than plain ones, and have no trend."
+        return "The recorded steps are no shorter than steps without the profiler, and have no trend."
     return "The recorded steps have no trend." if len(spans) >= FEWEST else "Too few steps to see a trend."
 
 
@@ -76,8 +76,8 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
             else "something may have been prepared ahead, or the GPU's clock was higher"
         )
         yield (
-            f"A recorded step takes {_ms(recorded)} (median), a plain one {_ms(plain)}: {reserve}. Record more steps "
-            "(--active), or begin later (--wait)."
+            f"A recorded step takes {_ms(recorded)} (median), one without the profiler {_ms(plain)}: {reserve}. "
+            "Record more steps (--active), or begin later (--wait)."
         )
 
 
@@ -88,11 +88,11 @@ def _trend(spans: I64) -> Iterator[str]:
     count = len(spans)
     if count < FEWEST:
         return
-    one, other = np.triu_indices(count, 1)
-    change = spans[other] - spans[one]
+    earlier, later = np.triu_indices(count, 1)
+    change = spans[later] - spans[earlier]
     s = int(np.sign(change).sum())
     deviation = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    drift = float(np.median(change / (other - one))) * (count - 1)
+    drift = float(np.median(change / (later - earlier))) * (count - 1)
     if (abs(s) - 1) / deviation > _SIGNIFICANT and abs(drift) > TREND * float(np.median(spans)):
         yield (
             f"Steps get {'longer' if drift > 0 else 'shorter'} from first to last, by {_ms(abs(drift))} of "

@@ -59,16 +59,16 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
     ops = timeline.ops
     inside = np.flatnonzero((ops.start_ns < end) & (ops.end_ns > start))
     streams = ops.stream[inside]
-    found = []
+    measured = []
     for stream, which in rows_by(streams):
         rows = inside[which]
         busy = np.zeros((len(Kind), slices), np.int64)
         for kind in Kind:
-            mine = rows[ops.kind[rows] == kind]
-            if len(mine):
-                busy[kind] = covered(union(ops.start_ns[mine], ops.end_ns[mine]), edges[:-1], edges[1:])
-        found.append(Lane(stream, busy))
-    kept = sorted(found, key=lambda lane: -int(lane.busy_ns.sum()))[:lanes]
+            of_kind = rows[ops.kind[rows] == kind]
+            if len(of_kind):
+                busy[kind] = covered(union(ops.start_ns[of_kind], ops.end_ns[of_kind]), edges[:-1], edges[1:])
+        measured.append(Lane(stream, busy))
+    kept = sorted(measured, key=lambda lane: -int(lane.busy_ns.sum()))[:lanes]
     return Strip(
         label=label,
         of=of,
@@ -76,7 +76,7 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
         end_ns=end,
         slice_ns=np.diff(edges),
         lanes=tuple(sorted(kept, key=lambda lane: lane.stream)),
-        left_out=len(found) - len(kept),
+        left_out=len(measured) - len(kept),
         exposed_copy_ns=covered(timeline.exposed_copy, edges[:-1], edges[1:]),
         idle_ns=covered(timeline.idle, edges[:-1], edges[1:]),
     )

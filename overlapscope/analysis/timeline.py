@@ -87,8 +87,8 @@ def build(trace: Trace, device: int) -> Timeline:
 
 
 def _when(ops: GpuOps, kind: Kind) -> Intervals:
-    mine = ops.kind == kind
-    return union(ops.start_ns[mine], ops.end_ns[mine])
+    of_kind = ops.kind == kind
+    return union(ops.start_ns[of_kind], ops.end_ns[of_kind])
 
 
 def _main_stream(ops: GpuOps) -> int:
@@ -97,8 +97,8 @@ def _main_stream(ops: GpuOps) -> int:
     counts = compute if (ops.end_ns > ops.start_ns)[compute].any() else np.ones(len(ops), np.bool_)
     work = {}
     for stream, rows in rows_by(ops.stream):
-        mine = rows[counts[rows]]
-        work[stream] = total(union(ops.start_ns[mine], ops.end_ns[mine]))
+        computing = rows[counts[rows]]
+        work[stream] = total(union(ops.start_ns[computing], ops.end_ns[computing]))
     return max(work, key=lambda stream: (work[stream], -stream))
 
 
@@ -194,10 +194,10 @@ def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, .
     """What each stream did inside the given disjoint windows, by stream id."""
     ops = timeline.ops
     uses = []
-    for stream, mine in rows_by(ops.stream):
+    for stream, on_stream in rows_by(ops.stream):
         spent = {f"{kind.name.lower()}_ns": 0 for kind in Kind}
-        for kind, rows in rows_by(ops.kind[mine]):
-            ran = union(ops.start_ns[mine[rows]], ops.end_ns[mine[rows]])
+        for kind, rows in rows_by(ops.kind[on_stream]):
+            ran = union(ops.start_ns[on_stream[rows]], ops.end_ns[on_stream[rows]])
             spent[f"{Kind(kind).name.lower()}_ns"] = int(covered(ran, starts, ends).sum())
-        uses.append(StreamUse(stream=stream, ops=len(mine), **spent))
+        uses.append(StreamUse(stream=stream, ops=len(on_stream), **spent))
     return tuple(uses)

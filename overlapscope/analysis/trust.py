@@ -1,4 +1,4 @@
-"""Whether a trace can be believed, judged before any number. `docs/trust.md` explains each check.
+"""Whether a trace can be believed, judged before any number. `docs/how-it-works/trust.md` explains each check.
 
 A warning says that some numbers are less exact; a failure says which ones are unknown, and the analysis leaves
 those out.
@@ -63,7 +63,7 @@ def _complete(trace: Trace) -> Check:
     return Check.warn(
         "file-complete",
         f"The file is cut off: its last {trace.damage.lost_bytes} bytes hold no whole event, and what "
-        "would have followed is missing. All whole events were read.",
+        "followed is missing. All whole events were read.",
         EVERYTHING,
     )
 
@@ -80,7 +80,7 @@ def _readable(trace: Trace) -> Check:
     example = f" First: {damage.examples[0]}." if damage.examples else ""
     return Check.warn(
         "events-readable",
-        f"Damaged events: {damage.repaired_events} were read all the same, {damage.lost_events} could not be.{example}",
+        f"Some events are damaged: {damage.repaired_events} could be repaired, {damage.lost_events} are lost.{example}",
         # Whatever they were.
         EVERYTHING if damage.lost_events else (),
     )
@@ -100,8 +100,8 @@ def _times(trace: Trace) -> Check:
     if timeless:
         count = timeless.total()
         have = "has no duration, or one" if count == 1 else "have no duration, or one"
-        said.append(f"{plural(count, 'event')} {have} that is too short to be true: {_counted(timeless)}.")
-    return Check.warn("durations", f"{' '.join(said)} Where they ran, the GPU may look idle.", {*left_out, *timeless})
+        said.append(f"{plural(count, 'event')} {have} that is impossibly short: {_counted(timeless)}.")
+    return Check.warn("durations", f"{' '.join(said)} The GPU may look idle where they ran.", {*left_out, *timeless})
 
 
 def _sizes(trace: Trace) -> Check:
@@ -131,23 +131,25 @@ def _timeless(trace: Trace) -> Counter[Part]:
         for table in (ops, trace.cpu_ops)
     )
     none = length == 0
-    found: Counter[Part] = Counter()
+    timeless: Counter[Part] = Counter()
     for kind, part in OF_KIND.items():
-        mine = ops.kind == kind
-        found[part] += int((mine & none).sum()) if not coarse or none[mine].all() else 0
+        of_kind = ops.kind == kind
+        timeless[part] += int((of_kind & none).sum()) if not coarse or none[of_kind].all() else 0
     hosts: tuple[tuple[Part, Table], ...] = (
         ("calls", trace.runtime_calls),
         ("ops", trace.cpu_ops),
         ("ranges", trace.annotations),
     )
     for part, table in hosts if not coarse else ():
-        found[part] += int((table.end_ns == table.start_ns).sum())
-    return +found
+        timeless[part] += int((table.end_ns == table.start_ns).sum())
+    return +timeless
 
 
 def _activity(trace: Trace) -> Check:
     if len(trace.gpu_ops) and (trace.gpu_ops.end_ns > trace.gpu_ops.start_ns).any():
-        return Check.ok("gpu-activity", f"{len(trace.gpu_ops)} GPU ops on {len(trace.devices)} device(s).")
+        return Check.ok(
+            "gpu-activity", f"{plural(len(trace.gpu_ops), 'GPU op')} on {plural(len(trace.devices), 'device')}."
+        )
     if trace.damage.truncated:
         return Check.fail(
             "gpu-activity",
@@ -158,7 +160,7 @@ def _activity(trace: Trace) -> Check:
     return Check.fail(
         "gpu-activity",
         "The trace has no GPU activity: it was recorded without a GPU or without "
-        "ProfilerActivity.CUDA, so there is nothing to say about overlap.",
+        "ProfilerActivity.CUDA, so overlap cannot be measured.",
         # What was recorded of the host is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )
@@ -174,7 +176,7 @@ def _clock(trace: Trace) -> Check:
     count = int((early > CLOCK_TOLERANCE_NS).sum())
     seen = f"{count} GPU ops begin before their launch, by up to {worst / 1e3:.1f} us: the clocks disagree."
     if worst <= CLOCK_LIMIT_NS:
-        return Check.warn("clock-skew", f"{seen} Causes found on the host may be off by as much.")
+        return Check.warn("clock-skew", f"{seen} Causes found on the host may be wrong by as much.")
     return Check.fail(
         "clock-skew", f"{seen} Host and device cannot be compared: causes that need the host are unknown.", ("clocks",)
     )
@@ -189,7 +191,7 @@ def _dropped(trace: Trace) -> Check:
     return Check.warn(
         "dropped-ops",
         f"{len(dropped)} of {len(launches)} recorded launches have no GPU op: the profiler dropped them "
-        f"or was stopped before they ran ({_calls_named(trace, dropped)}). Where they ran, the GPU looks idle.",
+        f"or was stopped before they ran ({_calls_named(trace, dropped)}). The GPU looks idle where they ran.",
         parts,
     )
 

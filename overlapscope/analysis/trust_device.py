@@ -14,6 +14,7 @@ from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
+from overlapscope.base.words import plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.trace.lost import EVERYTHING
 from overlapscope.trace.model import Sync, Trace
@@ -52,11 +53,11 @@ def _launches(timeline: Timeline) -> Check:
         )
     late = int((orphans & (ops.start_ns >= timeline.judged_from_ns)).sum())
     if not late:
-        return Check.ok("launches", "Every GPU op behind the lead-in has its launch.")
+        return Check.ok("launches", "Every GPU op after the lead-in has its launch.")
     return Check.warn(
         "launches",
-        f"{late} GPU ops have no recorded launch though they were launched during the recording; idle "
-        "time before them has no known cause.",
+        f"{late} GPU ops have no recorded launch, though they were launched during the recording: the cause of idle "
+        "time before them is unknown.",
         ("calls",),
     )
 
@@ -66,15 +67,15 @@ def _lead_in(trace: Trace, timeline: Timeline) -> Check:
     if trace.warm_up_steps and timeline.lead_in_end_ns is not None and not ends_with_orphan:
         return Check.ok(
             "lead-in",
-            f"The first {trace.warm_up_steps} step(s) were recorded for the pipeline to fill; causes, steps "
-            "and findings leave them out.",
+            f"{plural(trace.warm_up_steps, 'step')} at the beginning only filled the pipeline; causes, steps and "
+            "findings leave them out.",
         )
     if timeline.lead_in_end_ns is None or timeline.lead_in_end_ns == timeline.start_ns:
         return Check.ok("lead-in", "The device had caught up when the recording began.")
     length = timeline.lead_in_end_ns - timeline.start_ns
     share = length / (timeline.end_ns - timeline.start_ns)
     detail = (
-        f"The first {length / 1e6:.2f} ms ({100 * share:.1f}% of the window) are the device working off what "
+        f"For the first {length / 1e6:.2f} ms ({100 * share:.1f}% of the window) the device worked off what "
         "was queued before the recording; causes, steps and findings leave them out."
     )
     return Check.warn("lead-in", detail) if share > LONG_LEAD_IN else Check.ok("lead-in", detail)
@@ -110,7 +111,7 @@ def _order(timeline: Timeline) -> Check:
         return Check.ok("stream-order", "Ops of one stream follow one another.")
     return Check.warn(
         "stream-order",
-        f"Ops of one stream overlap for {disorder / 1e6:.2f} ms outside graphs, which a stream forbids: "
+        f"Ops of one stream overlap for {disorder / 1e6:.2f} ms outside graphs, which cannot happen: "
         "some durations are wrong.",
     )
 
@@ -133,7 +134,7 @@ def _sync_events(trace: Trace) -> Check:
     unstated = int((recorded & (trace.syncs.source_stream < 0)).sum())
     if unstated:
         return Check.ok(
-            "sync-events", f"{unstated} event waits do not say what they wait for (CUDA 13); it was rebuilt."
+            "sync-events", f"{unstated} event waits do not say what they wait for (CUDA 13), so it was rebuilt."
         )
     return Check.ok("sync-events", "No event wait had to be rebuilt.")
 
@@ -146,11 +147,11 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     absent = len(notes) - len(steps.row)
     skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))
     if absent or skipped:
-        what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "numbers skip"
+        what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "step numbers skip"
         gone = numbers[-1] - numbers[0] >= len({*numbers})
         present = Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
     else:
-        present = Check.ok("steps", f"{len(notes)} step(s), none missing.")
+        present = Check.ok("steps", f"{plural(len(notes), 'step')}, none missing.")
     return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
 
 
@@ -177,12 +178,12 @@ def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
     known = (belongs >= 0) & (runs >= 0)
     far = known & (belongs - pick(order, runs, 0) >= 2)
     if not far.any():
-        return Check.ok("step-skew", "Streams work on the same step, or one ahead.")
+        return Check.ok("step-skew", "No stream runs more than one step ahead.")
     early = union(ops.start_ns[side[far]], ops.end_ns[side[far]])
     return Check.warn(
         "step-skew",
-        f"{int(far.sum())} ops of side streams ({total(early) / 1e6:.2f} ms) run two or more steps before "
-        "the main stream gets there: their step's figures do not contain them.",
+        f"{int(far.sum())} ops of side streams ({total(early) / 1e6:.2f} ms) run two or more steps ahead of "
+        "the main stream: the figures of their step do not include them.",
     )
 
 
@@ -194,5 +195,5 @@ def _profiler(trace: Trace, timeline: Timeline) -> Check:
     return Check.warn(
         "profiler-overhead",
         f"The profiler itself took {inside / 1e6:.2f} ms of the window (buffers flushed, libraries "
-        "loaded); idle time in it goes to cause profiler-overhead.",
+        "loaded); idle time in it has cause profiler-overhead.",
     )

@@ -161,10 +161,10 @@ class Nesting:
         for number, latest in enumerate(self._latest):
             here = block[looking]
             # An even block is the second half of one that is looked at on the next level.
-            found = (here % 2 == 1) & (latest[here - 1] > at[looking])
-            level[looking[found]] = number
-            block[looking] = np.where(found, here - 1, here // 2)
-            looking = looking[~found & (here > 1)]
+            within = (here % 2 == 1) & (latest[here - 1] > at[looking])
+            level[looking[within]] = number
+            block[looking] = np.where(within, here - 1, here // 2)
+            looking = looking[~within & (here > 1)]
             if not len(looking):
                 break
         # Down again, to the last such interval in it.

@@ -36,15 +36,6 @@ class Unit:
         """The number with its unit."""
         return NOTHING if ns is None else f"{self.number(ns)} {self.name}"
 
-    def of(self, part: int, whole: int) -> str:
-        """`1.2 of 3.4 ms`, with as many digits as it takes to tell the two apart."""
-        decimals = self.decimals
-        first, second = (_decimal(ns, self.ns, decimals) for ns in (part, whole))
-        while part != whole and first == second and decimals < 9:
-            decimals += 1
-            first, second = (_decimal(ns, self.ns, decimals) for ns in (part, whole))
-        return f"{first} of {second} {self.name}"
-
 
 def unit_for(span_ns: int) -> Unit:
     """The unit in which a window of this length reads well: four or five digits."""
@@ -64,6 +55,9 @@ def _decimal(value: int, scale: int, decimals: int) -> str:
     return text
 
 
+_NS_OF = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
 def duration(ns: float) -> str:
     """A length that stands alone in a sentence, with three digits: `412 us`, `9.69 ms`, `1.20 s`."""
     value = float(ns)
@@ -76,6 +70,16 @@ def duration(ns: float) -> str:
 
 def _three_digits(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
+
+
+def part_of(part: int, whole: int) -> str:
+    """`24.3 of 89.8 ms`, in the whole's unit; `all 89.8 ms`, or `nearly all` where the two look the same."""
+    said = duration(whole)
+    if part >= whole:
+        return f"all {said}"
+    shown, _, unit = said.partition(" ")
+    number = _decimal(part, _NS_OF[unit], len(shown.partition(".")[2]))
+    return f"nearly all {said}" if number == shown else f"{number} of {said}"
 
 
 def percent(value: float | None) -> str:

@@ -141,7 +141,7 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
     if not allow_predicted:
         refuse_predicted(report)
     if unlike := mixture(report.traces):
-        raise UsageError(f"{' '.join(unlike)} A baseline is of one job; name its traces alone.")
+        raise UsageError(f"{' '.join(unlike)} A baseline belongs to one job; name only its traces.")
     patterns = tuple(ranges)
     report = of_program(report)
     devices: list[BaselineDevice] = []
@@ -158,7 +158,7 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
             )
             if any((known.rank, known.device) == (one.rank, one.device) for known in devices):
                 which = "without a rank" if one.rank is None else f"of rank {one.rank}"
-                raise UsageError(f"{trace.source}: is the second trace {which}; a baseline is of one job.")
+                raise UsageError(f"{trace.source}: is the second trace {which}; a baseline belongs to one job.")
             devices.append(one)
             samples = [step_sample(device, number) for number in whole]
             lines += _series(one, STEPS, samples, None)
@@ -176,20 +176,18 @@ def _refuse_if_doubtful(trace: TraceResult) -> None:
     """Raises UsageError where the figures of a trace are not those of the program."""
     checks = {check.id: check for check in trace.trust.checks}
     if trace.trust.verdict == "unusable":
-        raise UsageError(f"{trace.source}: is unusable, so it can be no baseline; `overlapscope analyze` says why.")
+        raise UsageError(f"{trace.source}: is unusable, so it cannot be a baseline; `overlapscope analyze` shows why.")
     if "launches" in checks and checks["launches"].status == "fail":
-        raise UsageError(
-            f"{trace.source}: records no launches, so it has no steps to compare; record it with CPU activity."
-        )
+        raise UsageError(f"{trace.source}: has no launches, and so no steps to compare; record it with CPU activity.")
     if lost := doubt(trace, FIGURES):
-        raise UsageError(f"{trace.source}: can be no baseline, as {lost}; record it again.")
+        raise UsageError(f"{trace.source}: cannot be a baseline, because {lost}; record it again.")
 
 
 def doubts(baseline: Baseline) -> tuple[str, ...]:
     """What keeps relative budgets from being judged by it, in sentences."""
     counts = [(one, len(baseline.compared(one))) for one in baseline.devices]
     return tuple(
-        f"{place(one.rank, one.device)} has {plural(count, 'step')} to compare: relative budgets need {FEWEST}."
+        f"{place(one.rank, one.device)} has {plural(count, 'step')} to compare; relative budgets need {FEWEST}."
         for one, count in counts
         if count < FEWEST
     )
@@ -267,7 +265,7 @@ def _line_order(line: BaselineSeries) -> tuple[Any, ...]:
 
 # -- as JSON ----------------------------------------------------------------------------------------
 
-_ANEW: Final = "write it anew with `overlapscope baseline write`"
+_ANEW: Final = "write it again with `overlapscope baseline write`"
 
 
 class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -320,14 +318,15 @@ def from_json(data: bytes, source: str) -> Baseline:
         found = decode(data, BaselineFile)
     except msgspec.DecodeError as error:
         raise UnreadableTrace(
-            f"{source}: is no baseline ({clean(str(error), 300)}); write one with `overlapscope baseline write`."
+            f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope baseline write`."
         ) from None
     if found.schema_version != SCHEMA_VERSION:
         raise UnreadableTrace(
-            f"{source}: is a baseline of version {found.schema_version}, this is version {SCHEMA_VERSION}; {_ANEW}."
+            f"{source}: is a baseline of version {found.schema_version}, and overlapscope needs version "
+            f"{SCHEMA_VERSION}; {_ANEW}."
         )
     if found.digest != _digest(msgspec.json.decode(data)):
-        raise UnreadableTrace(f"{source}: was changed after it was written, as its digest says; {_ANEW}.")
+        raise UnreadableTrace(f"{source}: was changed after it was written (its digest does not match); {_ANEW}.")
     baseline = Baseline(**{name: getattr(found, name) for name in Baseline.__struct_fields__})
     known = {(one.rank, one.device): one for one in baseline.devices}
     timed = {
@@ -355,7 +354,7 @@ def _check_line(line: BaselineSeries, device: BaselineDevice | None, samples: in
             raise UnreadableTrace(f"{what}: has {len(line.values)} values for {steps} steps; {_ANEW}.")
     most = 100 if metric.unit == "pct" else MOST
     if not all(0 <= value <= most for value in line.values if value is not None):
-        raise UnreadableTrace(f"{what}: has a value that it cannot have; {_ANEW}.")
+        raise UnreadableTrace(f"{what}: has an impossible value; {_ANEW}.")
 
 
 def schema() -> dict[str, Any]:

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from overlapscope.analysis.jobs import mixture
-from overlapscope.base.words import clean, listed, plural
+from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
 from overlapscope.budgets.places import Place, find_places
-from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
 from overlapscope.budgets.verdicts import CheckResult, Outcome, Status, Subject, Verdict
@@ -84,8 +83,8 @@ class Job:
         for budget in self._settings.budgets:
             if baseline is None and budget.relative:
                 raise UsageError(
-                    f"{budget.origin or budget.metric}: a change needs something to compare with; give "
-                    "--baseline FILE, which `overlapscope baseline write` makes."
+                    f"{budget.origin or budget.metric}: a change needs a baseline; pass --baseline FILE, written "
+                    "by `overlapscope baseline write`."
                 )
         here = environment.fingerprint(self.report)
         differences = environment.differences(baseline.environment, here) if baseline else ()
@@ -102,22 +101,22 @@ class Job:
     def warnings(self) -> Iterator[str]:
         """What has to be said beside the verdicts, once all are made."""
         if self._baseline is not None and environment.is_predicted(self._baseline.environment):
-            yield "The baseline is of a predicted timeline, not of a recording."
+            yield "The baseline is a predicted timeline, not a recording."
         if self._recorded_alone:
             yield (
-                "The baseline is of a recording, so this recording is judged, not the plain program; write the "
-                "baseline again."
+                "The baseline was made from a recording, so the recorded figures are judged, not the plain "
+                "program; write the baseline again."
             )
         if self._plain_unknown:
             yield (
-                "The baseline is of the plain program, and what a step takes here while nothing is recorded is not "
-                "known, so nothing is compared with it. Record with plain steps (`overlapscope run --plain-steps 10`), "
-                "or tell the length with --plain-step."
+                "The baseline is of the plain program, but the plain step of this trace is unknown, so nothing is "
+                "compared with the baseline. Record with plain steps (`overlapscope run --plain-steps 10`), or "
+                "pass the step time as --plain-step."
             )
         elif self._elsewhere:
             yield (
-                f"The baseline was made elsewhere ({self._elsewhere}), so nothing is compared with it. Check where "
-                "it was made, or write a baseline for here."
+                f"The baseline was made elsewhere ({self._elsewhere}), so nothing is compared with it. Run the "
+                "check there, or write a baseline here."
             )
         yield from map(clean, self.report.notes)
         yield from mixed_notes(self.report)
@@ -132,13 +131,13 @@ class Job:
         """Every verdict."""
         if self._settings.strict_env and self._baseline is not None:
             differ = f"The baseline was made elsewhere: {self._elsewhere}." if self._elsewhere else ""
-            message = differ or "This was made where the baseline was made."
+            message = differ or "The traces were made where the baseline was made."
             status: Status = "fail" if differ else "pass"
             yield Judgement(
                 _of_all("environment", "environment", status, len(self._unlike), message, counts=bool(differ))
             )
         if unlike := mixture(self.report.traces):
-            message = f"{' '.join(unlike)} Name the traces of one job, or check each job by itself."
+            message = f"{' '.join(unlike)} Name the traces of one job, or check each job separately."
             counted = not self._settings.allow_missing
             yield Judgement(_of_all("traces of one job", "job", "unknown", None, message, counts=counted))
         for budget, rulings in self._judged():
@@ -208,13 +207,13 @@ def _program_words(report: Report) -> str | None:
     """That the plain program is judged, or a prediction, where it is."""
     predicted = [clean(trace.source, 200) for trace in report.traces if trace.predicted_by is not None]
     if predicted:
-        return f"What is judged was predicted by `overlapscope whatif`, and not recorded: {', '.join(predicted)}."
+        return f"The check judges a prediction of `overlapscope whatif`, not a recording: {', '.join(predicted)}."
     plain = next((one.plain for one in report.devices if one.plain is not None), None)
     if plain is None or not environment.is_plain(environment.fingerprint(report)):
         return None
     return (
-        f"The plain program is judged: a step takes {show(plain.step_ns, 'ns')} while nothing is recorded "
-        f"({plain.origin}), and {show(plain.recorded_step_ns, 'ns')} in the recording."
+        f"The check judges the plain program: a step takes {duration(plain.step_ns)} without the profiler "
+        f"({plain.origin}) and {duration(plain.recorded_step_ns)} in the recording."
     )
 
 
@@ -240,14 +239,14 @@ def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
     count = Counter(one.status for one in verdicts)
     words = {
         "accepted": "accepted for now",
-        "fail": "only warned of",
+        "fail": "with a warning",
         "unknown": "without data, as allowed",
         "skipped": "not compared",
     }
     rest = [f"{count[status]} {said}" for status, said in words.items() if count[status]]
     if rest:
-        return f"{count['pass']} of {total} kept, {', '.join(rest)}."
-    return f"All {total} kept." if len(verdicts) > 1 else "The budget is kept."
+        return f"{count['pass']} of {total} passed, {', '.join(rest)}."
+    return f"All {total} passed." if len(verdicts) > 1 else "The budget passed."
 
 
 def _named(verdicts: list[Verdict]) -> str:

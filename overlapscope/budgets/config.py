@@ -46,11 +46,11 @@ class Kind:
 
 
 BOOLEAN: Final = Kind(bool, "true or false")
-COUNT: Final = Kind(Annotated[int, msgspec.Meta(ge=0)], "a whole number from 0 on")
+COUNT: Final = Kind(Annotated[int, msgspec.Meta(ge=0)], "a whole number, 0 or more")
 DATE: Final = Kind(datetime.date, "a date without quotes, such as 2030-01-31")
-QUANTITY: Final = Kind(str | int | float, 'a number, or a text with a unit such as "3 ms"')
-TEXT: Final = Kind(Annotated[str, msgspec.Meta(min_length=1)], "a text that is not empty")
-TEXTS: Final = Kind(tuple[str, ...], "a list of texts")
+QUANTITY: Final = Kind(str | int | float, 'a number, or a string with a unit such as "3 ms"')
+TEXT: Final = Kind(Annotated[str, msgspec.Meta(min_length=1)], "a string that is not empty")
+TEXTS: Final = Kind(tuple[str, ...], "a list of strings")
 PATTERN: Final = Kind(Annotated[str, msgspec.Meta(min_length=1)] | int, "a name, a pattern or a whole number")
 TABLE: Final = Kind(dict[str, Any], 'a table such as { max = "…" }')
 TABLES: Final = Kind(tuple[dict[str, Any], ...], "a list of tables: write [[KEY]] above each")
@@ -185,7 +185,7 @@ def _toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not TOML, which is UTF-8 text.") from None
+        raise ConfigError(f"{path}: is not TOML, because it is not UTF-8 text.") from None
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply.") from None
     except ValueError as error:
@@ -204,7 +204,9 @@ def _section(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def from_mapping(content: Mapping[str, Any], source: str, path: tuple[str, ...] = ()) -> Settings:
     """The settings in a mapping as TOML gives it; `source` and `path` say where it was found. Raises ConfigError."""
     if not path and "tool" in content:
-        raise ConfigError(f"{source}: tool: is for {PROJECT}; leave out tool.overlapscope here, as in [budgets].")
+        raise ConfigError(
+            f"{source}: tool: belongs in {PROJECT}; leave out tool.overlapscope here, and write [budgets]."
+        )
     top = Table(content, source, path, _TOP)
     defaults = top.given(_COMMON)
     budgets = tuple(
@@ -225,7 +227,7 @@ def expression(text: str) -> Budget:
     match = _EXPRESSION.fullmatch(text)
     words = match["left"].split() if match else []
     if match is None or not words:
-        raise ConfigError(f"{source}: is no budget; write it like {_EXAMPLES}.")
+        raise ConfigError(f"{source}: is not a budget; write it like {_EXAMPLES}.")
     change = words.pop() if words[-1] in ("increase", "decrease") and len(words) > 1 else None
     metric = METRICS.get(name := words.pop())
     if metric is None:
@@ -237,18 +239,18 @@ def expression(text: str) -> Budget:
         key, word = "scope" if words[-1] == "window" else "aggregate", words.pop()
         content[key] = word
     if words:
-        raise ConfigError(f"{source}: {words[0]!r} is too much; write [AGGREGATE] [h2d|d2h] METRIC <= LIMIT.")
+        raise ConfigError(f"{source}: {words[0]!r} is unexpected; write [AGGREGATE] [h2d|d2h] METRIC <= LIMIT.")
     return replace(_budget(Table(content, source, (), _BUDGET), metric, {}), origin=source)
 
 
 def _limit_key(op: str, change: str | None, metric: Metric, source: str) -> str:
     """The key that a sign stands for, with `increase` or `decrease` before it."""
     if op not in ("<=", ">="):
-        raise ConfigError(f"{source}: {op!r} is not understood; a limit itself is allowed, so write <= or >=.")
+        raise ConfigError(f"{source}: {op!r} is not supported; write <= or >=, which include the limit.")
     if change is None:
         return "max" if op == "<=" else "min"
     if op == ">=":
-        raise ConfigError(f"{source}: a change is limited from above; write <=.")
+        raise ConfigError(f"{source}: a change has an upper limit; write <=.")
     if f"max_{change}" != _relative_key(metric):
         raise ConfigError(f"{source}: {_better(metric)}; write {_relative_key(metric).removeprefix('max_')}.")
     return _relative_key(metric)
@@ -261,7 +263,7 @@ def rule(text: str, source: str) -> str:
     if text not in RULES:
         raise ConfigError(f"{source}: {no_such('rule', text, RULES)}.")
     if text == "overlap-achieved":
-        raise ConfigError(f"{source}: {text!r} is good news, which need not be forbidden.")
+        raise ConfigError(f"{source}: {text!r} is good news, so it cannot be forbidden.")
     return text
 
 
@@ -279,7 +281,7 @@ def _own(table: Table, metric: Metric) -> dict[str, Any]:
         value = _parsed(table, "noise_floor", floor, "pct" if share else metric.unit)
         fields["noise_floor"] = NoiseFloor(value, share_of_step=share)
     if "min" in fields and "max" in fields and fields["min"] > fields["max"]:
-        raise table.wrong("min", "is above max, so nothing could keep both")
+        raise table.wrong("min", "is above max, so no value can satisfy both")
     return fields
 
 
@@ -291,7 +293,7 @@ def _limit(table: Table, key: str, text: str | float, metric: Metric) -> float:
     value = _parsed(table, key, text, "pct" if change else metric.unit)
     # An increase may well be threefold; a share, or what is lost of something, is of a whole.
     if value > 100 and key != "max_increase" and (metric.unit == "pct" or key == "max_decrease"):
-        raise table.wrong(key, f"{exact(value, 'pct')} is above 100%, which nothing can be")
+        raise table.wrong(key, f"{exact(value, 'pct')} is above 100%, which is impossible")
     return value
 
 
@@ -307,7 +309,7 @@ def _relative_key(metric: Metric) -> str:
 
 
 def _better(metric: Metric) -> str:
-    return f"of {metric.id} {'more' if metric.more_is_better else 'less'} is better"
+    return f"for {metric.id}, {'more' if metric.more_is_better else 'less'} is better"
 
 
 def _budget(table: Table, metric: Metric, defaults: Mapping[str, Any]) -> Budget:
@@ -315,18 +317,22 @@ def _budget(table: Table, metric: Metric, defaults: Mapping[str, Any]) -> Budget
     where, step = _patterns(table), _pattern(table, "step")
     budget = Budget(metric=metric.id, origin=table.place(), where=where, step=step, **fields)
     if where.direction is not None and metric.needs != "copies":
-        raise table.wrong("direction", f"{metric.id} is not of copies alone")
+        raise table.wrong("direction", f"{metric.id} is not only about copies")
     if not budget.limits:
         raise table.wrong("", f"has no limit; add min, max, {_relative_key(metric)}")
     if budget.noise_floor is not None and not budget.relative:
-        raise table.wrong("noise_floor", f"is for a budget against a baseline, with {_relative_key(metric)}")
+        raise table.wrong("noise_floor", f"needs a budget that compares with a baseline, with {_relative_key(metric)}")
     if where.range is not None and not metric.by_range:
-        raise table.wrong("range", f"{metric.id} is known of steps and of the window only")
+        raise table.wrong("range", f"{metric.id} is known only for steps and for the window")
     if budget.scope == "window":
         if budget.relative:
-            raise table.wrong("scope", "the window is measured once, and a change is judged by many steps; use steps")
+            raise table.wrong(
+                "scope", ("the window is measured only once, but judging a change needs many steps; use steps")
+            )
         if where.range is not None or step is not None:
-            raise table.wrong("scope", "the window is not that of a range or of steps; leave out one of them")
+            raise table.wrong(
+                "scope", ("the window cannot be combined with a range or with steps; leave out one of them")
+            )
     return budget
 
 
@@ -346,21 +352,23 @@ def _override(table: Table, budgets: tuple[Budget, ...]) -> Override:
     if not chosen:
         raise table.wrong("metric", no_such("metric", pattern or "", METRICS))
     if where == Patterns() and step is None and pattern is None:
-        raise table.wrong("", "says for what nowhere; add trace, rank, device, step, range, direction or metric")
+        raise table.wrong(
+            "", ("does not say what it applies to; add trace, rank, device, step, range, direction or metric")
+        )
     judged = {budget.metric for budget in budgets}
     if judged.isdisjoint(chosen):
-        what = "no budget is set that it could change" if pattern is None else f"no budget is set of {pattern}"
+        what = "there is no budget that it could change" if pattern is None else f"there is no budget for {pattern}"
         raise table.wrong("metric" if pattern is not None else "", what)
     changes = {name: _own(table, METRICS[name]) for name in chosen if name in judged}
     if not all(changes.values()):
-        raise table.wrong("", "changes nothing; add what is to be replaced, such as max, level or skip_steps")
+        raise table.wrong("", "changes nothing; add what to replace, such as max, level or skip_steps")
     return Override(where=where, step=step, changes=changes, origin=table.place())
 
 
 def _exception(table: Table) -> Exemption:
     budget, forbidden = table.get("budget"), table.get("rule")
     if (budget is None) == (forbidden is None):
-        raise table.wrong("", "needs a budget or a rule, one of the two, that it is an exception from")
+        raise table.wrong("", "needs either a budget or a rule, from which it is an exception")
     if forbidden is not None and not any(character in forbidden for character in "*?["):
         rule(forbidden, table.place("rule"))
     reason, until = table.get("reason"), table.get("until")

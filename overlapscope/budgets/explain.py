@@ -70,7 +70,7 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
         return Explanation(verdict, rule.summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default))
     meaning = {
         "environment": "the GPU, software and profiler of the baseline and of the traces are the same",
-        "job": "the traces state one number of ranks, and were recorded within ten minutes of one another",
+        "job": "the traces state the same number of ranks, and were recorded within ten minutes of each other",
     }
     return Explanation(verdict, meaning[verdict.metric], "no difference is allowed", "")
 
@@ -80,26 +80,26 @@ def _of_rule(report: Report, verdict: Verdict, *, by_default: bool) -> tuple[str
     allowed = "no finding is allowed"
     if by_default:
         least = show(DEFAULT_FLOOR_PCT, "pct")
-        allowed = f"the default: findings that cost less than {least} of the time are let pass; --forbid allows none"
+        allowed = f"the default: findings that cost less than {least} of the time pass; --forbid allows none"
     way = "over all ranks and devices at once"
     every = sum(finding.rule == verdict.metric for finding in report.findings)
     passed = every - len(verdict.reasons)
     if passed > 0 and verdict.value is not None:
-        way += f"; {passed} of {plural(every, 'finding')} {'is' if passed == 1 else 'are'} let pass"
+        way += f"; {passed} of {plural(every, 'finding')} {'passes' if passed == 1 else 'pass'}"
     return allowed, way
 
 
 def _way(budget: Budget) -> str:
     """`the median of the steps, of the worst rank and device`."""
     if budget.scope == "window" and budget.where.range is None:
-        parts = ["the whole window behind the lead-in"]
+        parts = ["the whole window after the lead-in"]
     else:
         what = "occurrences of the range" if budget.where.range is not None else "steps"
         parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {what}"]
     ranks = {"worst": "of the worst rank and device", "median": "the median of the ranks and devices"}
-    parts.append(ranks.get(budget.ranks, "each rank and device by itself"))
+    parts.append(ranks.get(budget.ranks, "each rank and device separately"))
     if budget.skip_steps:
         parts.append(f"without the first {plural(budget.skip_steps, 'step')}")
     if budget.relative:
-        parts.append("failed only where the change exceeds the limit and the noise floor and is hardly chance")
+        parts.append("it fails only if the change exceeds the limit and the noise floor, and is unlikely to be chance")
     return ", ".join(parts)

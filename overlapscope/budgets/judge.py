@@ -52,7 +52,7 @@ def _against_limit(budget: Budget, value: float, bound: float, *, failed: bool) 
 
 
 def _demand(budget: Budget, bound: str) -> str:
-    return f"at least {bound} is asked for" if budget.at_least else f"at most {bound} is allowed"
+    return f"at least {bound} is required" if budget.at_least else f"at most {bound} is allowed"
 
 
 def _unknown(place: Place, why: str) -> Ruling:
@@ -99,7 +99,7 @@ def _compared(place: Place, values: Series, lack: str | None, baseline: Baseline
     for whose, side in (("", now), ("the baseline has ", before)):
         if len(side.numbers) < FEWEST:
             what = plural(len(side.numbers), "step" if budget.where.range is None else "occurrence")
-            return _unknown(place, f"not enough data: {whose}{what} to compare, {FEWEST} are needed")
+            return _unknown(place, f"not enough data: {whose}{what} to compare; {FEWEST} are needed")
     steps = baseline.measured(device, STEPS, skip=budget.skip_steps)
     return _relative(place, now, before, _floor(place, measured, steps, budget.combine(before.numbers)))
 
@@ -118,7 +118,7 @@ def _relative(place: Place, now: Series, before: Series, floor: float) -> Ruling
     beyond, certain = sign * (value - bound) > 0, min(sign * low, sign * high) > 0
     but = note = ""
     if beyond and not certain:
-        but, note = "; the steps scatter so much that this may be chance", f"{_much(value, base)}, may be chance"
+        but, note = "; the steps vary so much that this may be chance", f"{_much(value, base)}, may be chance"
     elif not beyond and sign * (value - base) > allowed:
         note = f"{_much(value, base)}, within noise"
     return Ruling(
@@ -144,7 +144,7 @@ def _change(budget: Budget, value: float, base: float, bound: float, floor: floa
     demand = _demand(budget, allowed)
     if floor is not None:
         # Of a percentage, the floor is not a percentage.
-        demand += f", as up to {show(floor, budget.what.unit).replace('%', ' points')} is noise"
+        demand += f", because up to {show(floor, budget.what.unit).replace('%', ' points')} is noise"
     return f"{budget.metric} is {said}, {_much(value, base)} than the baseline's {was} ({demand})"
 
 

@@ -109,9 +109,10 @@ def _moved(sample: Sample, direction: Direction | None) -> list[Moved]:
 _ALL: Final = (
     Metric(
         id="efficiency_pct",
-        meaning="overlap efficiency, (serial - busy) / (serial - ideal): serial is the sum of what the three "
-        "engines (kernels, H2D copies, D2H copies) worked, busy the time in which any of them did, ideal the "
-        "longest of the three. 0%: one thing at a time; 100%: nothing hides better",
+        meaning="overlap efficiency, (serial - busy) / (serial - ideal): serial is the sum of the busy times of "
+        "the three engines (kernels, H2D copies, D2H copies), busy is the time in which at least one of "
+        "them worked, ideal is the longest of the three busy times. 0%: one thing at a time; 100%: "
+        "nothing hides better",
         unit="pct",
         more_is_better=True,
         part=lambda sample, _: sample.figures.overlap.serial_ns - sample.figures.overlap.busy_ns,
@@ -195,7 +196,7 @@ _ALL: Final = (
     ),
     Metric(
         id="compute_time",
-        meaning="time in which kernels ran that are no collectives",
+        meaning="time in which kernels other than collectives ran",
         unit="ns",
         part=lambda sample, _: sample.figures.buckets.compute_ns,
         blames=("kernels",),
@@ -210,8 +211,8 @@ _ALL: Final = (
     ),
     Metric(
         id="copy_bandwidth",
-        meaning="bytes of the copies divided by the sum of their durations, without streams whose copies have less "
-        f"than {size(TINY_BYTES)} on average: those take latency alone",
+        meaning="bytes of the copies divided by the sum of their durations, without streams whose copies have "
+        f"less than {size(TINY_BYTES)} on average: those copies only show latency",
         unit="gb_per_s",
         more_is_better=True,
         part=lambda sample, direction: sum(moved.bytes for moved in _moved(sample, direction)),
@@ -222,7 +223,7 @@ _ALL: Final = (
     ),
     Metric(
         id="host_step_time",
-        meaning="length of the step on the host, from mark to mark, of a program that does nothing on a GPU",
+        meaning="step time on the host, from one step mark to the next, for a program that does not use a GPU",
         unit="ns",
         part=_span_ns,
         of_host=True,
@@ -231,8 +232,8 @@ _ALL: Final = (
     ),
     Metric(
         id="host_loading_pct",
-        meaning="time that the thread of the steps was inside the DataLoader's next, as a share of the step, of a "
-        "program that does nothing on a GPU",
+        meaning="time that the thread of the steps was inside the DataLoader's next, as a share of the step, for "
+        "a program that does not use a GPU",
         unit="pct",
         part=lambda sample, _: sample.figures.idle_by_cause.get(IdleCause.DATA_LOADING, 0),
         whole=_span_ns,

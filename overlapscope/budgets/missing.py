@@ -29,7 +29,7 @@ def doubt(trace: TraceResult, rests_on: Collection[Part]) -> str | None:
     ):
         gone = check.lost_parts.intersection(rests_on)
         if gone:
-            what = f"by the trust check {check.id} some {part_words(gone)} are lost or wrong"
+            what = f"some {part_words(gone)} are lost or wrong, as the trust check {check.id} found"
             if check.status == "fail":
                 what = f"the trust check {check.id} failed"
             what = check_by_id(check.id).grave or what
@@ -43,8 +43,8 @@ def refuse_predicted(report: Report) -> None:
         if trace.predicted_by is not None:
             changes = ", ".join(trace.predicted_by) or "with nothing changed"
             raise UsageError(
-                f"{trace.source}: was predicted by `overlapscope whatif` ({clean(changes, 120)}), and is no recording; "
-                "name a recording of the changed program, or say --allow-predicted."
+                f"{trace.source}: was predicted by `overlapscope whatif` ({clean(changes, 120)}), and is not a "
+                "recording; name a recording of the changed program, or pass --allow-predicted."
             )
 
 
@@ -85,7 +85,7 @@ def mixed_notes(report: Report) -> Iterator[str]:
         if len(mine) > 1:
             named = listed((clean(source, 200) for source in mine), 2)
             which = "name no rank" if rank is None else f"are all of rank {rank}"
-            yield f"{named} {which}, and are judged as one job; check traces of different jobs apart."
+            yield f"{named} {which}, and are judged as one job; check traces of different jobs separately."
 
 
 def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, ...], values: Series) -> str | None:
@@ -102,7 +102,7 @@ def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, 
     if metric.id == "efficiency_pct":
         return "only one engine worked, so there was nothing to overlap"
     if metric.id == "copy_bandwidth":
-        return "no copies state their size, or they are so small that latency is all they take"
+        return "no copy states its size, or the copies are so small that they only show latency"
     return "there is nothing to measure"
 
 
@@ -116,4 +116,4 @@ def _hardly(metric: Metric, direction: Direction | None, samples: Sequence[Sampl
         return None
     way = f"{direction} " if direction else ""
     took = percent(100 * copies / span)
-    return f"{way}copies take {took} of the time, too little for a percentage of them to say anything"
+    return f"{way}copies take {took} of the time, too little for a meaningful percentage"

@@ -107,9 +107,9 @@ class _Finder:
         missing = doubt(trace, budget.what.rests_on)
         if missing is None and budget.what.of_host:
             if trace.host is None:
-                missing = "it is of programs that do nothing on a GPU"
+                missing = "it is only for programs that do not use a GPU"
             elif budget.scope == "window":
-                missing = "it is of steps alone"
+                missing = "it is known only for steps"
             else:
                 samples = of_host(trace.host, skip=budget.skip_steps)
                 yield from self._steps(Place(budget, subject, trace, samples=samples), marked=trace.host.by_steps)
@@ -122,7 +122,7 @@ class _Finder:
             yield from self._ranges(subject, trace, device)
         elif budget.scope == "window":
             samples = of_window(device)
-            nothing = None if samples else "all of it is lead-in, of which nothing can be said"
+            nothing = None if samples else "all of it is lead-in, which is not judged"
             yield Place(budget, subject, trace, device, samples, nothing)
         else:
             samples = of_steps(device, skip=budget.skip_steps)
@@ -136,7 +136,7 @@ class _Finder:
                 anywhere = True
                 budget = self.overridden(ranged)
                 samples = of_ranges(device, skip=budget.skip_steps).get(name, ())
-                nothing = None if samples else "it does not occur behind the steps that are skipped"
+                nothing = None if samples else "it does not occur after the skipped steps"
                 yield Place(budget, ranged, trace, device, samples, nothing)
         if not anywhere:
             pattern = clean(self._budget.where.range or "", 80)
@@ -153,7 +153,7 @@ class _Finder:
             subject = msgspec.structs.replace(place.subject, step=budget.step)
             yield replace(place, budget=budget, subject=subject, samples=tuple(samples))
         if not groups:
-            missing = "no step is left behind those that are skipped" if marked else NO_STEPS
+            missing = "no step is left after the skipped ones" if marked else NO_STEPS
             if place.samples:
                 missing = f"there is no step {clean(pattern or '', 80)}"
             yield replace(place, samples=(), missing=missing)

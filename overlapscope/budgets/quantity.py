@@ -48,7 +48,7 @@ def parse(text: str | float, unit: Unit) -> float:
         what = f"has the unit {name!r}" if name else "has no unit"
         raise ConfigError(f"{text!r} {what}, and {_kind(unit)} is needed; write it like {_EXAMPLE[unit]}")
     if value < 0:
-        raise ConfigError(f"{text!r} is below zero, which {_kind(unit)} cannot be")
+        raise ConfigError(f"{text!r} is below zero, but {_kind(unit)} cannot be negative")
     if value > _LARGEST:
         raise ConfigError(f"{text!r} is larger than {_kind(unit)} can be; write it like {_EXAMPLE[unit]}")
     return float(value)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
-from overlapscope.base.words import bandwidth, clean, plural, size
+from overlapscope.base.words import bandwidth, clean, duration, plural, size
 from overlapscope.budgets.metrics import Blame
 from overlapscope.budgets.places import Place
-from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Spent
 from overlapscope.budgets.verdicts import Reason
 from overlapscope.catalog.causes import CAUSES, Subject
@@ -101,11 +101,11 @@ class _Finder:
         # The budget's own value may be a median.
         average = " on average" if len(self.place.samples) > 1 else ""
         each = "" if self.place.budget.scope == "window" else f" a step{average}"
-        took = f"{what}: {show(each_ns, 'ns')}{each}"
+        took = f"{what}: {duration(each_ns)}{each}"
         if past_ns is None:
             return took, each_ns
         grown = round(each_ns - past_ns)
-        return f"{took}, {show(grown, 'ns')} more than in the baseline", grown
+        return f"{took}, {duration(grown)} more than in the baseline", grown
 
     def _causes(self, blame: Subject) -> Iterator[Reason]:
         metric = self.place.budget.what
@@ -162,7 +162,7 @@ class _Finder:
         for group in self.device.copies:
             if self.place.budget.direction in (None, group.direction):
                 copies = plural(group.count, "copy")
-                rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s else ""
+                rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s and says_bandwidth(group) else ""
                 yield Reason(
                     title=f"{group.direction} {clean(group.source_kind)} to {clean(group.target_kind)}, stream "
                     f"{group.stream}: {copies}, {size(group.bytes)}{rate}",

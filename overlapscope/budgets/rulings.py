@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from overlapscope.analysis.results import Device
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, duration, plural
 from overlapscope.budgets.missing import doubt
 from overlapscope.budgets.places import Place, place_words, subjects
 from overlapscope.budgets.quantity import show
@@ -102,7 +102,7 @@ class Exemptions:
             if number not in self._met:
                 yield f"{what} matches nothing that was judged; remove it."
             elif number not in self._needed:
-                yield f"{what} is not needed, as that does not fail; remove it."
+                yield f"{what} is not needed, because nothing fails; remove it."
 
 
 # -- a forbidden rule -----------------------------------------------------------------------------
@@ -197,5 +197,5 @@ def _message(report: Report, rule: str, worst: Ruling, findings: Sequence[Findin
     there_are, largest = "There is 1 finding", ", which"
     if len(findings) > 1:
         there_are, largest = f"There are {plural(len(findings), 'finding')}", "; the largest"
-    cost = f"{largest} costs at most {show(costliest.bound_ns, 'ns')}" if costliest.bound_ns else ""
+    cost = f"{largest} costs at most {duration(costliest.bound_ns)}" if costliest.bound_ns else ""
     return f"{there_are} of {rule}{cost}{on}. {worst.exception}".rstrip()

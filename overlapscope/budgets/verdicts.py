@@ -1,4 +1,4 @@
-"""What a check comes to, as frozen structures; their names are those of its JSON (`docs/check.md`)."""
+"""What a check comes to, as frozen structures; their names are those of its JSON (`docs/guides/check.md`)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ BUCKETS: Final = {
         Bucket("compute", "kernels ran", ("#009e73", "#1fb58a")),
         Bucket(
             "exposed comm",
-            "communication ran and no kernel beside it",
+            "communication ran and no other kernel beside it",
             ("#6d2a6b", "#c078b4"),
         ),
         Bucket(

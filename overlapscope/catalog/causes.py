@@ -1,6 +1,6 @@
 """The causes that an exposed copy or an idle gap can have, in the order in which they are tried.
 
-`docs/causes.md` says how each is decided.
+`docs/how-it-works/causes.md` says how each is decided.
 """
 
 from __future__ import annotations
@@ -83,14 +83,15 @@ def _by_id(*causes: Cause) -> dict[str, Cause]:
 EXPOSED_COPY: Final = _by_id(
     Cause(
         CopyCause.LEAD_IN,
-        meaning="It ran while the device still worked off what was queued before the recording; nothing can be said.",
+        meaning="The copy ran in the lead-in, while the device worked off what was queued before the recording: "
+        "nothing can be said.",
         evidence="ran while the device still worked off what was queued before the recording",
         colors=("#e3c4b4", "#7d5a4a"),
         remedy="Let the device catch up before recording.",
     ),
     Cause(
         CopyCause.PAGEABLE_MEMORY,
-        meaning="The host side is pageable: the driver stages it, the call blocks, and the copy itself is slower.",
+        meaning="The host memory is pageable: the driver stages the copy, the call blocks, and the copy is slower.",
         evidence="the host side is pageable: the driver stages it and the call blocks",
         colors=("#d15600", "#e2571a"),
         remedy="Pin the host memory once, outside the loop.",
@@ -100,7 +101,7 @@ EXPOSED_COPY: Final = _by_id(
     ),
     Cause(
         CopyCause.NO_COMPUTE,
-        meaning="Copies outlast compute: whatever the order, this much cannot be hidden.",
+        meaning="Copies take longer than compute: in any order, this much of them stays exposed.",
         evidence="copies outlast compute in this step; this much cannot be hidden",
         colors=("#f0a98a", "#f5bda3"),
         remedy="Copy less, or compute more for each copy.",
@@ -108,17 +109,17 @@ EXPOSED_COPY: Final = _by_id(
     ),
     Cause(
         CopyCause.SAME_STREAM,
-        meaning="The compute that could hide it sits on its own stream, so order forbids overlap.",
+        meaning="The compute that could hide the copy is on the same stream, which runs its ops one after the other.",
         evidence="runs in order with the compute of its own stream",
         colors=("#a33b00", "#b8430c"),
-        remedy="Give copies a stream of their own.",
+        remedy="Issue copies on a stream of their own.",
         fixing="Fixing same-stream order",
         rule="copy-on-compute-stream",
         explained_by=("copy-on-compute-stream", "tiny-copies"),
     ),
     Cause(
         CopyCause.EVENT_WAIT,
-        meaning="An event wait ordered it against compute.",
+        meaning="An event wait ordered the copy before or after the compute that could hide it.",
         evidence="an event wait orders it against compute",
         colors=("#ee8866", "#ee8f6f"),
         remedy="Wait for less, or for something earlier.",
@@ -128,7 +129,7 @@ EXPOSED_COPY: Final = _by_id(
     ),
     Cause(
         CopyCause.HOST_SYNC,
-        meaning="Compute that could have run was not launched yet: the host was blocked in a synchronize.",
+        meaning="The compute that could hide the copy was not launched yet: the host was blocked in a synchronize.",
         evidence="the next compute was launched only after a blocking call had returned",
         colors=("#7a2a12", "#93402a"),
         remedy="Synchronize later, or not at all.",
@@ -139,20 +140,20 @@ EXPOSED_COPY: Final = _by_id(
     ),
     Cause(
         CopyCause.ENGINE_BUSY,
-        meaning="It queued behind copies of its direction until compute had run out.",
+        meaning="The copy was queued behind copies of the same direction until compute had run out.",
         evidence="queued behind copies of the same direction until compute had run out",
         colors=("#c4574b", "#dd7a6e"),
-        remedy="Issue it first, or split the big ones.",
+        remedy="Issue urgent copies first, or split large ones.",
         fixing="Queueing the copies in another order",
         rule="late-prefetch",
         explained_by=("late-prefetch", "tiny-copies"),
     ),
     Cause(
         CopyCause.LATE_ISSUE,
-        meaning="It was issued only after the compute that could have hidden it was over.",
+        meaning="The copy was issued only after the compute that could hide it had ended.",
         evidence="started right when it was issued, after the compute that could hide it",
         colors=("#e0703a", "#ff9f70"),
-        remedy="Issue it a step earlier.",
+        remedy="Issue the copy one step earlier.",
         fixing="Issuing the copies earlier",
         rule="late-prefetch",
         explained_by=("late-prefetch", "tiny-copies"),
@@ -160,8 +161,8 @@ EXPOSED_COPY: Final = _by_id(
     ),
     Cause(
         CopyCause.UNKNOWN,
-        meaning="No cause can be shown from this recording.",
-        evidence="no cause could be shown",
+        meaning="The recording does not show why.",
+        evidence="the recording does not show why",
         colors=("#c9a797", "#96796b"),
         by_host=True,
     ),
@@ -171,7 +172,7 @@ EXPOSED_COPY: Final = _by_id(
 IDLE: Final = _by_id(
     Cause(
         IdleCause.HOST_SYNC,
-        meaning="Launching resumed only after a blocking call had returned.",
+        meaning="The host launched the next work only after a blocking call had returned.",
         evidence="launching resumed only after this call returned",
         colors=("#4d5366", "#c6cbdb"),
         remedy="Synchronize less: no .item(), .cpu() or print of a tensor in the loop.",
@@ -186,7 +187,7 @@ IDLE: Final = _by_id(
         meaning="The host launched as fast as it could, and the GPU was faster.",
         evidence="launches followed one another as fast as the host could issue them",
         colors=("#727b8e", "#a3abbd"),
-        remedy="CUDA graphs or torch.compile.",
+        remedy="Use CUDA graphs or torch.compile.",
         fixing="Launching with less work on the host (CUDA graphs, torch.compile)",
         rule="launch-bound",
         explained_by=("launch-bound", "tiny-copies"),
@@ -194,10 +195,10 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.DATA_LOADING,
-        meaning="The launching thread was inside a DataLoader's next.",
-        evidence="the launching thread was inside the DataLoader's next",
+        meaning="The launching thread was inside the DataLoader's next().",
+        evidence="the launching thread was inside the DataLoader's next()",
         colors=("#66786c", "#a4b8aa"),
-        remedy="More workers, and prefetching.",
+        remedy="Use more DataLoader workers, and prefetch.",
         fixing="Loading the data ahead",
         rule="data-loading",
         explained_by=("data-loading",),
@@ -217,7 +218,7 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.ALLOCATION,
-        meaning="The host was inside a memory call of the driver.",
+        meaning="The host was inside a memory call of the driver, such as cudaMalloc or cudaFree.",
         evidence="the host was inside a memory call of the driver",
         colors=("#7b6672", "#b9a2af"),
         remedy="Keep memory in PyTorch's allocator.",
@@ -240,7 +241,7 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.EVENT_WAIT,
-        meaning="The next op was queued; what it waited for by event had not ended.",
+        meaning="The next op was queued, but what it waited for by an event had not ended.",
         evidence="the next op was queued behind an event wait",
         colors=("#65617d", "#aaa5c7"),
         remedy="Wait for less, or for something earlier.",
@@ -248,35 +249,35 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.PROFILER_OVERHEAD,
-        meaning="The profiler itself held the host; it is gone when nothing is recorded.",
+        meaning="The profiler itself held the host. Without the profiler this time is gone.",
         evidence="the profiler itself held the host",
         colors=("#b3b8c0", "#6b7280"),
         by_host=True,
     ),
     Cause(
         IdleCause.LAUNCH_LATENCY,
-        meaning="Under 10 us between an op and the queued one behind it.",
+        meaning="The gap between an op and the next queued op, under 10 us.",
         evidence="the time between a launch and its start, or between two queued ops",
         colors=("#c3c7cd", "#5a606b"),
         explained_by=("tiny-copies",),
     ),
     Cause(
         IdleCause.LEAD_IN,
-        meaning="It lies in the lead-in, where ops may be missing.",
+        meaning="The gap lies in the lead-in, where ops may be missing.",
         evidence="in the lead-in, where ops may be missing",
         colors=("#d9dce1", "#454a53"),
     ),
     Cause(
         IdleCause.MISSING_OPS,
-        meaning="The host waited for the GPU, and the trace has no op there: what the GPU did is unknown.",
+        meaning="The host waited for the GPU, but the trace has no op there: nobody knows what the GPU did.",
         evidence="the host waited for the GPU in this call, and the op that it waited for was not recorded",
         colors=("#c9bfae", "#6b6355"),
         remedy="Synchronize before recording; record from before CUDA graphs are captured.",
     ),
     Cause(
         IdleCause.UNKNOWN,
-        meaning="No cause can be shown from this recording.",
-        evidence="no cause could be shown",
+        meaning="The recording does not show why.",
+        evidence="the recording does not show why",
         colors=("#a6a6a6", "#787878"),
         by_host=True,
     ),

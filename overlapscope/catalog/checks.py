@@ -1,4 +1,4 @@
-"""The trust checks: what a trace is asked before its numbers are believed. `docs/trust.md` has their limits."""
+"""The trust checks: what a trace is asked before its numbers are believed (`docs/how-it-works/trust.md`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ class TrustCheck:
     """What it speaks up at, in a sentence."""
     affects: str
     """What is in doubt where it warned or failed."""
-    comparable: str = "All figures, with that in mind."
+    remedy: str
+    """What to do for a trace that passes."""
+    comparable: str = "All figures; keep the warning in mind."
     """What can still be compared with another recording then."""
     grave: str = ""
     """What to say where this alone makes a trace worthless; empty where other checks may matter as much."""
@@ -30,6 +32,7 @@ CHECKS: Final = {
             "file-complete",
             meaning="Warns if the file is cut off.",
             affects="What came after the cut is missing.",
+            remedy="Record again, and let the program end by itself: the file is written when the recording ends.",
             grave="the file is cut",
             warns_of_loss=True,
         ),
@@ -37,91 +40,111 @@ CHECKS: Final = {
             "events-readable",
             meaning="Warns if events were damaged or lost.",
             affects="Lost events are missing everywhere.",
+            remedy="Copy the file again from where it was written. If it is damaged there too, record again.",
             warns_of_loss=True,
         ),
         TrustCheck(
             "durations",
-            meaning="Warns if events with impossible times were left out, or have no duration.",
-            affects="The GPU may look idle where the events that were left out ran.",
+            meaning="Warns if events have no duration, or were left out because their times are impossible.",
+            affects="The GPU may look idle where these events ran.",
+            remedy="Record again.",
             warns_of_loss=True,
         ),
         TrustCheck(
             "copy-sizes",
-            meaning="Warns if copies moved more bytes than can be.",
+            meaning="Warns if a copy moved more bytes than is possible.",
             affects="Bytes and bandwidths leave these ops out.",
+            remedy="Record again if you need bandwidths; the other figures hold.",
         ),
         TrustCheck(
             "gpu-activity",
             meaning="Fails if nothing ran on a GPU.",
             affects="Everything is unknown.",
+            remedy="Record with CUDA activities, as `overlapscope run` does. If no kernel appears, stop other "
+            "profilers of the GPU, such as nsys.",
             grave="the trace is unusable",
         ),
         TrustCheck(
             "clock-skew",
-            meaning="Warns if GPU ops begin before their launch, fails if they do so by far.",
-            affects="Causes found on the host are inexact, or unknown where the check failed.",
-            comparable="Copies, kernels and buckets; causes that need the host cannot.",
+            meaning="Warns if GPU ops begin before their launch; fails if they begin over 1 ms before it.",
+            affects="Causes found on the host are inexact; they are unknown if the check failed.",
+            remedy="Record again, and keep the system clock from being set during a recording.",
+            comparable="Copies, kernels and buckets, but not causes that need the host.",
         ),
         TrustCheck(
             "dropped-ops",
             meaning="Warns if recorded launches have no GPU op.",
             affects="The GPU looks idle where the missing ops ran.",
+            remedy="Record fewer steps (`--active`), or fewer kinds of events (`--light`).",
             warns_of_loss=True,
         ),
         TrustCheck(
             "launches",
-            meaning="Warns if launches are missing behind the lead-in, fails if none was recorded.",
-            affects="Causes of idle time are inexact; lead-in, steps and those causes are unknown where the check "
-            "failed.",
-            comparable="Copies, kernels and the buckets of the window; steps and causes cannot.",
+            meaning="Warns if launches are missing after the lead-in; fails if no launch was recorded.",
+            affects="Causes of idle time are inexact. If the check failed, the lead-in, steps and causes of idle time "
+            "are unknown.",
+            remedy="Record with CPU activities too. Record again if launches are still missing.",
+            comparable="Copies, kernels and the buckets of the window, but not steps and causes.",
         ),
         TrustCheck(
             "lead-in",
-            meaning="Warns if the device spent much of the window on what was queued before the recording.",
-            affects="That part is in the buckets, but no cause, finding or step covers it.",
-            comparable="The steps behind it.",
+            meaning="Warns if the device spent over 10% of the window on work queued before the recording.",
+            affects="That part counts in the buckets, but no cause, finding or step covers it.",
+            remedy="Let the device catch up before the recording: `overlapscope run` does so. Elsewhere, call "
+            "`torch.cuda.synchronize()` before the first recorded step.",
+            comparable="The steps after it.",
         ),
         TrustCheck(
             "missing-ops",
-            meaning="Warns if the host waited for the GPU while no op ran, fails if it did so for much of the window.",
-            affects="What the GPU did then is unknown: it counts neither as idle nor as work.",
+            meaning="Warns if the host waited for the GPU while no op ran; fails if that took over 10% of the window.",
+            affects="What the GPU did then is unknown: that time counts neither as idle nor as work.",
+            remedy="Synchronize before the recording begins, record from before CUDA graphs are captured, and stop "
+            "other processes on the GPU.",
             comparable="The steps without such waits.",
         ),
         TrustCheck(
             "stream-order",
-            meaning="Warns if ops of one stream overlap, which a stream forbids.",
+            meaning="Warns if ops of one stream overlap, which cannot happen on a GPU.",
             affects="Some durations are wrong.",
+            remedy="Record again.",
         ),
         TrustCheck(
             "sync-events",
-            meaning="Warns if there are event waits and no records of what they waited for.",
-            affects="Which stream waited for which was rebuilt; evidence that rests on it says so.",
+            meaning="Warns if the recording has event waits, but does not say what they waited for.",
+            affects="Which stream waited for which was rebuilt from the order of calls; evidence based on it says so.",
+            remedy="Record with `overlapscope run`, or set `enable_cuda_sync_events=True` in the profiler's "
+            "`experimental_config`.",
         ),
         TrustCheck(
             "steps",
-            meaning="Warns if steps launched nothing on the main stream, or their numbers skip.",
-            affects="Those steps are missing from everything told by step.",
-            comparable="The steps that are there.",
+            meaning="Warns if steps launched nothing on the main stream, or if step numbers are missing.",
+            affects="Figures by step leave those steps out.",
+            remedy="Call `step()` once at the end of each step, in the thread that launches the work.",
+            comparable="The steps that were recorded.",
         ),
         TrustCheck(
             "warm-up",
             meaning="Warns if the first step took far longer than the others.",
             affects="Leave that step out when you compare.",
+            remedy="Record later (`--wait`). `check` leaves the step out by itself.",
         ),
         TrustCheck(
             "steady-state",
-            meaning="Warns if the recorded steps are not the program's usual ones.",
-            affects="Figures of steps hold for the recording; the program's usual step may differ.",
+            meaning="Warns if the recorded steps are not typical of the program.",
+            affects="Figures of steps hold for the recording; a typical step may differ.",
+            remedy="Record more steps (`--active`), or begin later (`--wait`).",
         ),
         TrustCheck(
             "step-skew",
-            meaning="Warns if side streams work two or more steps ahead.",
-            affects="A step's figures do not contain the copies made early for it.",
+            meaning="Warns if side streams run two or more steps ahead of the main stream.",
+            affects="The figures of a step do not include copies that ran early for it.",
+            remedy="Judge several steps together, or the window; do not compare single steps.",
         ),
         TrustCheck(
             "profiler-overhead",
             meaning="Warns if the profiler itself took part of the window.",
-            affects="Idle time in it goes to cause profiler-overhead and is gone when nothing is recorded.",
+            affects="Idle time in it has cause profiler-overhead; without the profiler it is gone.",
+            remedy="Record without stacks, shapes and memory, or with `--light`.",
         ),
     )
 }
@@ -130,4 +153,4 @@ CHECKS: Final = {
 
 def check_by_id(id: str) -> TrustCheck:
     """The record of a check; one that says next to nothing where a report of another version has a check of its own."""
-    return CHECKS.get(id) or TrustCheck(id, meaning="", affects="")
+    return CHECKS.get(id) or TrustCheck(id, meaning="", affects="", remedy="")

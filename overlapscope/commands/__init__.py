@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from overlapscope.base import output as streams
-from overlapscope.base.registry import Registry
+from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.version import __version__
@@ -23,21 +23,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COMMANDS = {
-    "run": "run a script, record it, and say whether data moves while the GPU computes",
-    "analyze": "say whether data moves while the GPU computes, and if not why",
-    "diff": "say what changed between two recordings, and whether it is more than noise",
-    "whatif": "say what a step would take with copies pinned, on side streams, in a graph...",
-    "ranks": "say how the ranks of a job differ, and who makes whom wait",
-    "check": "hold traces to budgets, for CI: fail where overlap was lost",
-    "baseline": "write or show what relative budgets compare with",
-    "dashboard": "show traces in a browser, with a timeline",
-    "cache": "say what is kept of large traces read before, or remove it",
-    "rules": "list the rules that findings come from",
-    "explain": "explain a word of a report, or list them all",
-    "schema": "print the JSON schema of a report, diff, whatif, check, baseline or ranks",
-    "hta": "run an analysis of HolisticTraceAnalysis on traces",
-    "samples": "print where the sample traces are",
-    "scenarios": "run experiments whose outcome is known, and compare",
+    "run": "run a script, record a trace, and report whether copies overlap with compute",
+    "analyze": "report whether copies overlap with compute, and if not, why",
+    "diff": "show what changed between two traces, and whether it is more than noise",
+    "whatif": "predict the step time with pinned memory, side streams, a CUDA graph...",
+    "ranks": "compare the ranks of a job, and name the rank that delays the others",
+    "check": "check traces against budgets, for CI: fail if overlap was lost",
+    "baseline": "write or show a baseline for relative budgets",
+    "dashboard": "open traces in a browser, with a timeline",
+    "cache": "show or clear the cache of large traces",
+    "rules": "list the rules behind the findings",
+    "explain": "explain a word in a report, or list all words",
+    "schema": "print the JSON schema of a report, diff, whatif, check, baseline, ranks or doctor",
+    "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
+    "samples": "print the directory of the sample traces",
+    "doctor": "show what works in this installation, and what is missing",
+    "completion": "print a completion script for bash, zsh or fish",
+    "scenarios": "run experiments with known outcomes, and compare",
 }
 """One line for each subcommand: its name, and its help."""
 
@@ -46,14 +48,14 @@ DEFECT = 70
 """EX_SOFTWARE of sysexits.h: none of the codes by which a command answers."""
 BROKEN_PIPE = 128 + 13
 
-_DESCRIPTION = """Does data move while the GPU computes? If not, why, and what would fixing it bring?
+_DESCRIPTION = """Does data move while the GPU computes? If not, why not, and what would a fix save?
 
 overlapscope reads traces of torch.profiler (export_chrome_trace)."""
 
-_EPILOG = """Exit codes: 0 done, 1 a budget of `check` failed or `whatif` can predict nothing, 2 the
-input, the configuration or the usage is wrong, or a file cannot be read or written, 3 `check`
-could not judge, 70 overlapscope itself failed, 130 interrupted.
-`overlapscope COMMAND --help` explains a command."""
+_EPILOG = """Exit codes: 0 success; 1 a budget of `check` failed, or `whatif` made no prediction; 2 the
+input, the configuration or the usage is wrong, or a file cannot be read or written; 3 `check`
+could not judge a budget; 70 internal error; 130 interrupted.
+Run `overlapscope COMMAND --help` for help on a command."""
 
 
 class ProgramInterrupted(BaseException):
@@ -106,9 +108,9 @@ def tell_defect(error: Exception) -> None:
             streams.tell(line)
     what = f"{type(error).__name__}: {error}".strip(".: ")
     if isinstance(error, MemoryError):
-        remedy = "The memory of this machine does not suffice; use one with more, or a smaller trace."
+        remedy = "This machine ran out of memory; use one with more memory, or a smaller trace."
     else:
-        remedy = f"Please report this defect of overlapscope {__version__} to its maintainers, with the lines above."
+        remedy = f"Please report this bug of overlapscope {__version__} to its maintainers, with the lines above."
     streams.tell(f"overlapscope: internal error: {what}. {remedy}")
 
 
@@ -129,7 +131,7 @@ def _refused(sentence: str) -> int:
 
 def _run(arguments: list[str]) -> int:
     if any("\0" in argument for argument in arguments):
-        raise UsageError("an argument holds a NUL character, which no name has; leave it out.")
+        raise UsageError("an argument contains a NUL character; remove it.")
     asked = next(iter(arguments), "")
     if asked and not asked.startswith("-") and asked not in COMMANDS:
         raise UsageError(
@@ -152,6 +154,12 @@ def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
     return did_you_mean(option, known) if option else ""
 
 
+def subcommand(name: str) -> Subcommand:
+    """One of `COMMANDS`, whose module is imported for it."""
+    found: Subcommand = load(f"{__name__}.{name}:Command")()
+    return found
+
+
 def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, Subcommand | None]:
     """The parser, that of the one command that is asked for, else the same again, and the command."""
     import inspect
@@ -168,7 +176,6 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParse
     # A parser for each of the others is only needed to list them. `prog` keeps argparse from asking its formatter for
     # one, which would import all of rich.
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="overlapscope")
-    subcommands: Registry[type[Subcommand]] = Registry(__name__, "Command", COMMANDS)
     command: Subcommand | None = None
     own = parser
     for name, summary in COMMANDS.items():
@@ -176,7 +183,7 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParse
             if asked not in COMMANDS:
                 parsers.add_parser(name, help=summary)
             continue
-        command = loaded = subcommands[name]()
+        command = loaded = subcommand(name)
         own = parsers.add_parser(
             name,
             help=summary,

@@ -14,14 +14,18 @@ FORMATS = ("text", "json", "markdown", "html")
 
 def add_traces(parser: argparse.ArgumentParser, *, reports: bool = False) -> None:
     """What is to be analysed, as `args.traces`."""
-    kinds = "trace, directory of traces, pattern, report" if reports else "trace file, directory of traces, pattern"
+    kinds = (
+        "trace, directory of traces, glob pattern, report"
+        if reports
+        else "trace file, directory of traces, glob pattern"
+    )
     parser.add_argument("traces", nargs="+", metavar="TRACE", help=f"{kinds}, or - for stdin")
 
 
 def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
     """`--format`."""
     parser.add_argument(
-        "--format", type=format_name, choices=formats, default="text", help="what to print (default: text)"
+        "--format", type=format_name, choices=formats, default="text", help="output format (default: text)"
     )
 
 
@@ -38,7 +42,7 @@ def add_output(parser: argparse.ArgumentParser, *, required: bool = False) -> No
 
 
 def add_verbose(parser: argparse.ArgumentParser, what: str) -> None:
-    """`--verbose`: what is shown then besides."""
+    """`--verbose`: `what` is shown as well."""
     parser.add_argument("-v", "--verbose", action="store_true", help=what)
 
 
@@ -50,7 +54,7 @@ def add_plain_step(parser: argparse.ArgumentParser, *, sides: tuple[str, ...] = 
         "--plain-step",
         metavar=sides or "TIME",
         type=parse_step,
-        help=f"what a step takes while nothing is recorded, such as 31.8ms{each} (default: what the recorder timed)",
+        help=f"step time without the profiler, such as 31.8ms{each} (default: as the recorder timed it)",
         **several,
     )
 
@@ -60,7 +64,7 @@ def add_allow_predicted(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-predicted",
         action="store_true",
-        help="take timelines that `overlapscope whatif` predicted as if they had been recorded",
+        help="treat timelines predicted by `overlapscope whatif` as recordings",
     )
 
 
@@ -71,7 +75,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--no-cache",
         dest="cache",
         action="store_false",
-        help="read the traces themselves, and keep nothing of them in the cache (see `overlapscope cache`)",
+        help="do not read or write the cache (see `overlapscope cache`)",
     )
 
 
@@ -81,7 +85,7 @@ def add_max_size(parser: argparse.ArgumentParser) -> None:
         "--max-size",
         metavar="SIZE",
         type=parse_size,
-        help="largest unpacked size to read of one file, such as 20GB (default: 8GiB)",
+        help="largest unpacked size of one file, such as 20GB (default: 8GiB)",
     )
 
 
@@ -121,7 +125,7 @@ def parse_size(text: str) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if size <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size to work with; write it like 20GB or 512MiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid size; write it like 20GB or 512MiB")
     return size
 
 
@@ -135,7 +139,7 @@ def parse_step(text: str) -> int:
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if step_ns <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of a step; write it like 31.8ms")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid step time; write it like 31.8ms")
     return step_ns
 
 

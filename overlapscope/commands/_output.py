@@ -37,17 +37,19 @@ def _check(output: Path, *, force: bool, inputs: Iterable[str | Path | None]) ->
         return
     if output.exists():
         if not force:
-            raise UsageError(f"{output}: exists, will not overwrite it without --force.")
+            raise UsageError(f"{output}: already exists; use --force to overwrite it.")
         for source in inputs:
             if source is not None and any(path.exists() and path.samefile(output) for path in _files(source)):
-                raise UsageError(f"{output}: is what is read ({source}), and would be overwritten; name another file.")
+                raise UsageError(
+                    f"{output}: is also an input ({source}) and would be overwritten; choose another file."
+                )
         if not os.access(output, os.W_OK):
-            raise UsageError(f"{output}: may not be written to; choose another file.")
+            raise UsageError(f"{output}: is not writable; choose another file.")
     directory = Path(os.path.realpath(output)).parent
     if not directory.is_dir():
-        raise UsageError(f"{output}: there is no directory {directory}; create it first.")
+        raise UsageError(f"{output}: the directory {directory} does not exist; create it first.")
     if not os.access(directory, os.W_OK):
-        raise UsageError(f"{output}: the directory {directory} may not be written to; choose another.")
+        raise UsageError(f"{output}: the directory {directory} is not writable; choose another.")
 
 
 def _files(named: str | Path) -> list[Path]:
@@ -60,13 +62,28 @@ def _files(named: str | Path) -> list[Path]:
         return []
 
 
+def make_directory(directory: Path) -> None:
+    """Create a directory for output where there is none. Raises UsageError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot be created ({error.strerror or error}); choose another.") from None
+
+
 def same_file(one: Path, other: Path) -> bool:
     """Whether two outputs would be one file."""
     return os.path.realpath(one) == os.path.realpath(other) and not disk.is_written_in_place(one)
 
 
-def drawn(document: Document, args: argparse.Namespace) -> bytes:
-    """A document in `args.format`, for `args.output` or else as stdout takes it."""
+def drawn(document: Document, args: argparse.Namespace, *, verbose: bool = True) -> bytes:
+    """A document in `args.format`, for `args.output` or else as stdout takes it.
+
+    As text and markdown it is the short form (`brief`), unless `verbose`.
+    """
+    if not verbose and args.format in ("text", "markdown"):
+        from overlapscope.documents.model import brief
+
+        document = brief(document)
     if args.format == "text":
         from overlapscope.render import terminal
 
@@ -88,9 +105,9 @@ def write_file(blocks: Iterable[bytes], output: Path, *, force: bool = False) ->
     try:
         disk.write(output, blocks, over=force)
     except FileExistsError:
-        raise UsageError(f"{output}: exists, will not overwrite it without --force.") from None
+        raise UsageError(f"{output}: already exists; use --force to overwrite it.") from None
     except OSError as error:
-        kept = " and is as it was" if output.is_file() else ""
+        kept = " and is unchanged" if output.is_file() else ""
         reason = error.strerror or error
         raise UsageError(f"{output}: cannot be written ({reason}){kept}; choose another file.") from None
     tell(f"Wrote {os.fsencode(output).decode(errors='backslashreplace')}")

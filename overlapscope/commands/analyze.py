@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.base import registry
 from overlapscope.base.output import tell
+from overlapscope.base.words import listed
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
     add_format,
@@ -22,30 +23,34 @@ from overlapscope.commands._options import (
     size_limit,
 )
 from overlapscope.commands._output import check_output, drawn, write
-from overlapscope.errors import NotInTrace
+from overlapscope.errors import NotInTrace, UnreadableTrace
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
     from overlapscope.report.page import Page
+    from overlapscope.trace.model import Trace
+
+_NAMED = 5
+"""Files that are no traces, by name."""
 
 
 class Command:
-    """Say whether data moves while the GPU computes, what keeps it from
-    doing so, and what fixing that would bring.
+    """Report whether copies overlap with compute, what prevents it, and what
+    a fix would save.
 
     A TRACE is a file (.json, .json.gz, .json.zst), a directory or a glob
-    pattern; several are taken as the ranks of one job, and each gets a
-    section of its own.
+    pattern. Several traces are taken as the ranks of one job, and each has
+    its own section.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_traces(parser)
         add_format(parser)
         add_output(parser)
-        parser.add_argument("--device", type=int, metavar="N", help="this device only")
+        parser.add_argument("--device", type=int, metavar="N", help="only this device")
         scope = parser.add_mutually_exclusive_group()
-        scope.add_argument("--step", metavar="NAME", help="this step only: ProfilerStep#4, or just 4")
-        scope.add_argument("--range", metavar="NAME", help="this record_function range only")
+        scope.add_argument("--step", metavar="NAME", help="only this step: ProfilerStep#4, or just 4")
+        scope.add_argument("--range", metavar="NAME", help="only this record_function range")
         add_verbose(parser, "every check, step, range and host stall")
         add_plain_step(parser)
         add_reading(parser)
@@ -55,13 +60,14 @@ class Command:
         from overlapscope.reading import look
 
         looked = look(args.traces)
-        analyses, scope = _analyze(args, looked.files)
+        traces, unread = _read(args, looked.files)
+        analyses, scope = _analyze(args, traces)
         from msgspec.structs import replace as replaced
 
         from overlapscope.report.model import build, to_json
 
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
-        report = replaced(report, notes=(*looked.notes, *report.notes))
+        report = replaced(report, notes=(*looked.notes, *unread, *report.notes))
         if args.format == "json":
             write(to_json(report), args.output, force=args.force)
             return DONE
@@ -72,11 +78,32 @@ class Command:
         return DONE
 
 
-def _analyze(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[TraceAnalysis], str]:
-    from overlapscope.reading import load
+def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace], list[str]]:
+    """The traces, and a sentence about the files of directories and patterns that are none.
 
-    limit = size_limit(args)
-    traces = [load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest) for path in files]
+    Raises UnreadableTrace for a file that was named, and where there is no trace at all.
+    """
+    from overlapscope.reading import load
+    from overlapscope.reading.files import named
+
+    limit, asked = size_limit(args), {*map(named, args.traces)}
+    traces: list[Trace] = []
+    unread: dict[Path, UnreadableTrace] = {}
+    for path in files:
+        try:
+            traces.append(load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest))
+        except UnreadableTrace as error:
+            if path in asked:
+                raise
+            unread[path] = error
+    if not traces:
+        raise next(iter(unread.values()))
+    if len(unread) > 1:
+        return traces, [f"Left out {len(unread)} files that are no traces: {listed(unread, _NAMED)}."]
+    return traces, [f"Left out: {error}" for error in unread.values()]
+
+
+def _analyze(args: argparse.Namespace, traces: Sequence[Trace]) -> tuple[list[TraceAnalysis], str]:
     from overlapscope.analysis import analyze_trace
 
     step = f"ProfilerStep#{args.step}" if args.step is not None and args.step.isdecimal() else args.step
@@ -107,7 +134,9 @@ def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page
     from overlapscope.analysis.strip import measure
 
     strips = {
-        (number, device.result.device): measure(device.timeline, device.result, scope=page.scope, slices=slices)
+        (number, device.result.device): measure(
+            device.timeline, device.result, scope=page.scope, slices=slices, lanes=8 if page.verbose else 4
+        )
         for number, analysis in enumerate(analyses)
         for device in analysis.devices
         if device.result.span_ns > 0
@@ -128,4 +157,4 @@ def _draw(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespace) -
     slices = markdown.STRIP_SLICES
     if args.format == "text":
         slices = max(10, terminal.width_of(None if args.output else sys.stdout) - LABEL_WIDTH)
-    return drawn(document(_with_strips(page, analyses, slices)), args)
+    return drawn(document(_with_strips(page, analyses, slices)), args, verbose=args.verbose)

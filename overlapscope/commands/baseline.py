@@ -22,24 +22,25 @@ from overlapscope.errors import UsageError
 
 
 class Command:
-    """Write what relative budgets of `overlapscope check` compare with, or
-    show it.
+    """Write or show a baseline, which relative budgets of `overlapscope check`
+    compare with.
 
-    A baseline is a small JSON file to be kept beside the code: the values of
-    every metric in every step, and what they were measured on.
+    A baseline is a small JSON file to keep beside the code. It has the values
+    of every metric in every step, and the machine and software they were
+    measured on.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_action = add_actions(parser)
-        writes = add_action("write", "write the baseline of the traces of one job")
+        writes = add_action("write", "write a baseline from the traces of one job")
         add_traces(writes, reports=True)
         add_output(writes, required=True)
         add_config_argument(writes)
         add_allow_predicted(writes)
         add_plain_step(writes)
         add_reading(writes)
-        shows = add_action("show", "show where a baseline was made, and the typical value of each metric")
-        shows.add_argument("file", metavar="FILE", help="a file that `overlapscope baseline write` wrote")
+        shows = add_action("show", "show where a baseline was made, and the median of each metric")
+        shows.add_argument("file", metavar="FILE", help="file written by `overlapscope baseline write`")
 
     def run(self, args: argparse.Namespace) -> int:
         return _write(args) if args.action == "write" else _show(args)

@@ -11,20 +11,20 @@ from overlapscope.errors import UsageError
 
 
 class Command:
-    """Say what is kept of large traces that were read before, so that they
-    open in a moment, or remove it.
+    """Show or clear the cache of large traces: a trace that was read before
+    opens in a moment.
 
-    What is kept is found again by the content of a trace file. All of it can
-    be made again.
+    The cache knows a trace by its content. Removing it costs only the time to
+    read the traces again.
 
-    OVERLAPSCOPE_CACHE_DIR chooses another folder, OVERLAPSCOPE_CACHE_SIZE
-    another limit (20GB; 0 keeps nothing).
+    OVERLAPSCOPE_CACHE_DIR sets the folder, OVERLAPSCOPE_CACHE_SIZE the limit
+    (such as 20GB; 0 turns the cache off).
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_action = add_actions(parser)
-        add_format(add_action("info", "say where the cache is, what it holds and whether it works"), ("text", "json"))
-        add_action("clear", "remove all that the cache holds, and say how much that was")
+        add_format(add_action("info", "show where the cache is, what it holds, and whether it works"), ("text", "json"))
+        add_action("clear", "remove everything from the cache, and show how much that was")
 
     def run(self, args: argparse.Namespace) -> int:
         return _clear() if args.action == "clear" else _info(args.format)
@@ -45,9 +45,9 @@ def _info(format: str) -> int:
         rows.append(("holds", f"{plural(state.entries, 'trace')}, {size(state.bytes)}"))
     rows.append(("limit", size(state.limit_bytes)))
     if state.free_bytes is not None:
-        rows.append(("free", f"{size(state.free_bytes)} on its disk"))
+        rows.append(("free", f"{size(state.free_bytes)} on this disk"))
     widest = max(len(name) for name, _ in rows)
-    works = f"Traces of {size(LEAST_BYTES)} and more, unpacked, are kept."
+    works = f"The cache stores traces of {size(LEAST_BYTES)} or more (unpacked)."
     closing = clean(state.problem) if state.problem else works
     return _print(*(f"{name:<{widest}}  {value}" for name, value in rows), "", closing)
 
@@ -58,7 +58,9 @@ def _clear() -> int:
 
     path = default_folder()
     if path is None:
-        raise UsageError("there is no cache: this user has no home folder; OVERLAPSCOPE_CACHE_DIR names another.")
+        raise UsageError(
+            "there is no cache, because this user has no home folder; set OVERLAPSCOPE_CACHE_DIR to a folder."
+        )
     try:
         removed = Folder(path).clear()
     except OSError as error:
@@ -68,7 +70,7 @@ def _clear() -> int:
     entries = sum(file.is_entry for file in removed)
     total = sum(file.bytes for file in removed)
     shown = clean(str(path))
-    said = f"Removed {plural(entries, 'trace')}, {size(total)}, from {shown}" if removed else f"{shown} held nothing."
+    said = f"Removed {plural(entries, 'trace')}, {size(total)}, from {shown}" if removed else f"{shown} was empty."
     return _print(said)
 
 

@@ -14,7 +14,14 @@ from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.budgets.formats import FORMATS
-from overlapscope.commands._options import add_allow_predicted, add_plain_step, add_reading, add_traces, format_name
+from overlapscope.commands._options import (
+    add_allow_predicted,
+    add_plain_step,
+    add_reading,
+    add_traces,
+    add_verbose,
+    format_name,
+)
 from overlapscope.commands._output import check_output, write
 from overlapscope.errors import ConfigError, UsageError
 
@@ -34,20 +41,20 @@ class Target:
 
 
 class Command:
-    """Hold traces to budgets: say which are kept, which are not and why, and
-    exit with 0 where all are, with 1 where one is not.
+    """Check traces against budgets: report which budgets passed, which failed,
+    and why.
 
     A TRACE is a trace file (.json, .json.gz, .json.zst), a directory with the
     traces of several ranks, a glob pattern, or a report that `overlapscope
     analyze --format json` wrote.
 
     Budgets are read from the nearest overlapscope.toml, or from
-    [tool.overlapscope] of the nearest pyproject.toml. Without any, the check
-    fails where data does not move while the GPU computes; with a baseline
-    only, where it has become slower than that.
+    [tool.overlapscope] of the nearest pyproject.toml. Without any budget, the
+    check fails if copies do not overlap with compute; with only a baseline,
+    it fails if the program is slower than the baseline.
 
-    Exit codes: 0 all budgets kept, 1 one failed, 2 wrong input, usage or
-    configuration, 3 something could not be judged.
+    Exit codes: 0 all budgets passed; 1 a budget failed; 2 wrong input, usage
+    or configuration; 3 a budget could not be judged.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -55,17 +62,17 @@ class Command:
         parser.add_argument(
             "--baseline",
             metavar="FILE",
-            help="what relative budgets compare with: a file of `overlapscope baseline write`, a trace or a report",
+            help="baseline for relative budgets: a file of `overlapscope baseline write`, a trace or a report",
         )
         parser.add_argument(
             "--budget",
             metavar="BUDGET",
             action="append",
             default=[],
-            help="one more budget: 'efficiency_pct >= 80%%', 'p90 step_time <= 12 ms', 'step_time increase <= 5%%'",
+            help="another budget: 'efficiency_pct >= 80%%', 'p90 step_time <= 12 ms', 'step_time increase <= 5%%'",
         )
         parser.add_argument(
-            "--forbid", metavar="RULE", action="append", default=[], help="fail where this rule finds something"
+            "--forbid", metavar="RULE", action="append", default=[], help="fail if this rule finds something"
         )
         add_config_argument(parser)
         parser.add_argument(
@@ -74,24 +81,28 @@ class Command:
             type=_target,
             action="append",
             default=[],
-            help=f"what to print, or to write to PATH: {', '.join(FORMATS)} (default: text); may be repeated",
+            help=f"format to print, or to write to PATH: {', '.join(FORMATS)} (default: text); may be repeated",
         )
         parser.add_argument(
-            "--fail-level", choices=("error", "warn"), default="error", help="from which level on a budget counts"
+            "--fail-level",
+            choices=("error", "warn"),
+            default="error",
+            help="fail on errors only (default), or on warnings too",
         )
         parser.add_argument(
-            "--strict-env", action="store_true", help="fail where the baseline was made on another machine"
+            "--strict-env", action="store_true", help="fail if the baseline was made on another machine"
         )
         parser.add_argument(
-            "--explain", metavar="BUDGET", help="tell all about one budget: how it is computed, and every value"
+            "--explain", metavar="BUDGET", help="explain one budget: how it is computed, and every value"
         )
+        add_verbose(parser, "also show all reasons for a failure, with the evidence")
         add_allow_predicted(parser)
         add_plain_step(parser)
         add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.strict_env and args.baseline is None:
-            raise UsageError("--strict-env is about a baseline; give --baseline FILE.")
+            raise UsageError("--strict-env needs a baseline; pass --baseline FILE.")
         config = find_config(args.config)
         inputs = (*args.traces, args.baseline, config)
         targets = _targets(args.format, inputs, explains=args.explain is not None)
@@ -114,7 +125,7 @@ class Command:
         for warning in result.warnings:
             tell(f"overlapscope: warning: {warning}")
         for target in targets:
-            write(_written(result, target), target.path, force=True)
+            write(_written(result, target, verbose=args.verbose), target.path, force=True)
             if target.format == "github":
                 _summarize(result)
         if args.explain is not None:
@@ -128,7 +139,7 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
         "--config",
         metavar="FILE",
         type=Path,
-        help="configuration to read instead of the nearest one going up from here",
+        help="configuration file (default: the nearest one, from here upwards)",
     )
 
 
@@ -141,7 +152,9 @@ def find_config(named: Path | None) -> Path | None:
     try:
         here = Path.cwd()
     except OSError:
-        raise ConfigError("the current directory is gone, and no configuration can be looked for from it.") from None
+        raise ConfigError(
+            "the current directory no longer exists, so no configuration can be searched for from it."
+        ) from None
     return config.find(here)
 
 
@@ -176,7 +189,7 @@ def _target(text: str) -> Target:
             f"there is no format {name!r}{did_you_mean(name, FORMATS)}; formats: {', '.join(FORMATS)}"
         )
     if colon and not path:
-        raise argparse.ArgumentTypeError(f"{text!r} names no file; write {name}:PATH, or {name} alone for stdout")
+        raise argparse.ArgumentTypeError(f"{text!r} names no file; write {name}:PATH, or just {name} for stdout")
     return Target(name, Path(path) if path else None)
 
 
@@ -185,11 +198,13 @@ def _targets(asked: list[Target], inputs: Iterable[str | Path | None], *, explai
     printed = [target.format for target in asked if target.path is None]
     if len(printed) > 1 or (printed and explains):
         others = ", ".join(printed) + (" and --explain" if explains else "")
-        raise UsageError(f"{others} cannot all be printed; give all but one a file, such as {printed[-1]}:FILE.")
+        raise UsageError(f"{others} cannot all be printed; write all but one to a file, such as {printed[-1]}:FILE.")
     paths = [target.path for target in asked if target.path is not None]
     for number, path in enumerate(paths):
         if os.path.realpath(path) in map(os.path.realpath, paths[:number]):
-            raise UsageError(f"{path}: is named for two formats, and one would overwrite the other; name two files.")
+            raise UsageError(
+                f"{path}: is the output of two formats, and one would overwrite the other; name two files."
+            )
         check_output(path, force=True, inputs=inputs)
     return asked if asked or explains else [Target("text", None)]
 
@@ -218,13 +233,13 @@ def step_summary(result: CheckResult) -> str:
     return markdown.render(document.page(result, Room(markdown.lines, document.SUMMARY_BYTES), folded=True))
 
 
-def _written(result: CheckResult, target: Target) -> bytes:
+def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
     if target.format != "text":
         return drawn(result, target.format).encode("utf-8", "replace")
     from overlapscope.budgets.document import log
     from overlapscope.render import terminal
 
-    return terminal.to_stream(log(result), None if target.path else sys.stdout)
+    return terminal.to_stream(log(result, verbose=verbose), None if target.path else sys.stdout)
 
 
 def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:

@@ -12,17 +12,17 @@ from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, re
 
 
 class Command:
-    """Show traces in a browser: what is not overlapped, why, and where in the
+    """Open traces in a browser: what does not overlap, why, and where in the
     code, with a timeline of every stream.
 
-    A TRACE is a file (.json, .json.gz, .json.zst), a pattern, or a directory,
-    whose traces and those below it can be chosen; or a report that
-    `overlapscope ranks --format json` wrote. More can be dropped onto the
-    page. Ctrl-C ends it.
+    A TRACE is a file (.json, .json.gz, .json.zst), a glob pattern, a directory
+    to choose traces from (also from its subdirectories), or a report that
+    `overlapscope ranks --format json` wrote. More traces can be dropped onto
+    the page. Ctrl-C stops the server.
 
-    Only this machine can reach the server, unless --host says otherwise. It
-    answers who has its token, which is part of the address that is printed:
-    a new one each time, or what OVERLAPSCOPE_TOKEN holds.
+    Only this machine can reach the server, unless --host says otherwise. Each
+    request needs the token in the printed address: a new token each time, or
+    the value of OVERLAPSCOPE_TOKEN.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -30,16 +30,16 @@ class Command:
             "traces",
             nargs="*",
             metavar="TRACE",
-            help="trace file, directory of traces, pattern, report of ranks, or - for stdin",
+            help="trace file, directory of traces, glob pattern, report of ranks, or - for stdin",
         )
         parser.add_argument(
             "--port",
             type=whole_number("a port", 0, 65535),
             metavar="N",
-            help="default: 8050, or a free one; 0: a free one",
+            help="port to serve on (default: 8050, or a free one; 0: a free one)",
         )
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
-        parser.add_argument("--base-path", default="/", metavar="PATH", help="path that a proxy serves it under")
+        parser.add_argument("--base-path", default="/", metavar="PATH", help="URL path under which a proxy serves it")
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
         add_reading(parser)
         parser.add_argument(
@@ -47,7 +47,7 @@ class Command:
             metavar="SIZE",
             type=parse_size,
             default=UPLOAD_BYTES,
-            help="what files dropped onto the page may take together (default: 4GiB)",
+            help="largest total size of files dropped onto the page (default: 4GiB)",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -67,7 +67,7 @@ class Command:
         tell(f"Serving at {url}  (Ctrl-C to end)")
         if "SSH_CONNECTION" in os.environ:
             forward = f"ssh -L {server.port}:localhost:{server.port}"
-            tell(f"From your own machine: {forward} and this machine's name, then open that address there.")
+            tell(f"From your own machine, run {forward} with this machine's name, then open that address there.")
         if not args.no_open:
             open_browser(url)
         server.run()

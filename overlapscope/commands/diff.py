@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """Say what changed between two recordings of one program, by how much,
-    and why.
+    """Show what changed between two traces of one program, by how much, and
+    why.
 
     BEFORE and AFTER are each a trace file (.json, .json.gz, .json.zst), a
     directory with the traces of several ranks, a glob pattern, or a report
@@ -24,12 +24,12 @@ class Command:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "before", metavar="BEFORE", help="trace, directory of traces, pattern, report, or - for stdin"
+            "before", metavar="BEFORE", help="trace, directory of traces, glob pattern, report, or - for stdin"
         )
         parser.add_argument("after", metavar="AFTER", help="the same, after the change")
         add_format(parser)
         add_output(parser)
-        add_verbose(parser, "what did not change, too, and whole lists")
+        add_verbose(parser, "also show every other table, and what did not change")
         add_plain_step(parser, sides=("BEFORE", "AFTER"))
         add_reading(parser)
 
@@ -54,4 +54,4 @@ def _drawn(changes: Diff, args: argparse.Namespace) -> bytes:
     from overlapscope.render import markdown
 
     room = Room(markdown.lines, COMMENT_CHARACTERS) if args.format == "markdown" else None
-    return drawn(document(changes, verbose=args.verbose, room=room), args)
+    return drawn(document(changes, verbose=args.verbose, room=room), args, verbose=args.verbose)

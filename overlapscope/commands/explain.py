@@ -10,15 +10,20 @@ from overlapscope.commands._output import write
 
 
 class Command:
-    """Explain a word of a report: a rule (what it means, how it is computed, a
-    program that has the problem and the same program without it), a cause, a
-    metric, a trust check, an intervention... and what belongs to it.
+    """Explain a word in a report: a rule (what it means, how it is computed, a
+    program with the problem and the same program without it), a cause, a
+    metric, a trust check or an intervention, and what is related to it.
 
-    Without a word, all of them are listed.
+    Without a word, it lists all words.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("word", metavar="WORD", nargs="*", help="such as copy-on-compute-stream or exposed copy")
+        parser.add_argument(
+            "word",
+            metavar="WORD",
+            nargs="*",
+            help="word to explain, such as copy-on-compute-stream or exposed copy",
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         from overlapscope import glossary

@@ -8,48 +8,48 @@ from pathlib import Path
 
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_output, add_reading, size_limit, whole_number
-from overlapscope.commands._output import check_output, drawn, write
+from overlapscope.commands._output import check_output, drawn, make_directory, write
 from overlapscope.errors import UsageError
 
 
 class Command:
     """Run an analysis of HolisticTraceAnalysis (HTA) on traces that
-    overlapscope has read, which takes a fraction of the time.
+    overlapscope reads, in a fraction of the time.
 
     The figures are HTA's own, with its definitions and its rounding to whole
-    microseconds; docs/hta.md sets them beside ours. Without a name, or with
+    microseconds; docs/evaluation/hta.md compares them with ours. Without NAME, or with
     --list, it lists the analyses.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("name", nargs="?", metavar="NAME", help="the analysis")
+        parser.add_argument("name", nargs="?", metavar="NAME", help="analysis to run")
         parser.add_argument(
-            "traces", nargs="*", metavar="TRACE", help="trace file, directory of the ranks of a job, or pattern"
+            "traces", nargs="*", metavar="TRACE", help="trace file, directory with the ranks of a job, or glob pattern"
         )
         parser.add_argument("--list", action="store_true", help="list the analyses")
         add_format(parser, ("text", "json", "csv", "markdown"))
         add_output(parser)
         parser.add_argument(
-            "--nanoseconds", action="store_true", help="do not round, as with HTA_DISABLE_NS_ROUNDING=1"
+            "--nanoseconds", action="store_true", help="do not round to microseconds, as with HTA_DISABLE_NS_ROUNDING=1"
         )
-        parser.add_argument("--operator", metavar="TEXT", help="sequences: host ops with TEXT in their names")
+        parser.add_argument("--operator", metavar="TEXT", help="for sequences: host ops with TEXT in their names")
         parser.add_argument(
             "--annotation",
             metavar="TEXT",
             default="ProfilerStep",
-            help="critical-path: ranges with TEXT in their names (default: ProfilerStep)",
+            help="for critical-path: ranges with TEXT in their names (default: ProfilerStep)",
         )
         parser.add_argument(
             "--instance",
             metavar="N",
             type=whole_number("a number from 0 on", 0, 10**15),
-            help="critical-path: which of them, from 0",
+            help="for critical-path: which of these ranges, from 0",
         )
         parser.add_argument(
             "--overlay",
             metavar="DIR",
             type=Path,
-            help="sequences, critical-path: write copies of the traces with what was found into DIR",
+            help="for sequences and critical-path: write copies of the traces to DIR, with the results marked",
         )
         add_reading(parser)
 
@@ -71,11 +71,11 @@ class Command:
 
         check_name(args.name)
         if not args.traces:
-            raise UsageError(f"name the traces to analyse: overlapscope hta {args.name} TRACE...")
+            raise UsageError(f"no trace is named; write: overlapscope hta {args.name} TRACE...")
         require()
         check_output(args.output, force=args.force, inputs=args.traces)
-        if args.overlay is not None and not args.overlay.is_dir():
-            raise UsageError(f"{args.overlay}: there is no such directory; create it first.")
+        if args.overlay is not None:
+            make_directory(args.overlay)
         traces = [load(path, limit_bytes=size_limit(args), cache=args.cache) for path in expand(args.traces)]
         options = Options(
             operator=args.operator, annotation=args.annotation, instance=args.instance, overlay=args.overlay

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from overlapscope.base.output import environment
 from overlapscope.base.words import plural
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_format, add_max_size, add_output, size_limit, whole_number
+from overlapscope.commands._options import add_format, add_max_size, add_output, add_verbose, size_limit, whole_number
 from overlapscope.commands._output import check_output, drawn, write
 from overlapscope.errors import UnreadableTrace
 
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """Say how the ranks of a job differ, who makes whom wait in which
-    collective, and which ranks are worth a look.
+    """Compare the ranks of a job: which rank delays the others, in which
+    collectives, and how the ranks differ.
 
     A SOURCE is a trace file (.json, .json.gz, .json.zst), a directory, a glob
-    pattern, or a URL of these (http, s3, gs, hdfs..., by the plugins of
-    fsspec). Traces are reduced by processes of their own: one per core of this
-    machine (without Dask one), or the workers of the Dask cluster named with
+    pattern, or a URL of these (http, s3, gs, hdfs..., with the plugins of
+    fsspec). Worker processes read the traces: one per core of this machine
+    (one in all without Dask), or the workers of the Dask cluster named with
     --scheduler, which must see the files under the same paths. A trace that
-    cannot be read is reported, and the rest go on.
+    cannot be read is reported and left out.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("sources", nargs="+", metavar="SOURCE", help="trace file, directory, pattern or URL")
+        parser.add_argument("sources", nargs="+", metavar="SOURCE", help="trace file, directory, glob pattern or URL")
         add_format(parser)
         add_output(parser)
-        parser.add_argument("--expect", type=_positive, metavar="N", help="how many ranks there should be")
+        add_verbose(parser, "also show collectives, steps, the ranks that stand out, and clocks")
+        parser.add_argument("--expect", type=_positive, metavar="N", help="expected number of ranks")
         where = parser.add_mutually_exclusive_group()
-        where.add_argument("--workers", type=_positive, metavar="N", help="processes at once (default: one per core)")
+        where.add_argument("--workers", type=_positive, metavar="N", help="number of processes (default: one per core)")
         where.add_argument("--scheduler", metavar="ADDRESS", help="Dask scheduler to use, such as tcp://host:8786")
         add_max_size(parser)
 
@@ -47,7 +48,7 @@ class Command:
         if not report.ranks:
             first = report.unreadable[0]
             raise UnreadableTrace(
-                f"nothing could be read of {plural(len(report.unreadable), 'trace')}; {first.source}: {first.reason}"
+                f"{plural(len(report.unreadable), 'trace')} could not be read; {first.source}: {first.reason}"
             )
         write(_drawn(report, args), args.output, force=args.force)
         return DONE
@@ -117,4 +118,5 @@ def _drawn(report: RanksReport, args: argparse.Namespace) -> bytes:
         return to_json(report)
     from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document
 
-    return drawn(document(report, {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format]), args)
+    extent = {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format]
+    return drawn(document(report, extent), args, verbose=args.verbose)

@@ -9,9 +9,9 @@ from overlapscope.commands._output import write
 
 
 class Command:
-    """List the rules that findings come from.
+    """List the rules behind the findings.
 
-    `overlapscope explain RULE` tells all about one.
+    `overlapscope explain RULE` explains one of them.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

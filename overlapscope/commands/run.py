@@ -43,25 +43,25 @@ _LEAST_LIMIT_BYTES = 8 << 30
 
 
 class Command:
-    """Run a Python script or module as Python would, record it with
-    torch.profiler, and say whether data moves while the GPU computes.
+    """Run a Python script or module as Python would, record a trace with
+    torch.profiler, and report whether copies overlap with compute.
 
-    The script needs no change. A step ends when its optimizer has stepped, or
-    where the script says so: overlapscope.step() at the end of an iteration.
-    The first steps are left out (--wait), the next are recorded so that the
-    pipeline is full, but not judged (--warmup), then come those that count
-    (--active); after them the trace is written and the script goes on
-    unprofiled. Right before and right behind them, steps are timed while
-    nothing is recorded (--plain-steps): recording makes programs slower. For
-    that the script has to make 41 steps; one that makes fewer is recorded from
-    its start, one without steps as a whole. A script with a torch.profiler of
-    its own keeps it, and its trace is analysed.
+    The script needs no change. A step ends when the optimizer has stepped, or
+    when the script calls overlapscope.step() at the end of an iteration. The
+    first steps are skipped (--wait), the next are recorded but not judged, so
+    that the pipeline is full (--warmup), and the next are recorded and judged
+    (--active). Then the trace is written, and the script goes on without the
+    profiler. Since the profiler slows programs down, steps are also timed
+    without it right before and right after the recording (--plain-steps). All
+    this needs 41 steps; a script with fewer is recorded from its start, and
+    one without steps from start to end. A script that uses torch.profiler
+    itself keeps it, and its trace is analysed.
 
-    Under torchrun, mpirun and srun each rank writes a file into NAME.traces:
+    Under torchrun, mpirun and srun each rank writes a file to NAME.traces:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
 
-    Everything that overlapscope says goes to stderr. The exit code is the
-    script's; 2 if it could not be run, 70 if overlapscope itself failed before.
+    overlapscope prints to stderr only. The exit code is that of the script; 2
+    if it could not be run, 70 if overlapscope itself failed before.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -71,15 +71,17 @@ class Command:
             "       overlapscope run [options] -c CODE [ARGUMENTS...]"
         )
         parser.add_argument(
-            "script", metavar="SCRIPT", help="script, directory or zip file with a __main__.py, - for stdin"
+            "script", metavar="SCRIPT", help="script, directory or zip file with a __main__.py, or - for stdin"
         )
         arguments = parser.add_argument(
-            "arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="its own arguments, options too"
+            "arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="arguments and options of the script"
         )
         arguments.required = False
         kinds = parser.add_mutually_exclusive_group()
         kinds.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
-        kinds.add_argument("-c", dest="code", action="store_true", help="run a text, as `python -c` does")
+        kinds.add_argument(
+            "-c", dest="code", action="store_true", help="run code from the command line, as `python -c` does"
+        )
         _add_recording(parser)
         _add_output(parser)
 
@@ -88,11 +90,11 @@ class Command:
         launcher = None if args.code else _LAUNCHERS.get(args.script if args.module else Path(args.script).name)
         if launcher is not None:
             raise UsageError(
-                f"{launcher} starts the processes that are to be recorded, so it comes first: "
-                f"{launcher} [options] -m overlapscope run SCRIPT."
+                f"{launcher} starts the processes to record, so it must come first: {launcher} [options] -m "
+                "overlapscope run SCRIPT."
             )
         if not (args.module or args.code) and _PYTHON.fullmatch(Path(args.script).name) and not _is_text(args.script):
-            raise UsageError(f"overlapscope runs Python itself: leave out {args.script}.")
+            raise UsageError(f"overlapscope starts Python itself; leave out {args.script}.")
         run = _Run(args)
         try:
             ending = _execute(args)
@@ -115,36 +117,41 @@ class Command:
 
 
 _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
-    ("--wait N", int, None, "steps to leave out first (default: 3)"),
-    ("--warmup N", int, 2, "steps to record, but not judge, then (default: 2)"),
-    ("--active N", int, None, "steps to judge (default: 5)"),
+    ("--wait N", int, None, "steps to skip at the start (default: 3)"),
+    ("--warmup N", int, 2, "steps to record next, but not judge (default: 2)"),
+    ("--active N", int, None, "steps to record and judge (default: 5)"),
     (
         "--plain-steps N",
         int,
         DEFAULT_PLAIN_STEPS,
-        "steps to time right before and right behind the recording, while nothing is recorded "
-        f"(default: {DEFAULT_PLAIN_STEPS}; 0 for none)",
+        "steps to time without the profiler, right before and right after the recording (default: "
+        f"{DEFAULT_PLAIN_STEPS}; 0 for none)",
     ),
-    ("--delay S", float, None, "record by the time instead of by steps: begin after so many seconds"),
-    ("--duration S", float, None, "and record for so many (default: to the end)"),
+    ("--delay S", float, None, "record by time instead of by steps: start after S seconds"),
+    ("--duration S", float, None, "stop S seconds after the start (default: at the end)"),
     (
         "--capture-range NAME",
         str,
         None,
-        "record while the program is in this range (record_function or torch.cuda.nvtx), or with "
-        "cudaProfilerApi from cudaProfilerStart to cudaProfilerStop",
+        "record while the program is in this range (record_function or torch.cuda.nvtx); with cudaProfilerApi, "
+        "from cudaProfilerStart to cudaProfilerStop",
     ),
-    ("--slow-step X", float, None, "record all the time, and keep the first step that takes over X times the median"),
-    ("--repeat N", int, 1, "record so many times, into NAME-1, NAME-2, ..."),
+    (
+        "--slow-step X",
+        float,
+        None,
+        "record all the time, and keep the first step that takes more than X times the median",
+    ),
+    ("--repeat N", int, 1, "record N times, to NAME-1, NAME-2, ..."),
 )
 """When to record: each option with what stands for its value, its type, its default and its help."""
 _CONTENTS = {
-    "--stacks": "record Python lines (slows the host down)",
-    "--shapes": "record the shapes of inputs",
-    "--memory": "record allocations",
-    "--light": "leave out PyTorch's ops, to slow the host down less",
+    "--stacks": "record Python stacks (slows the host down)",
+    "--shapes": "record input shapes",
+    "--memory": "record memory allocations",
+    "--light": "do not record PyTorch ops, which slows the host down less",
     "--check-hazards": "look for data races between host and GPU, and between streams",
-    "--ignore-own-profiler": "keep profilers that the program starts from recording",
+    "--ignore-own-profiler": "ignore the profilers that the program starts",
 }
 """What to record, by yes or no."""
 
@@ -164,8 +171,8 @@ def _add_recording(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         type=parse_size,
         default=DEFAULT_MAX_SIZE_BYTES,
-        help="end the recording when its events take that much memory; writing them takes several times as much "
-        "for a moment (default: 1GiB; on Linux only)",
+        help="end the recording when its events take this much memory; writing the trace briefly takes several "
+        "times as much (default: 1GiB; Linux only)",
     )
 
 
@@ -176,22 +183,21 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=Path,
-        help="the trace (default: NAME.trace.json.gz, of the script); {rank}, {pid}, {time} and {host} in it are "
+        help="trace file (default: NAME.trace.json.gz, after the script); {rank}, {pid}, {time} and {host} are "
         "filled in",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
     parser.add_argument(
         "--stop-after-recording",
         action="store_true",
-        help="end the script, as by sys.exit(), when the steps are recorded and those behind them timed",
+        help="end the script, as sys.exit() does, when all steps are recorded and timed",
     )
     parser.add_argument(
         "--subprocesses",
         action="store_true",
-        help="record the Python processes that the script starts, too, into NAME.traces, where they mark steps or "
-        "use a GPU",
+        help="also record the Python processes that the script starts, if they mark steps or use a GPU, to NAME.traces",
     )
-    parser.add_argument("--open", action="store_true", help="then show the trace in a browser, until Ctrl-C")
+    parser.add_argument("--open", action="store_true", help="open the trace in a browser afterwards, until Ctrl-C")
 
 
 def _execute(args: argparse.Namespace) -> script.Ending:
@@ -327,7 +333,7 @@ class _Run:
         recording = self._recording
         written = recording.finish(died=died)
         for kept in self._former.left():
-            self._tell(f"the trace that was there before is now {kept.name}.")
+            self._tell(f"the previous trace is now {kept.name}.")
         self._tell_hazards()
         if recording.failure is not None:
             self._tell(recording.failure)
@@ -351,9 +357,9 @@ class _Run:
             job = shlex.quote(str(self._recording.shown(self._children)))
             if count:
                 analyze = f"`overlapscope analyze {job}` shows them"
-                self._tell(f"processes that the program started left traces ({count}); {analyze}.")
+                self._tell(f"processes that the program started wrote traces ({count}); {analyze}.")
             elif started.count or not started.forked:
-                self._tell("no process that the program started marked a step or used a GPU.")
+                self._tell("none of the processes that the program started marked a step or used a GPU.")
         elif started.count and elsewhere:
             self._tell(
                 f"the program started Python processes ({started.count}), which were not recorded; --subprocesses "
@@ -377,17 +383,17 @@ class _Run:
 
             hazards = self._recording.hazards
             if not devices.cuda_is_up():
-                self._tell("no data races were looked for: the program used no GPU.")
+                self._tell("data races were not checked, because the program used no GPU.")
             elif hazards:
                 self._tell(f"{plural(len(hazards), 'data race')} found.")
             else:
-                self._tell("no data race was found in what could be checked.")
+                self._tell("no data races found in what could be checked.")
             for hazard in hazards:
                 self._show(describe(hazard))
 
     def _analyze(self) -> None:
         if len(devices.activities(cuda=devices.cuda_is_up())) == 1:
-            self._tell(f"no GPU activity: {devices.why_unused()}, so there is nothing to say about overlap.")
+            self._tell(f"the trace has no GPU activity, so overlap cannot be measured: {devices.why_unused()}.")
         else:
             # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
             limit = ("--max-size", str(max(3 * self._args.max_size_bytes, _LEAST_LIMIT_BYTES)))

@@ -15,7 +15,7 @@ class Command:
 
     overlapscope analyze "$(overlapscope samples)/training_naive.json.gz"
 
-    On a terminal, also what they are recordings of.
+    On a terminal, it also lists the traces and what each one shows.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

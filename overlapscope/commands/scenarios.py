@@ -13,13 +13,13 @@ from overlapscope.base.output import tell
 from overlapscope.base.words import did_you_mean
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_actions, whole_number
-from overlapscope.commands._output import check_output, write
+from overlapscope.commands._output import check_output, make_directory, write
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory.experiment import SCALES
 
 if TYPE_CHECKING:
     from overlapscope.laboratory.catalog import Entry
-    from overlapscope.laboratory.results import Machine
+    from overlapscope.laboratory.results import Machine, Results
 
 FAILED = 1
 DIRECTORY = Path("overlapscope-laboratory")
@@ -28,42 +28,64 @@ _MARKDOWN, _HTML = "report.md", "report.html"
 
 
 class Command:
-    """Run experiments on copies, streams and CUDA graphs whose outcome is
-    known, record them, and set what the analysis says and what was measured
-    here beside what was published.
+    """Run experiments on copies, CUDA streams and CUDA graphs with known
+    outcomes, record them, and compare the measurements and the analysis with
+    the published results.
 
-    An experiment is a plain Python file; your own are named by their path.
+    An experiment is a plain Python file; name your own by its path.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         action = add_actions(parser)
-        action("list", "list the experiments that come with overlapscope")
-        run = action("run", "measure, record and analyse experiments", "Exits with 1 if a variant failed.")
+        action("list", "list the built-in experiments")
+        run = action("run", "measure, record and analyse experiments", "The exit code is 1 if a variant failed.")
         what = run.add_mutually_exclusive_group(required=True)
-        what.add_argument("names", nargs="*", default=[], metavar="NAME", help="experiment, or path of a scenario file")
-        what.add_argument("--all", action="store_true", help="all that come with overlapscope")
+        what.add_argument(
+            "names",
+            nargs="*",
+            default=[],
+            metavar="NAME",
+            help="name of an experiment, or path of a scenario file",
+        )
+        what.add_argument("--all", action="store_true", help="run all built-in experiments")
         run.add_argument(
             "--scale",
             choices=SCALES,
             default=SCALES[0],
-            help="small fits a card of 8 GB (default), paper is as published",
+            help="small fits a GPU with 8 GB (default); paper has the published sizes",
         )
-        run.add_argument("--output", type=Path, default=DIRECTORY, metavar="DIR", help=f"default: {DIRECTORY}")
+        run.add_argument(
+            "--output",
+            type=Path,
+            default=DIRECTORY,
+            metavar="DIR",
+            help=f"where to write results (default: {DIRECTORY})",
+        )
         run.add_argument(
             "--repeat",
             type=whole_number("a number of iterations", 1, 10**9),
             default=0,
             metavar="N",
-            help="time at least N iterations of a variant",
+            help="time at least N iterations of each variant",
         )
-        report = action("report", "compare results with what was published and what must be true")
+        report = action("report", "compare the results with the published ones and with what must be true")
+        report.add_argument("names", nargs="*", metavar="NAME", help="experiment to show in full (default: a summary)")
         report.add_argument(
-            "results", nargs="?", type=Path, metavar="DIR", help="default: your own, else those shipped"
+            "--results",
+            type=Path,
+            metavar="DIR",
+            help=f"results to show (default: {DIRECTORY}, else the built-in results)",
         )
         report.add_argument("--output", type=Path, metavar="DIR", help="where to write report.md and report.html")
-        calibrate = action("calibrate", "measure what predictions need to know of this GPU", "Takes some seconds.")
+        calibrate = action(
+            "calibrate", "measure the hardware constants of this GPU, for predictions", "It takes a few seconds."
+        )
         calibrate.add_argument(
-            "--output", type=Path, default=CALIBRATION, metavar="FILE", help=f"default: {CALIBRATION}"
+            "--output",
+            type=Path,
+            default=CALIBRATION,
+            metavar="FILE",
+            help=f"where to write the constants (default: {CALIBRATION})",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -100,14 +122,14 @@ def _paths(names: Sequence[str]) -> list[Path]:
     for name in names:
         if name.endswith(".py") or os.sep in name:
             if not Path(name).is_file():
-                raise UsageError(f"{name}: there is no such file; name an experiment's .py file.")
+                raise UsageError(f"{name}: this file does not exist; name the .py file of an experiment.")
             paths.append(Path(name).resolve())
         elif name in known:
             paths.append(known[name])
         else:
             raise UsageError(
-                f"there is no experiment {name!r}{did_you_mean(name, known)}; `overlapscope scenarios list` shows "
-                "them, and a file of your own is named by its path."
+                f"there is no experiment {name!r}{did_you_mean(name, known)}; `overlapscope scenarios list` lists "
+                "them. Name a file of your own by its path."
             )
     return list(dict.fromkeys(paths))
 
@@ -144,7 +166,7 @@ def _run(args: argparse.Namespace) -> int:
     entries, faults = _load(list(catalog.shipped().values()) if args.all else _paths(args.names))
     directory = Path(os.path.realpath(args.output))
     if directory.exists() and not directory.is_dir():
-        raise UsageError(f"{args.output}: is no directory; choose another.")
+        raise UsageError(f"{args.output}: is not a directory; choose another.")
     store.read(directory)
     with Progress() as progress:
         progress.note("measuring this machine")
@@ -154,17 +176,16 @@ def _run(args: argparse.Namespace) -> int:
             done = runner.run(entries, runner.Plan(directory, args.scale, args.repeat), machine, progress)
         finally:
             if (directory / FILE).exists():
-                progress.say(
-                    f"Results are in {directory}; `overlapscope scenarios report {args.output}` compares them."
-                )
+                compare = f"overlapscope scenarios report --results {args.output}"
+                progress.say(f"Results are in {directory}; `{compare}` compares them.")
     return FAILED if faults or any(result.status == "failed" for result in done) else DONE
 
 
 def _check_gpus(entries: Sequence[Entry], machine: Machine) -> None:
     if not machine.gpus and all(entry.experiment.gpus > 0 for entry in entries):
         raise UsageError(
-            "there is no CUDA device that PyTorch can use, and every experiment chosen needs one; "
-            "`overlapscope scenarios report` shows results that were recorded on one."
+            "PyTorch finds no CUDA device, and every chosen experiment needs one; `overlapscope scenarios report` "
+            "shows results that were recorded on one."
         )
 
 
@@ -174,24 +195,21 @@ def _check_gpus(entries: Sequence[Entry], machine: Machine) -> None:
 def _report(args: argparse.Namespace) -> int:
     from overlapscope.laboratory import store
     from overlapscope.laboratory.comparison import compare
-    from overlapscope.laboratory.document import document
+    from overlapscope.laboratory.document import document, summary
     from overlapscope.laboratory.results import FILE
     from overlapscope.render import html, markdown, terminal
 
     directory, shipped = _results_directory(args.results)
     results = store.read(directory)
     if not results.experiments:
-        raise UsageError(f"{directory}: there is no {FILE} here; `overlapscope scenarios run` makes one.")
-    output = args.output or (None if shipped else directory)
-    if output is not None and output.exists() and not output.is_dir():
-        raise UsageError(f"{output}: is no directory; choose another.")
-    comparisons = compare(results)
-    write(terminal.to_stream(document(comparisons, brief=True), sys.stdout), None)
+        raise UsageError(f"{directory}: has no {FILE}; `overlapscope scenarios run` writes one.")
+    output = args.output or (None if shipped or args.names else directory)
     if output is not None:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{output}: cannot be made ({error.strerror or error}); choose another.") from None
+        make_directory(output)
+    comparisons = compare(results)
+    asked = [comparisons[_place(name, results)] for name in args.names]
+    write(terminal.to_stream(document(asked, brief=True) if asked else summary(comparisons), sys.stdout), None)
+    if output is not None:
         for name in (_MARKDOWN, _HTML):
             check_output(output / name, force=True, inputs=[directory / FILE])
         report = document(comparisons)
@@ -200,16 +218,23 @@ def _report(args: argparse.Namespace) -> int:
     return DONE
 
 
+def _place(name: str, results: Results) -> int:
+    """Of an experiment among the results. Raises UsageError."""
+    known = [experiment.name for experiment in results.experiments]
+    if name not in known:
+        raise UsageError(f"there are no results of {name!r}{did_you_mean(name, known)}; results: {', '.join(known)}.")
+    return known.index(name)
+
+
 def _results_directory(asked: Path | None) -> tuple[Path, bool]:
     """Where the results are, and whether they are those that come with overlapscope."""
     from overlapscope.laboratory.results import FILE
     from overlapscope.reading.samples import SAMPLES
 
-    if asked is not None:
-        return asked, False
-    if (DIRECTORY / FILE).is_file():
-        return DIRECTORY, False
-    return SAMPLES / "laboratory", True
+    shipped = SAMPLES / "laboratory"
+    own = DIRECTORY if (DIRECTORY / FILE).is_file() else shipped
+    directory = asked or own
+    return directory, directory.resolve() == shipped.resolve()
 
 
 # -- calibrate ------------------------------------------------------------------------------------

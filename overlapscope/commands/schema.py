@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from overlapscope.base.registry import load
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_output
 from overlapscope.commands._output import check_output, write
 
-_WRITERS = {
+WRITERS = {
     "report": "report.model",
     "diff": "compare.diff",
     "whatif": "prediction.result",
     "check": "budgets.verdicts",
     "baseline": "budgets.baseline",
     "ranks": "ranks.result",
+    "doctor": "doctor.result",
 }
 """What can be asked for, and the module that knows its schema."""
 
 
+def schema_of(kind: str) -> dict[str, Any]:
+    """The schema of one of `WRITERS`."""
+    schema: dict[str, Any] = load(f"overlapscope.{WRITERS[kind]}:schema")()
+    return schema
+
+
 class Command:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
-    `whatif`, `check` and `ranks` print with `--format json`, or of a baseline.
+    `whatif`, `check`, `ranks` and `doctor` print with `--format json`, or of a
+    baseline.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "of",
             nargs="?",
-            choices=tuple(_WRITERS),
+            choices=tuple(WRITERS),
             default="report",
-            help="default: report",
+            help="what to print the schema of (default: report)",
         )
         add_output(parser)
 
@@ -39,5 +48,5 @@ class Command:
         check_output(args.output, force=args.force)
         from overlapscope.base.saved import encode
 
-        write(encode(load(f"overlapscope.{_WRITERS[args.of]}:schema")()), args.output, force=args.force)
+        write(encode(schema_of(args.of)), args.output, force=args.force)
         return DONE

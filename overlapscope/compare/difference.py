@@ -1,4 +1,4 @@
-"""What a diff of two reports says, as frozen structures; their names are those of its JSON (`docs/diff.md`).
+"""What a diff of two reports says, as frozen structures; their names are those of its JSON (`docs/guides/diff.md`).
 
 Times are integer nanoseconds: per step (the mean over the steps compared) where both sides have steps, else of the
 whole window. What is measured in them adds up: the causes to their bucket, the buckets to the span, before, after and

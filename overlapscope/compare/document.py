@@ -13,34 +13,51 @@ from overlapscope.compare.difference import DeviceDiff, Diff, Figures
 from overlapscope.compare.words import device_title, doubt_words, side_name, standing
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, figure
-from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Room, Section, Span, Text, panel
+from overlapscope.documents.model import (
+    Block,
+    Chart,
+    Document,
+    Heading,
+    Items,
+    Room,
+    Section,
+    Span,
+    Text,
+    brief,
+    detail,
+    panel,
+)
 from overlapscope.documents.table import Table
 
 COMMENT_CHARACTERS = 60_000
 """A comment on GitHub holds no more than 65,536."""
 
 
+_MOST_DOUBTS = 3
+"""In the short form: the gravest come first."""
+
+
 def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> Document:
     """The diff as it is read from top to bottom.
 
-    A comment has only so much `room`: what lies behind the answer is folded away there, and devices that do not fit are
-    counted.
+    A comment has only so much `room`: what lies behind the answer is folded away there, and devices that do not fit in
+    the short form are counted.
     """
     title = f"{side_name(diff.before, diff.after)} → {side_name(diff.after, diff.before)}"
     blocks = [*_head(diff, title)]
     several = len(diff.devices) > 1
     devices = []
     for number, device in enumerate(diff.devices):
-        shown = tuple(_device(device, number, verbose, folded=room is not None))
+        shown = tuple(_device(device, number, verbose, several=several, folded=room is not None))
         name = device_title(diff, device)
         said = Text((Span(f"{name}: {clean(device.verdict)}", strong=True),))
         devices.append(Section((said, *shown), name, "article") if several else Section(shown))
     kept = len(devices)
     if room is not None and several and not verbose:
-        kept = room.less(blocks).fitting(devices)
+        kept = room.less(blocks).fitting([Section(brief(Document("", (one,))).blocks) for one in devices])
     blocks += devices[:kept]
     if left := [section.title for section in devices[kept:]]:
-        blocks.append(Text(f"Left out, as there is no room: {listed(left, tables.MOST)}."))
+        blocks.append(Text(f"Left out for lack of space: {listed(left, tables.MOST)}."))
     return Document(f"overlapscope diff: {title}", tuple(blocks))
 
 
@@ -51,17 +68,25 @@ def _head(diff: Diff, title: str) -> Iterator[Block]:
     yield tables.sides(diff)
     if diff.doubts:
         said = tuple((f"{what}\n", Span(holds, tone="muted")) for what, holds in map(doubt_words, diff.doubts))
-        yield panel("Compare with care", Items(said, sign="!"), tone="fair")
+        yield panel("Warnings", Items(said[:_MOST_DOUBTS], sign="!"), tone="fair")
+        if more := said[_MOST_DOUBTS:]:
+            yield from detail("more warnings", [panel("More warnings", Items(more, sign="!"), tone="fair")])
     if len(diff.devices) > 1:
         yield tables.summary(diff)
 
 
-def _device(device: DeviceDiff, number: int, verbose: bool, *, folded: bool) -> Iterator[Block]:
+def _device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, folded: bool) -> Iterator[Block]:
+    """The figures of a device. Where the time went, why, and what became of the findings is the evidence; of several
+    devices, their verdicts are."""
     yield Chart(f"buckets-{number}", "Before and after", partial(before_after, device.figures), wide=True)
-    yield tables.buckets(device)
-    yield from tables.causes(device, verbose=verbose)
-    for table in tables.details(device, verbose=verbose):
-        yield _folded(table) if folded else table
+    evidence = [tables.buckets(device), *tables.causes(device, verbose=verbose)]
+    for table in (*evidence, *tables.details(device, verbose=verbose)):
+        answers = table in evidence or table.id == tables.FINDINGS
+        block = table if answers or not folded else _folded(table)
+        if several or not answers:
+            yield from detail(table.title.lower().removesuffix(" that changed"), [block])
+        else:
+            yield block
 
 
 def _folded(table: Table) -> Section:

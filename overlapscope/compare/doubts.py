@@ -13,17 +13,16 @@ from overlapscope.compare.noise import FEWEST
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import FIGURES, Part, part_words
 
-_OTHER_VERSION = "All figures can be compared, as what the other version brings; kernels may have other names."
+_OTHER_VERSION = "All figures: they show the effect of the other version. Kernel names may differ."
 _ASPECTS: dict[Aspect, tuple[str, str]] = {
-    "gpu": ("GPUs", "Causes and findings can be compared; times differ for that alone, and so do percentages."),
+    "gpu": ("GPUs", "Causes and findings. Times and percentages differ because of the GPU alone."),
     "torch": ("versions of PyTorch", _OTHER_VERSION),
     "cuda": ("versions of CUDA", _OTHER_VERSION),
-    "driver": ("drivers", "All figures can be compared, as what the other driver brings."),
-    "world-size": ("numbers of ranks", "Copies and compute of each rank can be compared; communication cannot."),
+    "driver": ("drivers", "All figures: they show the effect of the other driver."),
+    "world-size": ("numbers of ranks", "Copies and compute of each rank, but not communication."),
     "profiler": (
         "ways of recording",
-        "Copies and kernels can be compared; recording more costs the host time, so idle time and stalls may differ "
-        "for that alone.",
+        "Copies and kernels. Recording more slows the host, so idle time and stalls may differ for that reason alone.",
     ),
 }
 """What differs, and what can be compared where it does."""
@@ -66,14 +65,14 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
             where = clean(trace.source, 80)
             if trace.trust.verdict == "unusable":
                 failed = " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
-                yield Doubt(id="trust", detail=f"{where} ({name}): {failed}", holds="Nothing of it.")
+                yield Doubt(id="trust", detail=f"{where} ({name}): {failed}", holds="Nothing in this trace.")
                 continue
             for check in trace.trust.checks:
                 if gone := _lost_by(check) & FIGURES:
                     yield Doubt(
                         id="lost",
                         detail=f"{where} ({name}), check {check.id}: {check.detail}",
-                        holds=f"No figure: all rest on {part_words(gone)}.",
+                        holds=f"No figure: all depend on {part_words(gone)}.",
                     )
                     continue
                 # A warning that holds for both sides says nothing about their difference.
@@ -90,15 +89,15 @@ def _predicted(before: Report, after: Report) -> Iterator[Doubt]:
         if is_predicted(fingerprint(one)):
             yield Doubt(
                 id="predicted",
-                detail=f"{name} was predicted by `overlapscope whatif`, and not recorded.",
-                holds="What the prediction says of its changes; what they do to the program is for a recording to say.",
+                detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",
+                holds="The predicted effect of the changes. Only a recording can confirm it.",
             )
 
 
 def _notes(before: Report, after: Report) -> Iterator[Doubt]:
     for name, one in (("before", before), ("after", after)):
         for note in one.notes:
-            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="What the traces that were read say.")
+            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="The traces that were read.")
 
 
 def _environment(before: Report, after: Report) -> Iterator[Doubt]:
@@ -117,7 +116,7 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
                 yield Doubt(
                     id="profiler",
                     detail=detail,
-                    holds="Figures of the host, once corrected; not causes that one side did not record.",
+                    holds="Corrected figures of the host, but not causes that one side did not record.",
                 )
         return
     known = [is_plain(fingerprint(of_program(one))) for one in recorded]
@@ -125,15 +124,18 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
         which = "before" if known[0] else "after"
         yield Doubt(
             id="plain",
-            detail=f"The plain step is known only of the trace {which}, so the recordings are compared.",
-            holds="Copies and kernels. Recording slows the host, so idle time and stalls may differ for that alone.",
+            detail=f"Only the trace {which} has a plain step, so the recorded figures are compared.",
+            holds=(
+                "Copies and kernels. Recording slows the host, so idle time and stalls may differ for that "
+                "reason alone."
+            ),
         )
 
 
 def _ranks(devices: Sequence[DeviceDiff], unmatched: Sequence[str]) -> Iterator[Doubt]:
     if unmatched:
         listed = "; ".join(unmatched[:8]) + (f"; and {len(unmatched) - 8} more" if len(unmatched) > 8 else "")
-        holds = f"The {plural(len(devices), 'device')} that both have." if devices else "Nothing: no device is in both."
+        holds = f"The {plural(len(devices), 'device')} in both." if devices else "Nothing: no device is in both."
         yield Doubt(id="ranks", detail=f"Not in both: {listed}.", holds=holds)
 
 
@@ -141,22 +143,24 @@ def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:
     if any(one.basis == "window" for one in devices):
         yield Doubt(
             id="no-steps",
-            detail="One of the two has no steps that can be compared, so whole windows are, which may hold different "
-            "amounts of work.",
-            holds="Percentages, causes and findings, if both do the same work as often; what is noise cannot be told.",
+            detail="One of the two has no steps to compare, so whole windows are compared. They may contain "
+            "different amounts of work.",
+            holds="Percentages, causes and findings, if both do the same amount of work. Noise is unknown.",
         )
     counts = {(one.steps_before, one.steps_after) for one in devices if one.basis == "step"}
     unlike = sorted((mine, theirs) for mine, theirs in counts if mine != theirs)
     if unlike:
         detail = f"{plural(unlike[0][0], 'step')} before, {unlike[0][1]} after."
-        yield Doubt(id="steps", detail=detail, holds="Everything, as means per step.")
+        yield Doubt(id="steps", detail=detail, holds="All figures, as means per step.")
     few = min((min(pair) for pair in counts), default=FEWEST)
     if few < FEWEST:
         yield Doubt(
             id="few-steps",
-            detail=f"Only {plural(few, 'step')} can be compared, and {FEWEST} are needed to know how much they vary.",
-            holds="Means; a change counts as more than noise where every step of one side differs from every step of "
-            "the other."
+            detail=f"Only {plural(few, 'step')} can be compared; {FEWEST} are needed to measure how much steps vary.",
+            holds=(
+                "Means. A change counts as more than noise only if every step of one side differs from every "
+                "step of the other."
+            )
             if few > 1
-            else "Means; what is noise cannot be told.",
+            else "Means. Noise is unknown.",
         )

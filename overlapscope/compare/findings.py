@@ -55,7 +55,7 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
 
 def _as_measured(finding: Finding) -> Finding:
     """The same whether it is from a trace or from a report that tells what a replay says."""
-    return msgspec.structs.replace(finding, cost_ns=finding.bound_ns, cost_from="bound", doubt="")
+    return msgspec.structs.replace(finding, cost_ns=finding.bound_ns, cost_from="bound", fix=(), doubt="")
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:

@@ -1,8 +1,8 @@
 """How far the difference of two sides can be trusted: the noise floor, and the bootstrap over steps.
 
 The steps of one recording tell how much they differ among themselves, and nothing of how much the same program differs
-from one recording to the next: the host is twice as fast on another day, the link to it is shared. `docs/noise.md` has
-the measurements behind the numbers of the floor.
+from one recording to the next: the host is twice as fast on another day, the link to it is shared.
+`docs/evaluation/noise.md` has the measurements behind the numbers of the floor.
 
 B. Efron, "Bootstrap Methods: Another Look at the Jackknife", The Annals of Statistics 7 (1979), 1-26: draw as many
 steps as there are, with replacement, many times over, and see how a figure scatters.

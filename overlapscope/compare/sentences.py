@@ -24,7 +24,7 @@ def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange])
 def of_lost(lost: Collection[Part]) -> str:
     """What is said of a device where figures rest on what is lost."""
     what = "parts of a recording" if set(lost) >= FIGURES else f"some {part_words(lost)}"
-    return f"Whether anything changed cannot be told, as {what} are lost."
+    return f"Changes cannot be measured, because {what} are lost."
 
 
 def of_all(devices: Sequence[DeviceDiff]) -> str:
@@ -38,7 +38,7 @@ def of_all(devices: Sequence[DeviceDiff]) -> str:
     changes = [one.figures.span.change_pct for one in devices]
     known = sorted(change for change in changes if change is not None)
     spread = f" ({_signed(known[0])} to {_signed(known[-1])})" if known else ""
-    return f"{len(devices)} devices{spread}, {name} changed most: {most.verdict}"
+    return f"{len(devices)} devices{spread}; {name} changed most: {most.verdict}"
 
 
 def _span(basis: Basis, span: Change, unit: Unit) -> str:
@@ -46,9 +46,9 @@ def _span(basis: Basis, span: Change, unit: Unit) -> str:
     change, share = span.change or 0, span.change_pct
     both = f"{unit.number(round(span.before or 0))} to {unit.text(round(span.after or 0))}"
     if change == 0:
-        return f"{what} as long as before ({unit.text(round(span.after or 0))})"
+        return f"{what} unchanged ({unit.text(round(span.after or 0))})"
     if span.beyond_noise is False and abs(change) <= GPU_SHARE * max(span.before or 0, span.after or 0):
-        return f"{what} as long as before, but for noise ({both})"
+        return f"{what} unchanged within noise ({both})"
     faster = ("faster", "slower") if basis == "step" else ("shorter", "longer")
     sure = {True: "", False: ", which may be noise", None: ", noise unknown"}[span.beyond_noise]
     much = percent(abs(share)) if share is not None else unit.text(round(abs(change)))
@@ -67,13 +67,13 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
         said.append((exposed, _copies(direction, exposed, engines[direction], unit)))
     at_once = overlap["exposed at once"]
     now = "now" if (at_once.change or 0) > 0 else "no longer"
-    said.append((at_once, f"{unit.text(round(abs(at_once.change or 0)))} of H2D and D2H {now} at once"))
+    said.append((at_once, f"{unit.text(round(abs(at_once.change or 0)))} of H2D and D2H {now} run at once"))
     idle = buckets["idle"]
     said.append((idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"))
     said += [(buckets[name], f"{_more(buckets[name], unit)} {name}") for name in ("exposed comm", "compute")]
     hidden = overlap["hidden copy"]
-    alone = [(one, f"{_more(one, unit)} idle for {one.name}") for one in figures.idle_by_cause]
-    alone.append((hidden, f"{_more(hidden, unit)} copied under compute"))
+    alone = [(one, f"{_more(one, unit)} idle time from {one.name}") for one in figures.idle_by_cause]
+    alone.append((hidden, f"{_more(hidden, unit)} copy time hidden"))
     return _largest(said, figures.span) or _largest(alone, figures.span)
 
 
@@ -87,9 +87,9 @@ def _copies(direction: str, exposed: Change, copied: Change, unit: Unit) -> str:
     # Copies that are exposed for less time were hidden, or there are fewer or faster ones.
     hidden = (copied.change or 0) - change
     if change < 0:
-        how = f"of {direction} now hidden" if 2 * hidden >= amount else f"less {direction} exposed"
+        how = f"of {direction} now hidden" if 2 * hidden >= amount else f"less exposed {direction}"
     else:
-        how = f"of {direction} no longer hidden" if -2 * hidden >= amount else f"more {direction} exposed"
+        how = f"of {direction} no longer hidden" if -2 * hidden >= amount else f"more exposed {direction}"
     return f"{unit.text(amount)} {how}"
 
 
@@ -117,7 +117,7 @@ def _findings(findings: Sequence[FindingChange]) -> list[str]:
         f"{one.rule} {one.standing}" for one in findings if one.standing in ("new", "gone") and one.cost.beyond_noise
     ]
     more = len(said) - _MOST_FINDINGS
-    return said[:_MOST_FINDINGS] + ([f"{plural(more, 'finding')} more new or gone"] if more > 0 else [])
+    return said[:_MOST_FINDINGS] + ([f"{plural(more, 'more finding')} new or gone"] if more > 0 else [])
 
 
 def _signed(share: float) -> str:

@@ -6,6 +6,7 @@ whole is always there, so that it does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -42,9 +43,12 @@ from overlapscope.compare.words import (
     worth_showing,
 )
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, rows, words
+from overlapscope.trace.op_names import short_kernel
 
 T = TypeVar("T")
 
+FINDINGS: Final = "findings"
+"""The id of the table that says what became of each."""
 MOST = 10
 """Rows of a list that can be long."""
 FINDING_TONES: Final[dict[str, Tone]] = {
@@ -56,7 +60,7 @@ FINDING_TONES: Final[dict[str, Tone]] = {
     "gone (bad)": "poor",
 }
 _NAME_LIMIT = 200
-_MORE = "overlapscope diff --verbose lists all"
+_MORE = "-v lists all"
 _GOOD: Final[dict[str, Good]] = {"hidden copy": "more", "exposed H2D": "less", "exposed D2H": "less"}
 _LOST: Final = {"exposed copy": "+/- exp. copy", "exposed comm": "+/- exp. comm", "idle": "+/- idle"}
 """Buckets of which only the change is shown, by the titles of their columns."""
@@ -101,9 +105,9 @@ def sides(diff: Diff) -> Table:
         lines.append((word, side_name(side, other), *known, trust(side)))
     titles = ("trace", "GPU", "recorded with", "trust")
     note = (
-        "Figures are without what recording costs: corrected to plain steps."
+        "Figures exclude the cost of recording: they are corrected to plain steps."
         if diff.of == "plain"
-        else "Figures include what recording costs the host."
+        else "Figures include the cost of recording on the host."
     )
     columns = (words("", heads=True), *(words(title, flexible=True) for title in titles))
     return Table("What is compared", columns, rows(lines), note)
@@ -201,7 +205,7 @@ def _longest(found: Sequence[T], verbose: bool, noun: str) -> tuple[Sequence[T],
 def _left_out(found: Sequence[object], shown: Sequence[object], noun: str) -> str:
     """How many are not shown; empty where all are, or none is."""
     left = len(found) - len(shown)
-    return f"{plural(left, f'more {noun}')} changed less or not at all: {_MORE}." if left > 0 and shown else ""
+    return f"{plural(left, f'more {noun}')} changed less or not at all; {_MORE}." if left > 0 and shown else ""
 
 
 # -- one device -----------------------------------------------------------------------------------
@@ -224,8 +228,8 @@ def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
         whole = _bucket(device.figures, name)
         if any(map(worth_showing, (whole, *by_cause))) or (verbose and _there_is(whole)):
             found = sorted(filter(_there_is, by_cause), key=lambda one: (-abs(one.change or 0), one.name))
-            lines = [*(_Line(cause.name, cause, "less") for cause in found), _Line("together", whole, "less")]
-            title = f"What the change in {name} is due to"
+            lines = [*(_Line(cause.name, cause, "less") for cause in found), _Line("total", whole, "less")]
+            title = f"Causes of the change in {name}"
             tables.append(_changes(title, [f"{name} by cause"], lines, _unit(device)))
     return tables
 
@@ -244,10 +248,10 @@ def findings(device: DeviceDiff, *, verbose: bool) -> Table:
     """What became of each finding."""
     unit = _unit(device)
     shown, note = _kept(device.findings, lambda one: one.cost, verbose, "finding", lambda one: one.standing != "same")
-    per_step = "a step" if device.basis == "step" else "over the window"
+    per_step = "per step" if device.basis == "step" else "over the window"
     columns = (words("finding", heads=True), words("rule"), *_change_columns(unit.name)[:-1], _WHAT)
     note = f"Costs are upper bounds {per_step}. {note}".rstrip()
-    return Table("Findings", columns, rows(_finding(one, unit) for one in shown), note, id="findings")
+    return Table("Findings", columns, rows(_finding(one, unit) for one in shown), note, id=FINDINGS)
 
 
 def _finding(one: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:
@@ -274,7 +278,7 @@ def _copies(device: DeviceDiff, verbose: bool) -> Table:
     unit = _unit(device)
     groups = [(_copy_name(one), one.standing, _copy_lines(one, unit)) for one in device.copies]
     table = _groups("Copies", "copies (stream)", groups, unit, verbose, "group of copies")
-    return replace(table, note=f"main: the stream that computes; side: another. {table.note}".rstrip())
+    return replace(table, note=f"main: the compute stream; side: another stream. {table.note}".rstrip())
 
 
 def _copy_name(group: CopyChange) -> str:
@@ -316,22 +320,30 @@ def _kernels(device: DeviceDiff, verbose: bool) -> Table:
     shown, note = _longest(device.kernels, verbose, "kernel")
     unit = unit_of(one.time for one in shown)
     names = (words("kernels", flexible=True, heads=True), _LAUNCHED_BY)
-    lines = [(_kernel_name(one), clean(one.op or "", _NAME_LIMIT), *_times(one, unit)) for one in shown]
+    name = _kernel_namer(shown, verbose)
+    lines = [(name(one), clean(one.op or "", _NAME_LIMIT), *_times(one, unit)) for one in shown]
     columns = (*names, words(""), Column("count"), *_change_columns(unit.name))
     return Table("Kernels that changed", columns, rows(lines), note)
 
 
-def _kernel_name(one: KernelChange) -> str:
-    # That a kernel returns nothing goes without saying.
-    name = clean(one.kernel.removeprefix("void "), _NAME_LIMIT)
-    return f"{name} (was {clean(one.renamed_from, _NAME_LIMIT)})" if one.renamed_from is not None else name
+def _kernel_namer(shown: Sequence[KernelChange], verbose: bool) -> Callable[[KernelChange], str]:
+    """What a kernel is called: in full where asked for, or where several of those shown are short for the same."""
+    short = Counter(short_kernel(one.kernel) for one in shown)
+
+    def name(one: KernelChange) -> str:
+        full = verbose or short[short_kernel(one.kernel)] > 1 or one.renamed_from is not None
+        # That a kernel returns nothing goes without saying.
+        said = clean(one.kernel.removeprefix("void ") if full else short_kernel(one.kernel), _NAME_LIMIT)
+        return f"{said} (was {clean(one.renamed_from, _NAME_LIMIT)})" if one.renamed_from is not None else said
+
+    return name
 
 
 def _ops(device: DeviceDiff, verbose: bool) -> Table:
     """Ops whose kernels changed."""
     shown, note = _longest(device.ops, verbose, "op")
     unit = unit_of(one.time for one in shown)
-    name = words("ops, by their kernels", flexible=True, heads=True)
+    name = words("ops, by kernel time", flexible=True, heads=True)
     lines = [(clean(one.op, _NAME_LIMIT), *_times(one, unit)) for one in shown]
     columns = (name, words(""), Column("kernels"), *_change_columns(unit.name))
     return Table("Ops that changed", columns, rows(lines), note)
@@ -357,7 +369,7 @@ def _ranges(device: DeviceDiff, verbose: bool) -> Table:
     unit = unit_of(one.figures.span for one in shown if one.figures is not None)
     name = words("ranges", flexible=True, heads=True)
     columns = (name, Column("count"), *_change_columns(unit.name), words(""), *_LOST_COLUMNS)
-    note = f"Mean of the occurrences. {_left_out(device.ranges, shown, 'range')}".strip()
+    note = f"Times are means per occurrence. {_left_out(device.ranges, shown, 'range')}".strip()
     return Table("Ranges that changed", columns, tuple(_range(one, unit) for one in shown), note)
 
 

@@ -22,7 +22,7 @@ BETTER, WORSE, MORE, LESS, SAME, NOISE, UNTOLD = "better", "worse", "more", "les
 """What a change is worth: the last column of every table."""
 
 TONES: dict[str, Tone] = {BETTER: "good", WORSE: "poor", NOISE: "muted"}
-MARKS = f"{NOISE} no more than noise, {UNTOLD} cannot be told"
+MARKS = f"{NOISE} within noise, {UNTOLD} unknown"
 
 MOST_PCT = 1000
 """A change by more than this percentage is not told exactly."""
@@ -172,7 +172,7 @@ def standing(diff: Diff) -> tuple[str, Tone]:
 
 def doubt_words(doubt: Doubt) -> tuple[str, str]:
     """What differs, and what can still be compared."""
-    return clean(doubt.detail, 1000), f"What still holds: {clean(doubt.holds, 1000)}"
+    return clean(doubt.detail, 1000), f"Still comparable: {clean(doubt.holds, 1000)}"
 
 
 def device_title(diff: Diff, device: DeviceDiff) -> str:
@@ -185,7 +185,7 @@ def device_title(diff: Diff, device: DeviceDiff) -> str:
 def basis(device: DeviceDiff) -> str:
     """What the figures are of."""
     if device.basis == "window":
-        return "Of the whole windows; without steps nothing tells what is noise."
+        return "Figures are of the whole windows; without steps, noise is unknown."
     left_out = device.left_out_before, device.left_out_after
     without = f" ({left_out[0]:,} and {left_out[1]:,} left out: warm-up, cut off, or last)" if any(left_out) else ""
     return f"Mean of {plural(device.steps_before, 'step')} before and {device.steps_after:,} after{without}."

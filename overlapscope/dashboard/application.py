@@ -33,6 +33,7 @@ def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash
         title="overlapscope",
         update_title="",
     )
+    app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     for name in browser.scripts():
         app.scripts.append_script(_of_timeline(name))
     app.css.append_css(_of_timeline(browser.STYLE))

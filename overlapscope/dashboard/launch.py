@@ -14,12 +14,13 @@ import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from overlapscope.base import extras
 from overlapscope.base.output import tell
+from overlapscope.base.words import listed
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
 
@@ -35,15 +36,13 @@ UPLOAD_BYTES = 4 << 30
 _SMALL_BODY_BYTES = 16 << 20
 """What any request may bring: more than the page itself ever sends."""
 
-_PACKAGES = ("dash", "dash_ag_grid", "dash_mantine_components", "waitress")
-
 
 def require_packages() -> None:
     """Raises MissingPackage where the dashboard's extra is not installed."""
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    missing = extras.missing("dashboard")
     if missing:
         raise MissingPackage(
-            f"the dashboard needs {', '.join(missing)}, not installed here: pip install 'overlapscope[dashboard]'."
+            f"the dashboard needs {listed(missing)}, not installed here. {extras.how_to_install('dashboard')}"
         )
 
 
@@ -93,14 +92,18 @@ def launch(
     return listening, f"{listening.url}{page}?{urlencode({'token': token})}"
 
 
+def has_windows() -> bool:
+    """Whether a window can be opened on this machine."""
+    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
 def open_browser(url: str) -> None:
     """Open the address in a window, where there are windows: a text browser would take the terminal.
 
     The browser is told of a file that leads to the address, as Jupyter does: its arguments are no secret, and the
     address has the token. The file goes when the process ends.
     """
-    windows = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-    if windows:
+    if has_windows():
         leads = own_directory() / "open.html"
         leads.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={escape(url)}">', "utf-8")
         webbrowser.open(leads.as_uri())

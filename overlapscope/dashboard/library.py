@@ -8,12 +8,12 @@ import threading
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from overlapscope.base.words import clean
 from overlapscope.dashboard.background import Background, Kept, Progress, Tell, attempt, raised
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
-from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace
+from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace, verdict_on
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
@@ -21,6 +21,7 @@ from overlapscope.laboratory.results import Results
 from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
+from overlapscope.report.verdict import Verdict
 
 DROPPED = "dropped"
 """The folder of traces that were dropped into the page."""
@@ -37,7 +38,7 @@ Reduced = tuple[ReducedRank, ...] | Unreadable
 """What the page Ranks needs of a trace: one for each device, or why there is none."""
 
 
-_Made = Opened | Reduced | OverlapscopeError
+_Made = Opened | Reduced | Verdict | OverlapscopeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,7 @@ class _Job:
 
     entry: Entry
     file: _FileState
-    reduces: bool = False
-    """To what the page Ranks needs; else the trace is opened."""
+    makes: Literal["opened", "reduced", "verdict"] = "opened"
 
 
 class Library:
@@ -149,12 +149,23 @@ class Library:
         entry = self.entry(id)
         if entry is None:
             return Unreadable(source=id, reason="There is no such trace here.")
-        job = _Job(entry, _state_of(entry.path), reduces=True)
+        result = self._beside(entry, "reduced")
+        return result if isinstance(result, tuple | Unreadable) else None
+
+    def verdict(self, id: str) -> Verdict | OverlapscopeError | None:
+        """The verdict on the first device of a trace, or why there is none, once it is known; it is asked for until
+        then. Nothing else of the trace is kept."""
+        entry = self.entry(id)
+        result = None if entry is None else self._beside(entry, "verdict")
+        return result if isinstance(result, Verdict | OverlapscopeError) else None
+
+    def _beside(self, entry: Entry, makes: Literal["reduced", "verdict"]) -> _Made | None:
+        job = _Job(entry, _state_of(entry.path), makes)
         result = self._kept.get(job)
         if result is None:
-            # What somebody waits to look at comes before the ranks, which are many.
+            # What somebody waits to look at comes first.
             self._background.request(job, urgent=False)
-        return None if isinstance(result, Opened | OverlapscopeError) else result
+        return result
 
     def ranks_files(self) -> tuple[RanksFile, ...]:
         """The reports of ranks among what was given."""
@@ -180,7 +191,7 @@ class Library:
         """What is asked for of a trace, which is read where it is not opened; or why that cannot be had."""
         entry, opened = job.entry, self.opened(job.entry.id)
 
-        def make() -> Opened | Reduced:
+        def make() -> Opened | Reduced | Verdict:
             if opened is not None:
                 trace = opened.analysis.trace
             else:
@@ -189,7 +200,10 @@ class Library:
                 trace = load(entry.path, limit_bytes=self._limit_bytes, progress=reading, cache=cache)
                 trace = trace if entry.name is None else replace(trace, source=entry.name)
             tell(Progress("analysing"))
-            return reduce(trace) if job.reduces else open_trace(entry, trace)
+            if job.makes == "reduced":
+                return reduce(trace)
+            made = open_trace(entry, trace) if opened is None else opened
+            return made if job.makes == "opened" else verdict_on(made.of(None).section())
 
         def reading(done: int, total: int) -> None:
             tell(Progress("reading", done / total if total else None))
@@ -199,7 +213,7 @@ class Library:
         result = attempt(shown, make)
         if isinstance(result, OverlapscopeError) and entry.name is not None:
             result = UnreadableTrace(str(result).replace(str(entry.path), entry.name))
-        if isinstance(result, OverlapscopeError) and job.reduces:
+        if isinstance(result, OverlapscopeError) and job.makes == "reduced":
             return Unreadable(source=shown, reason=str(result))
         return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from overlapscope.prediction.program import find_program
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import Report, joined, of_program
 from overlapscope.report.page import Page, Section
+from overlapscope.report.verdict import Verdict, judge
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
 
@@ -60,6 +61,12 @@ def open_trace(entry: Entry, trace: Trace) -> Opened:
     if spoken is not report and program is not None and program.analysis is not None:
         plain = Opened(entry.id, entry.path, program.analysis, spoken, Page(spoken, verbose=True))
     return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)
+
+
+def verdict_on(section: Section) -> Verdict:
+    """The verdict on a device, without what it is on at its beginning."""
+    found = judge(section)
+    return replace(found, text=found.text.removeprefix(f"{section.title}: "))
 
 
 # -- predictions ----------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.background import Progress
 from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard.opened import verdict_on
 from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, grids
 from overlapscope.report.charts import by_cause
-from overlapscope.report.verdict import judge
+from overlapscope.report.tables import host_tables
 
 MARGIN_NS = 10_000
 """At least so much is shown on either side of a case in the timeline."""
@@ -42,10 +43,8 @@ Children = Sequence[Component | str] | Component | str
 
 def page(title: str, *children: Component, lead: str = "") -> Component:
     """A page below its title, with a sentence on what it answers."""
-    heads: list[Component] = [dmc.Title(title, order=2)]
-    if lead:
-        heads.append(dmc.Text(lead, c="dimmed", size="sm"))
-    return dmc.Stack([html.Div(heads), *children], gap="md", maw=1500)
+    said = [dmc.Text(lead, c="dimmed", size="sm")] if lead else []
+    return dmc.Stack([html.Div([dmc.Title(title, order=2), *said]), *children], gap="md", maw=1500)
 
 
 def lead(context: PageContext, sentence: str) -> str:
@@ -118,9 +117,8 @@ def answer(
 def verdict(context: PageContext) -> Component:
     """The verdict on the device that is shown."""
     section = context.section
-    found = judge(section)
-    text = found.text.removeprefix(f"{section.title}: ")
-    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", text, count=1).partition("\n")
+    found = verdict_on(section)
+    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", found.text, count=1).partition("\n")
     more = [dmc.Text(rest, fz=16, mt=4)] if rest else []
     more += [dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []
     first = first[:1].upper() + first[1:]
@@ -139,8 +137,9 @@ def unusable(context: PageContext) -> Component:
                 dmc.List([dmc.ListItem(clean(check.detail, 1000)) for check in checks])
                 if checks
                 else empty("Nothing ran on a GPU in this recording."),
-                empty(["To record again: ", dmc.Code("overlapscope run train.py"), " does all that is needed."]),
+                empty(["To record again: ", dmc.Code("overlapscope run train.py"), " sets all that is needed."]),
             ),
+            *(table_panel(context, table) for table in host_tables(context.section) if table.rows),
         ],
         maw=1500,
     )
@@ -323,13 +322,8 @@ def unreadable(url: UrlState, id: str, failure: OverlapscopeError) -> Component:
     return notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
 
 
-def loading(id: str, state: Progress) -> Component:
-    """A trace is on its way."""
-    return dmc.Center(html.Div(loading_bar(id, state), id="loading", className="loading"), mih="50vh")
-
-
 def loading_bar(id: str, state: Progress) -> Component:
-    """How far it is."""
+    """How far a trace is that is on its way."""
     return progress(f"{clean(id, 100)}: {state.stage}", state.part)
 
 

@@ -215,7 +215,8 @@ def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | Non
         rows.append(dmc.TableTr(cells, style=_BOLD if shown.total and number == len(shown.rows) - 1 else {}))
     body = dmc.TableTbody(rows, **named(id))
     drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), body], w="auto", verticalSpacing=3, horizontalSpacing="md")
-    return html.Div(drawn, className="plain-table")
+    # Where it is wider than its panel, the arrow keys scroll it.
+    return html.Div(drawn, className="plain-table", tabIndex=0)
 
 
 def _cell(cell: Cell, column: Column, colors: Mapping[str, str]) -> Component:

@@ -39,7 +39,13 @@ def layout(base: str) -> Component:
     """The page's frame; what is in it comes from the callbacks."""
     return dmc.MantineProvider(
         id="mantine",
-        theme={"primaryColor": "blue", "fontFamily": "system-ui, sans-serif", "defaultRadius": "sm"},
+        theme={
+            "primaryColor": "blue",
+            # Mantine's own shade for light is too faint for text (WCAG 2: 4.5 to 1).
+            "primaryShade": {"light": 9, "dark": 8},
+            "fontFamily": "system-ui, sans-serif",
+            "defaultRadius": "sm",
+        },
         children=[
             dcc.Location(id="url", refresh="callback-nav"),
             dcc.Store(id="scheme", storage_type="local"),
@@ -50,13 +56,15 @@ def layout(base: str) -> Component:
             dcc.Interval(id="loading-clock", interval=_POLL_MS, disabled=True),
             dmc.AppShell(
                 id="shell",
-                header={"height": 52},
+                # Two rows where there is no room for one (`shell.css`).
+                header={"height": {"base": 96, "sm": 52}},
                 navbar={"width": 168, "breakpoint": "sm", "collapsed": {"mobile": True}},
                 padding="md",
                 children=[
                     dmc.AppShellHeader(_header(base)),
                     dmc.AppShellNavbar(html.Nav(id="navigation"), p="xs"),
-                    dmc.AppShellMain(html.Div(id="content")),
+                    # Beside the content, so that the clock always finds it; hidden once there is content (`shell.css`).
+                    dmc.AppShellMain([html.Div(id="content"), dmc.Center(id="loading", mih="50vh")]),
                 ],
             ),
         ],
@@ -68,7 +76,7 @@ def _header(base: str) -> Component:
         h="100%",
         px="md",
         gap="sm",
-        wrap="nowrap",
+        className="shell-header",
         children=[
             dmc.Burger(id="burger", size="sm", hiddenFrom="sm", opened=False, **{"aria-label": "navigation"}),
             dcc.Link("overlapscope", href=base, className="shell-name"),
@@ -84,11 +92,12 @@ def _header(base: str) -> Component:
             ),
             dmc.Select(id="device-select", allowDeselect=False, className="shell-device", **{"aria-label": "device"}),
             html.Div(_switch(), id="program-switch"),
-            dmc.Box(style={"flex": 1}),
+            dmc.Box(className="shell-space"),
             dmc.Button("Open", id="upload-button", variant="default", size="xs"),
             dmc.Menu(
                 [
-                    dmc.MenuTarget(dmc.Button("Export", id="export-button", variant="default", size="xs")),
+                    # The target itself says whether the menu is open, so it has to be the button.
+                    dmc.MenuTarget("Export", boxWrapperProps={"component": "button", "className": "shell-export"}),
                     dmc.MenuDropdown([], id="export-menu"),
                 ]
             ),
@@ -150,6 +159,7 @@ callbacks.in_browser(
 
 @callbacks.add(
     Output("content", "children"),
+    Output("loading", "children"),
     Output("loading-clock", "disabled"),
     Output("navigation", "children"),
     Output("trace-select", "data"),
@@ -174,6 +184,7 @@ def show(context: PageContext, loaded: int) -> Any:
     switched = opened is not None and opened.plain is not None and page is not None and page.switched
     return (
         _content(context),
+        None if waiting is None else parts.loading_bar(waiting, context.library.loading(waiting)),
         waiting is None,
         _navigation(url),
         [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()],
@@ -188,7 +199,7 @@ def show(context: PageContext, loaded: int) -> Any:
 
 
 @callbacks.add(
-    Output("loading", "children"),
+    Output("loading", "children", allow_duplicate=True),
     Output("loaded", "data"),
     Input("loading-clock", "n_intervals"),
     State("loaded", "data"),
@@ -239,8 +250,8 @@ def _switched(url: UrlState, opened: Opened) -> str:
     return url.href(of=of, start_ns=view.start_ns - origin, end_ns=view.end_ns - origin)
 
 
-def _content(context: PageContext) -> Component:
-    """What is shown at an address: its page, or what is in the way."""
+def _content(context: PageContext) -> Component | list[Component]:
+    """What is shown at an address: its page, or what is in the way; nothing while its traces are on their way."""
     url, library = context.url, context.library
     page = PAGES.get(url.page)
     if page is None:
@@ -253,7 +264,8 @@ def _content(context: PageContext) -> Component:
             if (failure := library.failure(id)) is not None:
                 return parts.unreadable(url, id, failure)
             if opened is None:
-                return parts.loading(id, library.loading(id))
+                # For None Dash would keep the paths of what was there, and fail at a late answer for it.
+                return []
         if url.trace is None:
             return parts.nothing_opened(url, reports=bool(library.ranks_files()))
     layout = page.module.layout
@@ -281,7 +293,7 @@ def _navigation(url: UrlState) -> list[Component]:
     return [
         dmc.NavLink(
             label=page.title,
-            href=url.href(page.name),
+            href=url.href(page.name, experiment=None),
             active=True if page.name == url.page else None,
             id=f"go-{page.name}",
         )

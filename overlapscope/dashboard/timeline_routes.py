@@ -97,7 +97,7 @@ def _pixels(drawn: Lanes) -> _Answer:
     columns = _number("columns", 1, MOST_COLUMNS)
     asked = flask.request.args.get("lanes", "")
     try:
-        ids = [int(one) for one in asked.split(",")] if asked else []
+        ids = [int(number) for number in asked.split(",")] if asked else []
     except ValueError:
         raise Refused("lanes is a list of numbers with commas between them.") from None
     if len(set(ids)) < len(ids):

@@ -21,6 +21,7 @@ _IN_URL = {
     "other": "with",
     "report": "report",
     "of": "of",
+    "experiment": "experiment",
 }
 
 
@@ -41,6 +42,8 @@ class UrlState:
     """The report that the page Ranks shows."""
     of: str | None = None
     """`RECORDED` where the recording is asked for; else the plain program is shown of a trace that has one."""
+    experiment: str | None = None
+    """The experiment that the page Laboratory shows."""
 
     def href(self, page: str | None = None, **changes: str | int | None) -> str:
         """The URL path of this place with the given fields changed. Spans stay behind on another page or timeline."""
@@ -69,6 +72,7 @@ def parse(base: str, pathname: str | None, search: str | None) -> UrlState:
         other=asked.get("with"),
         report=asked.get("report"),
         of=RECORDED if asked.get("of") == RECORDED else None,
+        experiment=asked.get("experiment"),
     )
 
 

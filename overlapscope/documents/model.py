@@ -7,10 +7,11 @@ made harmless by `clean` before it gets here; what a syntax gives a meaning to i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from overlapscope.base.words import listed
 from overlapscope.documents.strip import Drawing, Glyphs
 from overlapscope.documents.table import Table, Tone
 
@@ -182,10 +183,13 @@ class Finding:
     evidence: tuple[str, ...]
     places: tuple[str, ...]
     advice: str
+    """What to change, in one line; how to, in the lines behind it."""
+    proof: str = ""
+    """The command that shows what the fix saves."""
     number: int = 0
     """Among all findings, from 1; 0 where they are not counted."""
     where: str = ""
-    """The trace and device, where the document is of several."""
+    """`on rank 0, also on rank 1`, where the document is of several."""
     meaning: str = ""
     """Of the rule, in general."""
     wrong: str = ""
@@ -207,6 +211,8 @@ class Section:
     folded: bool = False
     """Shown by a click, where there are any."""
     id: str = ""
+    detail: str = ""
+    """What is in it, in a word or two, where it is more than the answer: `brief` leaves it out and names it."""
 
 
 Block = Heading | Text | Items | Code | Links | Table | Chart | Cards | Bar | Strip | Timeline | Finding | Section
@@ -230,6 +236,42 @@ def columns(tables: Iterable[Table]) -> tuple[Block, ...]:
 def panel(title: str, *blocks: Block, folded: bool = False, tone: Tone = "") -> Section:
     """A box with a title."""
     return Section(blocks, title, "panel", tone=tone, folded=folded)
+
+
+# -- the answer, and what there is besides --------------------------------------------------------
+
+
+EVIDENCE = "evidence"
+"""What findings rest on, as a detail."""
+
+
+def detail(what: str, blocks: Iterable[Block]) -> tuple[Section, ...]:
+    """Blocks that are more than the answer, named in a word or two; nothing where there are none."""
+    found = tuple(blocks)
+    return (Section(found, detail=what),) if found else ()
+
+
+def brief(document: Document) -> Document:
+    """The document without its details, of findings the first line of advice alone, and what `-v` adds as its end."""
+    left_out: dict[str, None] = {}
+    blocks = tuple(_without_detail(document.blocks, left_out))
+    if left_out:
+        blocks += (Text(f"Add -v for {listed(left_out)}.", "muted"),)
+    return replace(document, blocks=blocks)
+
+
+def _without_detail(blocks: Iterable[Block], left_out: dict[str, None]) -> Iterator[Block]:
+    """What stays; what is left out is noted, each thing once."""
+    for block in blocks:
+        if isinstance(block, Section) and block.detail:
+            left_out[block.detail] = None
+        elif isinstance(block, Section):
+            yield replace(block, blocks=tuple(_without_detail(block.blocks, left_out)))
+        elif isinstance(block, Finding):
+            left_out[EVIDENCE] = None
+            yield replace(block, evidence=(), places=(), advice=block.advice.partition("\n")[0])
+        else:
+            yield block
 
 
 # -- what fits ------------------------------------------------------------------------------------

@@ -78,9 +78,9 @@ def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
             break
     if place is None:
         place = _events_begin(head)
-    if place is None and (found := _ARRAY.search(head)) is not None:
+    if place is None and (match := _ARRAY.search(head)) is not None:
         # The metadata before it is not valid JSON, and was read leniently too.
-        place = found.end()
+        place = match.end()
     if place is None:
         raise UnreadableTrace(f"{path}: has no events array any more; was it changed since it was opened?")
     rest = head[place:]
@@ -101,8 +101,8 @@ def _events_begin(head: bytes) -> int | None:
                 depth += 1
             case b"}" | b"]":
                 depth -= 1
-            case b'"traceEvents"' if depth == 1 and (found := _ARRAY.match(head, token.start())):
-                return found.end()
+            case b'"traceEvents"' if depth == 1 and (match := _ARRAY.match(head, token.start())):
+                return match.end()
     return None
 
 

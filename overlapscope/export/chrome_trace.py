@@ -171,7 +171,7 @@ class _Events:
         return self._complete(
             calls,
             rows,
-            ["cuda_driver" if one else "cuda_runtime" for one in driver],
+            ["cuda_driver" if is_driver else "cuda_runtime" for is_driver in driver],
             [HOST_PID] * len(rows),
             calls.thread[rows].tolist(),
             _args(correlation=calls.correlation[rows].tolist()),
@@ -286,12 +286,12 @@ def _spellings(ops: GpuOps) -> tuple[list[tuple[str, str]], I64]:
     judged = np.stack([ops.kind, ops.source_kind, ops.target_kind]).astype(np.int64)
     key = ((judged[0] * 8 + judged[1]) * 8 + judged[2]) * names + ops.name_id
     distinct, back = np.unique(key, return_inverse=True)
-    found = []
-    for one in distinct.tolist():
-        kinds, name = divmod(one, names)
+    spellings = []
+    for spelling in distinct.tolist():
+        kinds, name = divmod(spelling, names)
         category, spelled = _spelled(ops.names[name], kinds // 64, Memory(kinds // 8 % 8), Memory(kinds % 8))
-        found.append((category, json.dumps(spelled)))
-    return found, back.astype(np.int64)
+        spellings.append((category, json.dumps(spelled)))
+    return spellings, back.astype(np.int64)
 
 
 def _spelled(name: str, kind: int, source: Memory, target: Memory) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""HolisticTraceAnalysis on our Traces: `trace_analysis` makes HTA's own object of them (`docs/hta.md`).
+"""HolisticTraceAnalysis on our Traces: `trace_analysis` makes HTA's own object of them (`docs/evaluation/hta.md`).
 
     analysis = overlapscope.hta.trace_analysis("traces/ddp")
     analysis.get_temporal_breakdown(visualize=False)

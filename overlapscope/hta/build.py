@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from overlapscope.base.extras import how_to_install, install_line
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.inputs import Source, read_traces
 from overlapscope.trace.model import Trace
@@ -54,7 +55,7 @@ def trace_analysis(
             made.trace_files[rank] = os.path.abspath(trace.source)
             made.traces[rank] = frame(trace, made.symbol_table, nanoseconds=exact)
             if made.traces[rank].empty:
-                raise UsageError(f"{trace.source}: holds no event that could be analysed; leave it out.")
+                raise UsageError(f"{trace.source}: has no events to analyse; leave it out.")
             made.meta_data[rank] = _metadata(trace)
         made.align_and_filter_trace(include_last_profiler_step)
         for rank, rows in made.traces.items():
@@ -67,7 +68,7 @@ def trace_analysis(
 
 def _by_rank(traces: list[Trace]) -> dict[int, Trace]:
     if not traces:
-        raise UsageError("there is no trace to analyse; name at least one.")
+        raise UsageError("no trace is named; name at least one.")
     by_rank: dict[int, Trace] = {}
     for trace in traces:
         if trace.rank is None:
@@ -75,8 +76,8 @@ def _by_rank(traces: list[Trace]) -> dict[int, Trace]:
         other = by_rank.setdefault(trace.rank, trace)
         if other is not trace:
             raise UsageError(
-                f"{other.source} and {trace.source} are both of rank {trace.rank}, and HTA holds one trace of a rank; "
-                "leave one out."
+                f"{other.source} and {trace.source} are both of rank {trace.rank}, and HTA takes one trace per "
+                "rank; leave one out."
             )
     free = (rank for rank in range(2 * len(traces)) if rank not in by_rank)
     by_rank |= {next(free): trace for trace in traces if trace.rank is None}
@@ -115,10 +116,10 @@ def require() -> tuple[str, str]:
     if len(versions) > 1:
         raise MissingPackage(
             "traceinsight and HolisticTraceAnalysis are both installed, and each overwrites files of the other: "
-            "pip uninstall traceinsight HolisticTraceAnalysis, then pip install 'overlapscope[hta]'."
+            f"pip uninstall traceinsight HolisticTraceAnalysis, then {install_line('hta')}."
         )
     if not versions or find_spec("hta") is None:
-        raise MissingPackage("this needs HolisticTraceAnalysis: pip install 'overlapscope[hta]'.")
+        raise MissingPackage(f"this needs HolisticTraceAnalysis. {how_to_install('hta')}")
     return next(iter(versions.items()))
 
 

@@ -119,12 +119,12 @@ def _aten(analysis: TraceAnalysis, options: Options) -> Titled:
         yield f"ATen ops, rank {rank}", Undrawn.get_aten_op_kernels_and_delay(analysis.t, [rank])[rank]
 
 
-@_analysis("queue", "how many launches wait on each stream, summed up", "get_queue_length_summary")
+@_analysis("queue", "queued launches of each stream, summarized", "get_queue_length_summary")
 def _queue(analysis: TraceAnalysis, options: Options) -> Titled:
     yield "Queue length", analysis.get_queue_length_summary(ranks=analysis.t.get_ranks())
 
 
-@_analysis("queue-series", "how many launches wait on each stream, over time", "get_queue_length_time_series")
+@_analysis("queue-series", "queued launches of each stream, over time", "get_queue_length_time_series")
 def _queue_series(analysis: TraceAnalysis, options: Options) -> Titled:
     for rank, series in analysis.get_queue_length_time_series(ranks=analysis.t.get_ranks()).items():
         yield f"Queue length over time, rank {rank}", series
@@ -136,7 +136,7 @@ def _queue_full(analysis: TraceAnalysis, options: Options) -> Titled:
     yield "Time blocked by a full queue", analysis.get_time_spent_blocked_on_full_queue(series)
 
 
-@_analysis("memory", "bandwidth of copies and memsets, summed up", "get_memory_bw_summary")
+@_analysis("memory", "bandwidth of copies and memsets, summarized", "get_memory_bw_summary")
 def _memory(analysis: TraceAnalysis, options: Options) -> Titled:
     yield "Memory bandwidth", analysis.get_memory_bw_summary(ranks=analysis.t.get_ranks())
 
@@ -172,7 +172,7 @@ def _sequences(analysis: TraceAnalysis, options: Options) -> Titled:
             yield f"Kernel sequences under {options.operator}, rank {rank}", sequences
 
 
-@_analysis("critical-path", "what bounds a step (--annotation)", "critical_path_analysis")
+@_analysis("critical-path", "critical path of a step or range (--annotation)", "critical_path_analysis")
 def _critical_path(analysis: TraceAnalysis, options: Options) -> Titled:
     import pandas as pd
 
@@ -235,8 +235,8 @@ def _stragglers(analysis: TraceAnalysis, options: Options) -> Titled:
         raise UsageError("stragglers compares the ranks of a job: name the traces of two ranks or more.")
     if not any(name.startswith("ncclKernel") for name in analysis.t.symbol_table.get_sym_table()):
         raise UsageError(
-            "HTA looks for stragglers among kernels called ncclKernel..., as older NCCL called them, and these traces "
-            "have none; `overlapscope ranks` finds who makes whom wait."
+            "HTA looks for stragglers in kernels named ncclKernel..., as in older NCCL versions, and these traces "
+            "have none; `overlapscope ranks` finds the rank that delays the others."
         )
     yield "Potential stragglers", pd.DataFrame({"rank": analysis.get_potential_stragglers()})
 

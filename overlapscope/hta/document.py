@@ -28,7 +28,7 @@ def listing() -> Document:
     """The analyses by name."""
     columns = (
         words("name"),
-        Column("what it says", number=False, flexible=True, prose=True),
+        Column("what it shows", number=False, flexible=True, prose=True),
         replace(words("method"), spare=True),
     )
     lines = ((analysis.name, analysis.summary, analysis.method) for analysis in ANALYSES.values())
@@ -53,7 +53,7 @@ def heading(result: HtaResult) -> str:
 
 def lacking(result: HtaResult) -> tuple[str, ...]:
     """A sentence for each table that HTA did not make."""
-    return tuple(f"{clean(title)}: there is nothing of the kind in these traces." for title in result.missing)
+    return tuple(f"{clean(title)}: these traces have none." for title in result.missing)
 
 
 def table(made: HtaTable, most: int) -> Table:
@@ -69,7 +69,7 @@ def table(made: HtaTable, most: int) -> Table:
         for row in made.rows[:most]
     )
     left = len(made.rows) - len(lines)
-    note = f"And {plural(left, 'row')} more: --format csv has all." if left else ""
+    note = f"And {plural(left, 'row')} more; --format csv has all." if left else ""
     return Table(clean(made.title), tuple(columns), lines, note=note)
 
 

@@ -1,7 +1,7 @@
 """A Trace as the frame that HTA makes of a file: one row for each event, in the order of the file.
 
 The columns are those of `hta.common.trace_parser` and `hta.common.trace` in 0.5 and 0.6, but for those that no analysis
-reads and a Trace does not hold: `External id`, `Python id`, input shapes, types and strides (`docs/hta.md`).
+reads and a Trace does not hold: `External id`, `Python id`, input shapes, types and strides (`docs/evaluation/hta.md`).
 """
 
 from __future__ import annotations

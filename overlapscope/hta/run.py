@@ -81,11 +81,8 @@ def run(
         # HTA checks with asserts, and trips over what it did not foresee: any type can come.
         what = f"{type(error).__name__}: {error}".rstrip(": ")
         rounded = not nanoseconds and any(map(_has_nanoseconds, held))
-        hint = (
-            " HTA rounds times to whole microseconds, which can cause this; it does not where nanoseconds are kept "
-            "(--nanoseconds)."
-        )
-        raise HtaFailed(f"HTA's {ANALYSES[name].method} gave up ({what}).{hint if rounded else ''}") from error
+        hint = " HTA rounds times to whole microseconds, which can cause this; try --nanoseconds."
+        raise HtaFailed(f"HTA's {ANALYSES[name].method} failed ({what}).{hint if rounded else ''}") from error
     return HtaResult(
         analysis=name,
         hta=f"{package} {version}",

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import bandwidth, clean, duration, listed, percent
 from overlapscope.errors import UsageError
 from overlapscope.laboratory import machine
@@ -53,8 +54,8 @@ def calibrate() -> Calibration:
     """Measure the first GPU that PyTorch sees. Raises UsageError where there is none."""
     if not torch.cuda.is_available():
         raise UsageError(
-            "there is no CUDA device that PyTorch can use; calibrate on a machine with the GPU in question. Without a "
-            "calibration, constants come from the trace itself and from the H200's that is shipped."
+            "PyTorch finds no CUDA device; calibrate on a machine with the GPU in question. Without a "
+            "calibration, constants come from the trace and from the built-in table of an H200."
         )
     try:
         here = machine.describe()
@@ -65,7 +66,9 @@ def calibrate() -> Calibration:
         constants = msgspec.structs.replace(constants, **recording_costs())
     except RuntimeError as error:  # Of torch; running out of memory is one.
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UsageError(f"this GPU cannot be measured ({first}); end what else uses it, and try again.") from error
+        raise UsageError(
+            f"this GPU cannot be measured ({first}); stop other programs that use it, and try again."
+        ) from error
     return Calibration(
         gpu=here.gpus[0],
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -281,7 +284,7 @@ def _figures(constants: Constants) -> list[str]:
     rates = [
         f"{bandwidth(_best(copies))} GB/s {way}"
         for copies, way in ((constants.h2d, "to the GPU"), (constants.d2h, "from it"))
-        if copies
+        if any(copy.bytes >= TINY_BYTES for copy in copies)
     ]
     shares = [percent(100 * share) for share in (constants.h2d_two_way, constants.d2h_two_way) if share is not None]
     times = [
@@ -302,4 +305,5 @@ def _figures(constants: Constants) -> list[str]:
 
 
 def _best(copies: tuple[SizedTime, ...]) -> float:
-    return max(copy.bytes / copy.duration_ns for copy in copies)
+    """The best rate in GB/s of copies whose time is more than latency."""
+    return max(copy.bytes / copy.duration_ns for copy in copies if copy.bytes >= TINY_BYTES)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from overlapscope.base.extras import how_to_install
 from overlapscope.base.words import listed
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
@@ -72,7 +73,7 @@ def load(path: Path, *, to_list: bool = False) -> Entry:
             raise UsageError(f"{path}: needs the module {error.name}, which is not installed.") from None
         if not to_list:
             raise UsageError(
-                f"{path.name}: needs {missing}, which is not installed: pip install 'overlapscope[record]'."
+                f"{path.name}: needs {missing}, which is not installed. {how_to_install('record')}"
             ) from None
         with stand_ins(_OF_RECORDING):
             return load(path)
@@ -81,7 +82,9 @@ def load(path: Path, *, to_list: bool = False) -> Entry:
     except Exception as error:
         raise UsageError(f"{path}: cannot be run ({type(error).__name__}: {error}).") from error
     if not isinstance(experiment, Experiment):
-        raise UsageError(f"{path}: defines no EXPERIMENT; docs/laboratory.md shows how a scenario file looks.")
+        raise UsageError(
+            f"{path}: defines no EXPERIMENT; docs/guides/laboratory.md shows what a scenario file looks like."
+        )
     fault = _fault(experiment)
     if fault:
         raise UsageError(f"{path}: {fault}.")
@@ -95,7 +98,7 @@ def _module(path: Path) -> ModuleType:
     name = path.stem if path.stem not in sys.modules else f"overlapscope_scenario_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path}: is no Python file; name an experiment's .py file.")
+        raise UsageError(f"{path}: is not a Python file; name the .py file of an experiment.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -115,10 +118,10 @@ def _fault(experiment: Experiment) -> str | None:
         return f"experiment {experiment.name} has two variants called {twice[0]!r}"
     for name in (name for pair in experiment.faster for name in pair):
         if name not in names:
-            return f"`faster` speaks of {name!r}, which is no variant of {experiment.name}"
+            return f"`faster` names {name!r}, which is not a variant of {experiment.name}"
     for scale in experiment.sizes:
         if scale not in SCALES:
-            return f"`sizes` speaks of {scale!r}; scales are {listed(SCALES)}"
+            return f"`sizes` names {scale!r}; scales are {listed(SCALES)}"
     return next(filter(None, (_untrue(variant) for variant in experiment.variants)), None)
 
 

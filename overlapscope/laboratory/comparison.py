@@ -111,7 +111,7 @@ def _results(experiment: ExperimentResult) -> Iterator[Claim]:
         text = f"{variant.name} {'can compute wrong results' if some else 'computes no wrong result'}"
         counted = variant.wrong_results
         if counted is None:
-            reason = "it counted none" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
+            reason = "no results were counted" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
             yield Claim(experiment.name, "results", text, reason, None)
         else:
             found = f"{counted.wrong} of {counted.tries} were wrong"
@@ -184,9 +184,9 @@ class Verdict:
 _CLAIMS: dict[Subject, str] = {
     "exposed copy": "copies are exposed by",
     "idle": "the GPU is idle by",
-    "hidden copy": "the share of copies that is hidden is",
-    "finding": "there is the finding",
-    "no finding": "there is no finding",
+    "hidden copy": "the hidden share of copies is",
+    "finding": "the analysis reports",
+    "no finding": "the analysis does not report",
 }
 
 
@@ -218,7 +218,7 @@ def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, in
     whole = sum(judged.values())
     largest = sorted(((ns, name) for name, ns in judged.items()), reverse=True)[:3]
     found = ", ".join(f"{name} {100 * ns / whole:.0f}%" for ns, name in largest if 100 * ns >= whole)
-    return Verdict(subject, expected, found or "no such time", judged.get(cause, 0) >= least * whole > 0)
+    return Verdict(subject, expected, found or "none", judged.get(cause, 0) >= least * whole > 0)
 
 
 def _hidden(between: tuple[float, float], device: Device | Analysis | None) -> Verdict:

@@ -13,12 +13,24 @@ from overlapscope.base.words import bandwidth, clean, plural, size, unit_for
 from overlapscope.documents import model, strip
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
-from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Links, Section, Span, Text, Words
+from overlapscope.documents.model import (
+    Block,
+    Chart,
+    Document,
+    Heading,
+    Items,
+    Links,
+    Section,
+    Span,
+    Text,
+    Words,
+    with_code,
+)
 from overlapscope.documents.table import Column, Table, Tone, rows, words
 from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, tally
 from overlapscope.laboratory.experiment import Experiment
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, Strip, VariantResult
-from overlapscope.laboratory.tables import all_tables, named_analyses, sentence
+from overlapscope.laboratory.tables import all_tables, named_analyses, sentence, variants
 from overlapscope.trace.model import Kind as OpKind
 
 _KINDS: dict[Kind, str] = {
@@ -36,6 +48,12 @@ _LANES = {kind.name.lower(): kind for kind in OpKind}
 _BARS_HEIGHT = 300
 _STRIP_WIDTH = 100
 """Characters; fewer where it has fewer slices."""
+
+
+def summary(comparisons: Sequence[Comparison]) -> Document:
+    """What holds, and a line for each variant."""
+    more = Text(with_code("`overlapscope scenarios report NAME` shows one experiment in full."), "muted")
+    return Document("Laboratory report", (*_claims(comparisons), variants(comparisons), more))
 
 
 def document(comparisons: Sequence[Comparison], *, brief: bool = False) -> Document:
@@ -68,6 +86,11 @@ def listing(experiments: Iterable[Experiment]) -> Document:
 def overview(comparisons: Sequence[Comparison]) -> Iterator[Block]:
     """The summary of all experiments."""
     yield Items(tuple(_machines(comparisons)))
+    yield from _claims(comparisons)
+
+
+def _claims(comparisons: Sequence[Comparison]) -> Iterator[Block]:
+    """How many claims hold, those that do not, and what was not run to its end."""
     claims = [claim for comparison in comparisons for claim in comparison.claims]
     counted = {what: tally([claim for claim in claims if claim.kind == kind]) for kind, what in _KINDS.items()}
     counted["all"] = tally(claims)
@@ -76,7 +99,7 @@ def overview(comparisons: Sequence[Comparison]) -> Iterator[Block]:
     yield Table("", columns, rows(lines))
     contradicted = tuple(_claim(claim, of=f"{claim.experiment}: ") for claim in claims if not claim.holds)
     if contradicted:
-        yield model.panel("What does not hold, or cannot be told", Items(contradicted))
+        yield model.panel("Claims that do not hold or are unknown", Items(contradicted))
     troubles = tuple(
         clean(f"{comparison.result.name}/{_trouble(variant)}", 600)
         for comparison in comparisons
@@ -84,7 +107,7 @@ def overview(comparisons: Sequence[Comparison]) -> Iterator[Block]:
         if variant.status != "ok"
     )
     if troubles:
-        yield model.panel("Not run to the end", Items(troubles))
+        yield model.panel("Variants that did not run to the end", Items(troubles))
 
 
 def chapter(comparison: Comparison, plots: str, *, brief: bool = False) -> Iterator[Block]:
@@ -103,7 +126,7 @@ def chapter(comparison: Comparison, plots: str, *, brief: bool = False) -> Itera
     told = [_claim(claim) for claim in claims if claim not in expected]
     if expected:
         counted = plural(len(expected), "claim")
-        told.append(_standing(True, f"{counted} on what the analysis must find; a written report lists them."))
+        told.append(_standing(True, f"{counted} on what the analysis must find; --output DIR lists them."))
     if told:
         yield model.panel("Claims", Items(tuple(told)))
     notes = tuple(clean(note, 600) for note in _notes(result))
@@ -118,7 +141,7 @@ def _standing(holds: bool | None, said: str) -> Words:
 
 
 def _claim(claim: Claim, *, of: str = "") -> Words:
-    says = {True: "; by the published figures it is", False: "; by the published figures it is not", None: ""}
+    says = {True: "; it holds for the published figures", False: "; it does not hold for the published ones", None: ""}
     return _standing(claim.holds, clean(f"{of}{claim.text}: {claim.found}{says[claim.published]}", 800))
 
 
@@ -189,7 +212,7 @@ def _facts(result: ExperimentResult) -> Iterator[str]:
         )
         yield f"Published: {result.published_on.rstrip('.')}.{smaller}"
     left_out = f"; {result.recorded.rstrip('.')}" if result.recorded else ""
-    yield f"Recorded: {result.recorded_steps} iterations behind {result.warmup_steps} of warm-up{left_out}."
+    yield f"Recorded: {result.recorded_steps} iterations after {result.warmup_steps} of warm-up{left_out}."
 
 
 def _notes(result: ExperimentResult) -> Iterator[str]:
@@ -203,7 +226,7 @@ def _notes(result: ExperimentResult) -> Iterator[str]:
 
 
 def _trouble(variant: VariantResult) -> str:
-    return f"{variant.name} {variant.status}: {(variant.error or 'no reason is known').rstrip('.')}."
+    return f"{variant.name} {variant.status}: {(variant.error or 'reason unknown').rstrip('.')}."
 
 
 # -- pictures -------------------------------------------------------------------------------------

@@ -36,11 +36,12 @@ def read(directory: Path, *, analyses: bool = True) -> Results:
             return decode(data, Results) if analyses else _measured(data)
     except msgspec.DecodeError as error:
         raise UsageError(
-            f"{path}: these are no results of the laboratory, or another version analysed them ({error}); choose "
+            f"{path}: these are not results of the laboratory, or are from another version ({error}); choose "
             "another directory."
         ) from None
     raise UsageError(
-        f"{path}: its schema is version {version}, this overlapscope knows {SCHEMA_VERSION}; choose another directory."
+        f"{path}: has schema version {version}, and this overlapscope reads version {SCHEMA_VERSION}; choose "
+        "another directory."
     )
 
 

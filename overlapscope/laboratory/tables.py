@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_shares, clean, unit_for
-from overlapscope.documents.table import Column, Table, rows, words
+from overlapscope.documents.table import Cell, Column, Table, rows, words
 from overlapscope.laboratory.comparison import WALL, Comparison, place
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, VariantResult
 
@@ -18,6 +18,33 @@ Analyses = list[tuple[str, Analysis]]
 _CAUSE = (words("cause"), Column("% of it"))
 _VARIANT = Column("variant", False, flexible=True, prose=True)
 """Names are broken where there is no room, never cut: what tells them apart may stand in the middle."""
+
+
+def variants(comparisons: Sequence[Comparison]) -> Table:
+    """A line for each variant, below its experiment's name; of several ranks, the one that overlaps worst."""
+    lines: list[tuple[str | Cell, ...]] = []
+    for comparison in comparisons:
+        lines.append((Cell(clean(comparison.result.name, 80), tone="accent"), *[""] * 5))
+        lines += (_variant(comparison, variant) for variant in comparison.result.variants)
+    titles = ("ms", "ratio", "hidden %", "idle %")
+    columns = (_VARIANT, *map(Column, titles), words("verdict"))
+    note = "Time of one iteration, and its ratio to the first variant; hidden copies and idle time of the recording."
+    return Table("Every variant", columns, rows(lines), note)
+
+
+def _variant(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
+    wall, levels = comparison.wall(variant.name), ("unusable", "poor", "fair", "good")
+    worst = min(variant.analyses, key=lambda one: levels.index(one.verdict.level), default=None)
+    return (
+        f"  {clean(variant.name, 80)}",
+        digits(wall.ours),
+        _ratio(wall.ours_ratio),
+        NOTHING if worst is None else bare_percent(hidden_copy_shown(worst)),
+        NOTHING
+        if worst is None
+        else bare_percent(100 * worst.buckets.idle_ns / worst.span_ns if worst.span_ns else None),
+        variant.status if variant.status != "ok" else worst.verdict.level if worst is not None else NOTHING,
+    )
 
 
 def all_tables(comparison: Comparison) -> Iterator[Table]:
@@ -99,7 +126,7 @@ def _buckets(analyses: Analyses, unit: Unit) -> Table:
         efficiency = bare_percent(efficiency_shown(analysis))
         lines.append((name, unit.number(analysis.span_ns), compute, *shown, idle, efficiency))
     titles = (f"span {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
-    title = "Where the GPU's time went; what runs under compute counts as compute"
+    title = "Where the GPU time went (overlapped time counts as compute)"
     return _filled(title, (_VARIANT, *map(Column, titles)), lines)
 
 
@@ -116,14 +143,14 @@ def _exposed(analyses: Analyses, unit: Unit) -> Table:
         if analysis.overlap.copy_ns
     ]
     titles = (f"copies {unit.name}", "hidden %", f"exposed {unit.name}")
-    return _filled("Copies, and what exposes most of them", (_VARIANT, *map(Column, titles), *_CAUSE), lines)
+    return _filled("Copies, and the main cause of exposed copies", (_VARIANT, *map(Column, titles), *_CAUSE), lines)
 
 
 def _idle(analyses: Analyses, unit: Unit) -> Table:
     lines = [
         (name, unit.number(analysis.buckets.idle_ns), *_mostly(analysis.idle_by_cause)) for name, analysis in analyses
     ]
-    return _filled("Idle time, and what causes most of it", (_VARIANT, Column(f"idle {unit.name}"), *_CAUSE), lines)
+    return _filled("Idle time, and its main cause", (_VARIANT, Column(f"idle {unit.name}"), *_CAUSE), lines)
 
 
 def _mostly(by_cause: Mapping[str, int]) -> tuple[str, str]:
@@ -148,9 +175,9 @@ def _link(analyses: Analyses, unit: Unit, peak: Link) -> Table:
                 unit.number(analysis.host_idle_ns),
             )
         )
-    waits = (f"host waits {unit.name}", "GPU idle by that")
+    waits = (f"host waits {unit.name}", "GPU idle meanwhile")
     titles = ("H2D GB/s", "% of peak", "D2H GB/s", "% of peak", *waits)
-    return _filled("Copies against the link's peak, and the host's waits", (_VARIANT, *map(Column, titles)), lines)
+    return _filled("Copy bandwidth against the link's peak, and host waits", (_VARIANT, *map(Column, titles)), lines)
 
 
 def _rate(analysis: Analysis, direction: str) -> float | None:

@@ -81,7 +81,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
     if calibration is not None and named and calibration.gpu not in named:
         raise UsageError(
             f"the calibration is of an {calibration.gpu}, but {trace.source} was recorded on "
-            f"{', '.join(sorted(named))}; leave it out, or make one of that GPU."
+            f"{', '.join(sorted(named))}; leave it out, or make one on that GPU."
         )
     chosen = _busiest(trace) if device is None else device
     hardware = find_hardware(trace, calibration)
@@ -98,7 +98,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
     except Deadlock:
         fidelity = Fidelity(
             valid=False,
-            reasons=("Its launches, ops and waits contradict each other: each waits for another.",),
+            reasons=("Its launches, ops and waits contradict each other: they wait for each other in a circle.",),
             step_error_pct=None,
             start_error_ns=0,
             launch_latency_ns=hardware.known.launch_latency_ns or 0,
@@ -110,7 +110,9 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
 def _busiest(trace: Trace) -> int:
     """The device with the most time in ops; the lowest of equals."""
     ops = trace.gpu_ops
-    return max(trace.devices, key=lambda one: (int((ops.end_ns - ops.start_ns)[ops.device == one].sum()), -one))
+    return max(
+        trace.devices, key=lambda device: (int((ops.end_ns - ops.start_ns)[ops.device == device].sum()), -device)
+    )
 
 
 def judge(
@@ -128,13 +130,13 @@ def judge(
     reasons = []
     checks = judge_file(graph.trace)
     if not clocks_agree(checks):
-        reasons.append("The clocks of host and device do not agree, so what launched what cannot be told.")
+        reasons.append("The clocks of host and device disagree, so launches cannot be matched to GPU ops.")
     # Ops of the lead-in were launched before the recording, and lack nothing.
     behind = items.start_ns[here] >= lead_in_end_ns
     lost = float(np.mean(items.call[here][behind] < 0)) if behind.any() else 1.0
     if lost > MOST_LOST:
         reasons.append(
-            f"{percent(100 * lost)} of the GPU ops have no recorded launch, so what they waited for cannot be told."
+            f"{percent(100 * lost)} of the GPU ops have no recorded launch, so what they waited for is unknown."
         )
     if error_pct > MOST_ERROR_PCT:
         reasons.append(
@@ -144,14 +146,14 @@ def judge(
     if near < LATE:
         text = duration(latency)
         reasons.append(
-            f"{percent(100 * (1 - near))} of the ops begin more than a launch's latency ({text}) away from where they "
-            "were recorded."
+            f"{percent(100 * (1 - near))} of the ops start more than a launch latency ({text}) earlier or later "
+            "than recorded."
         )
     valid, unexplained = not reasons, int(graph.unexplained_ns[here].sum())
     if valid:
         if device in graph.keeping:
             text = duration(unexplained)
-            reasons.append(f"Nothing in the recording explains waits of {text} in all; they are kept unchanged.")
+            reasons.append(f"The recording does not explain waits of {text} in total; they are kept unchanged.")
         failed = (check.detail for check in checks if check.status == "fail")
         reasons += [*_untied(graph), *failed, *_differing(measured)]
     return Fidelity(
@@ -172,8 +174,8 @@ def _untied(graph: Graph) -> list[str]:
         return []
     made = plural(int(np.isin(calls.thread, untied).sum()), "call")
     return [
-        f"Nothing in the recording tells what {plural(len(untied), 'thread')} with {made} waited for: those calls are "
-        "kept where they were, and the interval allows for their coming earlier."
+        f"The recording does not show what {plural(len(untied), 'thread')} with {made} waited for. These calls "
+        "stay where they were, and the interval allows for earlier ones."
     ]
 
 
@@ -183,4 +185,4 @@ def _differing(measured: StepTimes) -> list[str]:
     if high <= low * (1 + MOST_SPREAD):
         return []
     unit = unit_for(high)
-    return [f"The recorded steps differ: most take {unit.text(low)} to {unit.text(high)}."]
+    return [f"The recorded steps vary: most take {unit.text(low)} to {unit.text(high)}."]

@@ -102,7 +102,7 @@ def read(path: str | os.PathLike[str]) -> Calibration:
     try:
         return decode(data, Calibration)
     except msgspec.DecodeError as error:
-        raise UsageError(f"{path}: is no calibration of this version of overlapscope ({error}); {_HOW}.") from None
+        raise UsageError(f"{path}: is not a calibration of this version of overlapscope ({error}); {_HOW}.") from None
 
 
 def write(calibration: Calibration, path: Path) -> None:
@@ -126,7 +126,7 @@ def check_writable(path: Path) -> None:
         try:
             read(path)
         except UsageError:
-            raise UsageError(f"{path}: exists and is no calibration; choose another file.") from None
+            raise UsageError(f"{path}: exists and is not a calibration; choose another file.") from None
 
 
 @functools.cache

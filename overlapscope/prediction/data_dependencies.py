@@ -18,8 +18,8 @@ from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
 
 BY_SHAPES = (
-    "What {copies} moved is touched only by kernels whose op has an input of as many elements, by the recorded shapes: "
-    "a view or a reshape keeps that number; a slice made earlier, or a view as another type, does not."
+    "Only kernels whose op has an input with as many elements (by the recorded shapes) use what {copies} moved. A "
+    "view or a reshape keeps that number; an earlier slice, or a view as another dtype, does not."
 )
 """What is taken for granted where shapes tell who reads a copy."""
 
@@ -115,11 +115,11 @@ class _Lane:
         looked for in the same step and the step before.
         """
         reads = np.zeros(len(self._line), np.bool_)
-        for one in elements:
-            reads |= pick(self._shapes.reading(one), self._row, False)
+        for count in elements:
+            reads |= pick(self._shapes.reading(count), self._row, False)
         certain = np.flatnonzero(self._kernel & reads)
         possible = np.flatnonzero(self._unknown | (self._kernel & reads))
-        parts = np.sort(np.concatenate([self._shapes.parts_ns(one) for one in elements]))
+        parts = np.sort(np.concatenate([self._shapes.parts_ns(count) for count in elements]))
 
         at, others = np.searchsorted(self._line, copies), np.searchsorted(self._line, alike)
         ends = np.minimum(_next(others, at, len(self._line)), np.searchsorted(self._step, self._step[at], side="right"))

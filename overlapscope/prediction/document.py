@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Final, Literal
 
 from overlapscope.base.words import Unit, bare_percent, clean, clean_lines, duration, percent, unit_for
-from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, panel, with_code
+from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Column, Table, Tone, rows, words
 from overlapscope.prediction.result import Change, Constant, Estimate, Percentage, WhatIf
 
@@ -17,8 +17,8 @@ Level = Literal["good", "poor", "muted"]
 _NAME_LIMIT: Final = 200
 _TEXT_LIMIT: Final = 1000
 _REMEDY: Final = (
-    "It may help to record again with `overlapscope run` or `overlapscope.record`, which note what each event wait "
-    "waits for, and from behind a synchronize, so that no op was launched before the recording."
+    "Recording again may help: use `overlapscope run` or `overlapscope.record`, which note what each event wait "
+    "waits for, and start the recording after a synchronize, so that no op was launched before it."
 )
 _WORTH_PCT: Final = 1.0
 """What changes less is neither good nor bad."""
@@ -26,9 +26,9 @@ _WRAPPED: Final = Column("", number=False, flexible=True, prose=True)
 """Of names that are sentences, or of which every word counts."""
 _BETWEEN: Final = Column("between", id="between", spare=True)
 _ORIGINS: Final = {
-    "calibration": "calibration of this GPU",
+    "calibration": "calibration",
     "trace": "this recording",
-    "table": "table of an H200",
+    "table": "H200 table",
 }
 
 
@@ -39,20 +39,26 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
     if not result.replay.valid:
         blocks.append(Items(tuple(map(with_code, refusal(result)))))
         return Document(_title(result), tuple(blocks))
-    rests_on = [Text(sentence) for sentence in replay(result)]
     changed = changes_anything(result)
     if changed:
-        blocks += [table for table in (ladder(result), buckets(result), overlap(result)) if table.rows]
+        # The figures that answer: with a ladder its rungs, else where the time goes.
+        answer, *more = (table for table in (ladder(result), buckets(result), overlap(result)) if table.rows)
+        blocks += [answer, *detail("where the time goes" if result.ladder else "overlap", more)]
     if result.interventions:
-        blocks.append(Section(tuple(changes(result)), "What is changed"))
+        blocks.append(Section(tuple(changes(result)), "Changes"))
     if changed:
-        for table in (assumptions(result), constants(result)):
-            if table.rows:
-                blocks.append(panel(table.title, replace(table, title=""), folded=True))
-    blocks.append(panel("How well the replay explains the recording", *rests_on, folded=changed))
+        blocks += _rests_on(assumptions(result))
+        blocks += detail("hardware constants", _rests_on(constants(result)))
+    fidelity = panel("Replay and recording", *map(Text, replay(result)), folded=changed)
+    blocks += detail("fidelity of the replay", [fidelity])
     if offered is not None:
         blocks.append(offered)
     return Document(_title(result), tuple(blocks))
+
+
+def _rests_on(table: Table) -> Iterator[Block]:
+    if table.rows:
+        yield panel(table.title, replace(table, title=""), folded=True)
 
 
 def _title(result: WhatIf) -> str:
@@ -75,10 +81,14 @@ def remarks(result: WhatIf) -> Iterator[Text]:
 def changes(result: WhatIf) -> Iterator[Section]:
     """What is changed and how, in the order in which to do it."""
     for number, change in enumerate(in_order(result), 1):
-        blocks = [Text(clean_lines(done(change)))]
-        blocks += [Text(f"At {clean(place, _NAME_LIMIT)}", "muted") for place in change.where]
+        blocks: list[Block] = [Text(clean_lines(change.what))]
         if change.touched:
-            blocks.append(Text(with_code(clean_lines(change.advice)), "accent"))
+            what, _, how = clean_lines(change.advice).partition("\n")
+            blocks.append(Text(with_code(what), "accent"))
+            places = [Text(f"At {clean(place, _NAME_LIMIT)}", "muted") for place in change.where]
+            blocks += detail(
+                "how and where to make each change", [*([Text(with_code(how), "accent")] if how else []), *places]
+            )
         yield panel(f"{number}. {option(change)}: {clean(change.title, 500)}", *blocks)
 
 
@@ -104,15 +114,17 @@ def headline(result: WhatIf) -> Headline:
     period = "A step" if result.steps else "The whole window"
     of, predicted, gain = unit(result), result.predicted_step_ns, result.gain_ns
     if predicted is None or gain is None:
-        return Headline("Nothing is predicted: the replay does not explain this recording.", "muted")
+        return Headline("No prediction: the replay cannot reproduce this recording.", "muted")
     if not result.interventions and not result.ladder:
         was, again = of.text(result.recorded_step_ns), of.text(result.replayed_step_ns)
-        replayed = "as it does replayed" if was == again else f"{again} replayed"
-        return Headline(f"{period} takes {was}, {replayed}: what changes would bring can be predicted.", "muted")
+        matches = f"matches the recording ({was})" if was == again else f"takes {again}, the recording {was}"
+        return Headline(f"The replay {matches}, so changes can be predicted.", "muted")
     if not result.interventions:
-        return Headline(f"{period} takes {of.text(result.unchanged_step_ns)}, and no change makes it shorter.", "muted")
+        return Headline(
+            (f"{period} takes {of.text(result.unchanged_step_ns)}, and no known change makes it shorter."), "muted"
+        )
     if not changes_anything(result):
-        return Headline(f"{period} would take as long as now: there is nothing here that this would change.", "muted")
+        return Headline(f"{period} would take as long as now: these changes do not apply to this recording.", "muted")
     value, was = of.number(predicted.value), of.text(result.unchanged_step_ns)
     between = _between(predicted, of)
     if was == f"{value} {of.name}":
@@ -144,7 +156,7 @@ def subject(result: WhatIf) -> str:
     """The recording that it is about, and what a step's figures are."""
     named = [PurePath(result.source).name, *([f"rank {result.rank}"] if result.rank is not None else [])]
     named += [result.device_name or "a GPU without a name", f"device {result.device}"]
-    subject = ", ".join(clean(one, _NAME_LIMIT) for one in named)
+    subject = ", ".join(clean(name, _NAME_LIMIT) for name in named)
     if not result.replay.valid:
         return subject
     what = f"median of {result.steps:,} steps" if result.steps > 1 else "one step"
@@ -155,11 +167,6 @@ def subject(result: WhatIf) -> str:
 def option(change: Change) -> str:
     """An intervention as it is asked for: `no-sync cudaStreamSynchronize`."""
     return clean(f"{change.intervention} {change.argument}" if change.argument else change.intervention, _NAME_LIMIT)
-
-
-def done(change: Change) -> str:
-    """What it changed."""
-    return change.what if change.touched else "This recording has nothing of the kind."
 
 
 def in_order(result: WhatIf) -> list[Change]:
@@ -176,7 +183,7 @@ def in_order(result: WhatIf) -> list[Change]:
 def doubts(result: WhatIf) -> Iterator[str]:
     """What makes a prediction less certain than its interval says, a sentence each."""
     if result.replay.valid:
-        yield from (f"In doubt: {clean(reason, _TEXT_LIMIT)}" for reason in result.replay.reasons)
+        yield from (f"Caveat: {clean(reason, _TEXT_LIMIT)}" for reason in result.replay.reasons)
 
 
 def refusal(result: WhatIf) -> Iterator[str]:
@@ -192,14 +199,15 @@ def program(result: WhatIf) -> Iterator[str]:
         return
     if plain is None:
         yield (
-            "Figures are of the recording, which slows the host. Pass what a step takes without a profiler as "
-            "--plain-step, or record with `overlapscope run`, which times it."
+            "Figures include the cost of recording. Pass the step time without the profiler as --plain-step, or "
+            "record with `overlapscope run`, which measures it."
         )
         return
     yield (
-        f"Figures are of the program without a profiler: a step takes {of.text(plain.step_ns)} now ({plain.origin})."
+        f"Figures are of the program without the profiler, where a step takes {of.text(plain.step_ns)} "
+        f"({plain.origin})."
     )
-    recorded = f"Recorded, a step takes {of.text(result.recorded_step_ns)} now"
+    recorded = f"In the recording, a step takes {of.text(result.recorded_step_ns)}"
     if result.recorded_predicted_step_ns is not None and changes_anything(result):
         recorded += f", and would take {of.text(result.recorded_predicted_step_ns)} with the changes"
     yield f"{recorded}."
@@ -209,14 +217,14 @@ def replay(result: WhatIf) -> Iterator[str]:
     """How well a recording that is explained is explained, a sentence each."""
     of, told = unit(result), result.replay
     took = "a step" if result.steps else "the window"
-    off = f": {percent(told.step_error_pct)} off" if told.step_error_pct is not None else ""
+    off = f" ({percent(told.step_error_pct)} off)" if told.step_error_pct is not None else ""
     yield (
-        f"With nothing changed, the replay takes {of.text(result.replayed_step_ns)} for {took}, "
-        f"where {of.text(result.recorded_step_ns)} were recorded{off}."
+        f"Without changes, the replay takes {of.text(result.replayed_step_ns)} for {took}; the recording took "
+        f"{of.text(result.recorded_step_ns)}{off}."
     )
     yield (
-        f"GPU ops begin at most {duration(told.start_error_ns)} from where they did in their step, "
-        f"which is judged by a tolerance of {duration(told.launch_latency_ns)}."
+        f"GPU ops start within {duration(told.start_error_ns)} of their recorded start; the tolerance is "
+        f"{duration(told.launch_latency_ns)}."
     )
 
 
@@ -227,12 +235,12 @@ def buckets(result: WhatIf) -> Table:
     """The partition of the step, measured and predicted."""
     of = unit(result)
     lines = [
-        (bucket(name), of.number(one.measured), *_estimate(one.predicted, of))
-        for name, one in result.buckets.items()
-        if one.measured or one.predicted.high
+        (bucket(name), of.number(change.measured), *_estimate(change.predicted, of))
+        for name, change in result.buckets.items()
+        if change.measured or change.predicted.high
     ]
     if lines and result.predicted_step_ns is not None:
-        lines.append(("in all", of.number(result.baseline_step_ns), *_estimate(result.predicted_step_ns, of)))
+        lines.append(("total", of.number(result.baseline_step_ns), *_estimate(result.predicted_step_ns, of)))
     columns = (words(""), Column(f"measured {of.name}"), Column("predicted"), _BETWEEN)
     title = "Where a step's time goes" if result.steps else "Where the time goes"
     return Table(title, columns, rows(lines), total=True)
@@ -250,7 +258,7 @@ def ladder(result: WhatIf) -> Table:
     of = unit(result)
     if not result.ladder:
         return Table("", ())
-    lines = [("as it is", of.number(result.unchanged_step_ns), "", "", "")]
+    lines = [("now", of.number(result.unchanged_step_ns), "", "", "")]
     for rung in result.ladder:
         if not rung.interventions:
             continue
@@ -261,10 +269,10 @@ def ladder(result: WhatIf) -> Table:
         _WRAPPED,
         Column(f"{'step' if result.steps else 'window'} {of.name}"),
         _BETWEEN,
-        Column("saved in all", id="saved", spare=True),
+        Column("saved", id="saved", spare=True),
         Column("% saved", id="share", spare=True),
     )
-    return Table("Ladder of gains", columns, rows(lines))
+    return Table("Savings, one change added at a time", columns, rows(lines))
 
 
 def assumptions(result: WhatIf) -> Table:
@@ -272,45 +280,54 @@ def assumptions(result: WhatIf) -> Table:
     of = unit(result)
     lines = [
         (
-            clean(one.text, _TEXT_LIMIT),
-            clean(one.intervention, _TEXT_LIMIT),
-            "the trace shows it" if one.shown else _more(one.cost_ns, of),
+            clean(assumption.text, _TEXT_LIMIT),
+            clean(assumption.intervention, _TEXT_LIMIT),
+            "shown by the trace" if assumption.shown else _more(assumption.cost_ns, of),
         )
-        for one in sorted(result.assumptions, key=lambda one: (one.shown, -(one.cost_ns or 0)))
+        for assumption in sorted(
+            result.assumptions, key=lambda assumption: (assumption.shown, -(assumption.cost_ns or 0))
+        )
     ]
-    left_out = any(one.cost_ns is None and not one.shown for one in result.assumptions)
-    note = "What is not in the interval decides whether the change can be made at all." if left_out else ""
-    columns = (_WRAPPED, words("for"), Column("if not", number=False, flexible=True, prose=True))
-    return Table("What is assumed", columns, rows(lines), note)
+    left_out = any(assumption.cost_ns is None and not assumption.shown for assumption in result.assumptions)
+    note = "Assumptions not in the interval decide whether the change is possible at all." if left_out else ""
+    columns = (_WRAPPED, words("for"), Column("if wrong", number=False, flexible=True, prose=True))
+    return Table("Assumptions", columns, rows(lines), note)
 
 
 def _more(cost_ns: int | None, of: Unit) -> str:
     if not cost_ns:
-        return "not in the interval" if cost_ns is None else "as long"
+        return "not in the interval" if cost_ns is None else "no effect"
     return f"{of.text(abs(cost_ns))} {'more' if cost_ns > 0 else 'less'}"
 
 
 def constants(result: WhatIf) -> Table:
     """The hardware's figures, and where each is from."""
-    lines = ((clean(one.name, _TEXT_LIMIT), _figure(one), _ORIGINS[one.origin]) for one in result.constants)
-    origin = Column("known from", number=False, flexible=True, prose=True)
-    return Table("What is known of the hardware", (_WRAPPED, Column(""), origin), rows(lines))
+    lines = (
+        (clean(constant.name, _TEXT_LIMIT), _figure(constant), _ORIGINS[constant.origin])
+        for constant in result.constants
+    )
+    origin = Column("source", number=False, flexible=True, prose=True)
+    return Table("Hardware constants", (_WRAPPED, Column(""), origin), rows(lines))
 
 
-def _figure(one: Constant) -> str:
-    if one.unit == "ns":
-        return unit_for(round(one.value)).text(round(one.value))
-    figure = f"{one.value:,.0f}" if abs(one.value) >= 100 else f"{one.value:.3g}"
-    return f"{figure} {clean(one.unit, _TEXT_LIMIT)}".rstrip()
+def _figure(constant: Constant) -> str:
+    if constant.unit == "ns":
+        return unit_for(round(constant.value)).text(round(constant.value))
+    figure = f"{constant.value:,.0f}" if abs(constant.value) >= 100 else f"{constant.value:.3g}"
+    return f"{figure} {clean(constant.unit, _TEXT_LIMIT)}".rstrip()
 
 
-def _estimate(one: Estimate, of: Unit) -> tuple[str, str]:
-    return of.number(one.value), interval(one, of)
+def _estimate(estimate: Estimate, of: Unit) -> tuple[str, str]:
+    return of.number(estimate.value), interval(estimate, of)
 
 
-def _percentages(one: Percentage) -> tuple[str, str, str]:
-    low, high = bare_percent(one.low), bare_percent(one.high)
-    return bare_percent(one.measured), bare_percent(one.predicted), "" if low == high else f"{low} to {high}"
+def _percentages(percentage: Percentage) -> tuple[str, str, str]:
+    low, high = bare_percent(percentage.low), bare_percent(percentage.high)
+    return (
+        bare_percent(percentage.measured),
+        bare_percent(percentage.predicted),
+        "" if low == high else f"{low} to {high}",
+    )
 
 
 def bucket(field: str) -> str:

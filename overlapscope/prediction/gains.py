@@ -53,14 +53,14 @@ def best(
         taken = in_order((*taken, *added))
         left = [choice for choice in left if choice not in added]
         chosen = conclude(recorded, base, taken)
-        found = chosen.result.predicted_step_ns
-        if found is not None:
+        step_ns = chosen.result.predicted_step_ns
+        if step_ns is not None:
             rungs.append(
                 Rung(
                     interventions=tuple(choice.text for choice in taken),
                     added=" + ".join(choice.text for choice in added),
-                    predicted_step_ns=found,
-                    gain_ns=was - found.value,
+                    predicted_step_ns=step_ns,
+                    gain_ns=was - step_ns.value,
                 )
             )
     return Prediction(msgspec.structs.replace(chosen.result, ladder=tuple(rungs)), chosen.before, chosen.after)
@@ -75,7 +75,7 @@ def _candidates(base: Base) -> list[Choice]:
     return [
         Choice(intervention, argument)
         for intervention in INTERVENTIONS.values()
-        for argument in (names if intervention.argument_required else [None])
+        for argument in (names if intervention.words.argument_required else [None])
     ]
 
 
@@ -107,7 +107,7 @@ def _next(
                 tried.append((outcome(base, in_order((*taken, *added))).step_ns, added))
             except Deadlock:
                 continue
-        best = min(tried, key=lambda one: one[0], default=None)
+        best = min(tried, key=lambda attempt: attempt[0], default=None)
         if best is not None and now_ns - best[0] >= LEAST_GAIN * base.step_ns:
             return best
     return None
@@ -120,8 +120,9 @@ class Savings:
         self._trace, self._device, self._ready = trace, device, ready
         self._known: dict[tuple[str, ...], int] = {}
 
-    def largest(self, fixes: Iterable[Sequence[str]]) -> int | None:
-        """By how much the best of some sets of interventions shortens the device's window, in ns, at least 0.
+    def largest(self, fixes: Iterable[tuple[str, ...]]) -> tuple[int, tuple[str, ...]] | None:
+        """By how much the best of some sets of interventions shortens the device's window, in ns, at least 0; and that
+        set, the first of equals.
 
         None where the recording cannot be replayed, or there is no set that does anything.
         """
@@ -130,8 +131,8 @@ class Savings:
             return None
         # What pinned copies would take is not known where the link's rate is a guess.
         known = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        found = [saved for fix in known if (saved := self._of(base, tuple(fix))) is not None]
-        return max(0, *found) if found else None
+        savings = [(max(0, saved_ns), fix) for fix in known if (saved_ns := self._of(base, fix)) is not None]
+        return max(savings, key=lambda saving: saving[0], default=None)
 
     @cached_property
     def _base(self) -> Base | None:
@@ -149,7 +150,7 @@ class Savings:
     def _of(self, base: Base, fix: tuple[str, ...]) -> int | None:
         if fix not in self._known:
             applied = apply(base, parse(fix))
-            if not all(one.touched for one in applied):
+            if not all(change.touched for change in applied):
                 return None
             graph = applied[-1].graph
             try:

@@ -133,15 +133,15 @@ class _Hold(NamedTuple):
 def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> Orders:
     """The event waits, without lags. Of those in doubt, the ones that explain when the held item began."""
     called_ns = trace.runtime_calls.start_ns
-    found: set[tuple[int, int, int]] = set()
+    ties: set[tuple[int, int, int]] = set()
     for device in trace.devices:
         edges = find_edges(trace, build_timeline(trace, device))
         then = item_of_op[np.flatnonzero(trace.gpu_ops.device == device)[edges.held]]
         recorded_ns = pick(called_ns, edges.record, _UNKNOWN)
         columns = item_of_op[edges.source_op], then, edges.confidence, called_ns[edges.wait], recorded_ns
         waits = [_EventWait(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
-        found |= _with_inherited(waits, items, pick(calls.start_ns, items.call, _UNKNOWN))
-    first, then, confidence = np.array(sorted(found), np.int64).reshape(-1, 3).T
+        ties |= _with_inherited(waits, items, pick(calls.start_ns, items.call, _UNKNOWN))
+    first, then, confidence = np.array(sorted(ties), np.int64).reshape(-1, 3).T
     orders = replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
     waited = items.start_ns[orders.then] - items.end_ns[orders.first]
     possible = (waited >= 0) & (items.lane[orders.first] != items.lane[orders.then])
@@ -293,8 +293,8 @@ def _seen_orders(items: Items, late: I64) -> Orders:
         beside = beside[kernel[beside] & (items.lane[beside] != items.lane[item]) & (items.end_ns[beside] > at)]
         beside = beside[(items.device[beside] == items.device[item]) & (starts[beside] < at)]
         first.append(int(beside[np.argmin(items.end_ns[beside])]) if len(beside) and kernel[item] else -1)
-    found = np.array(first, np.int64)
-    orders = Orders.of(found[found >= 0], late[found >= 0], 0, Why.SEEN)
+    earlier = np.array(first, np.int64)
+    orders = Orders.of(earlier[earlier >= 0], late[earlier >= 0], 0, Why.SEEN)
     return replace(orders, confidence=np.full(len(orders), LOW, np.int8))
 
 

@@ -84,8 +84,8 @@ class Hardware:
         times = np.array([getattr(point, take) for point in points], np.float64)
         wanted = np.maximum(size, 1).astype(np.float64)
         # Straight lines between sizes: latency and a rate. Beyond the largest, its rate.
-        found: F64 = np.where(wanted > sizes[-1], times[-1] * wanted / sizes[-1], np.interp(wanted, sizes, times))
-        return found
+        took: F64 = np.where(wanted > sizes[-1], times[-1] * wanted / sizes[-1], np.interp(wanted, sizes, times))
+        return took
 
     def host_ns(self, field: str) -> float | None:
         """A constant of the host, where it is this machine's: measured by its calibration, or the table's own GPU."""
@@ -139,10 +139,10 @@ def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
     seen = any(origin == "trace" for points in sized.values() for _, origin in points)
     doubt = None
     if not here:
-        link = "" if seen else ", and its link's rate is a guess by its name"
+        link = "" if seen else ", and the link rate is guessed from its name"
         doubt = (
-            f"Some constants are those of an {table.gpu.removeprefix('NVIDIA ')}, not of this GPU{link}; a calibration "
-            "of it (`overlapscope scenarios calibrate`) would tell."
+            f"Some constants are those of an {table.gpu.removeprefix('NVIDIA ')}, not of this GPU{link}. Run "
+            "`overlapscope scenarios calibrate` on this GPU to measure them."
         )
     return Hardware(Constants(**chosen), origins, sized, calibrated, not here and not seen, doubt)
 
@@ -164,8 +164,8 @@ def _curve(
     there is nothing but another GPU's, it may be of any generation.
     """
     points: list[tuple[SizedTime, Origin]] = []
-    for origin, found in sources:
-        scale = _scale(points, found)
+    for origin, measured in sources:
+        scale = _scale(points, measured)
         if not here and not points and origin == "table":
             return tuple(
                 (
@@ -174,11 +174,11 @@ def _curve(
                     ),
                     origin,
                 )
-                for point in found
+                for point in measured
             )
         points += [
             (_scaled(point, scale), origin)
-            for point in found
+            for point in measured
             if all(not 1 / _NEAR < point.bytes / other.bytes < _NEAR for other, _ in points)
         ]
     return tuple(sorted(points, key=lambda pair: pair[0].bytes))

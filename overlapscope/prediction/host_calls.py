@@ -45,12 +45,12 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
     rows = np.flatnonzero(relevant)
     part_of = np.full(len(runtime), -1, np.int64)
     outermost = np.zeros(len(rows), np.bool_)
-    for _, own in rows_by(runtime.thread[rows]):
-        ends = runtime.end_ns[rows[own]]
+    for _, of_thread in rows_by(runtime.thread[rows]):
+        ends = runtime.end_ns[rows[of_thread]]
         over = np.append(_EARLIEST, np.maximum.accumulate(ends)[:-1])
-        outer = runtime.start_ns[rows[own]] >= over
-        outermost[own] = outer
-        part_of[rows[own]] = rows[own][np.maximum.accumulate(np.where(outer, np.arange(len(own)), 0))]
+        outer = runtime.start_ns[rows[of_thread]] >= over
+        outermost[of_thread] = outer
+        part_of[rows[of_thread]] = rows[of_thread][np.maximum.accumulate(np.where(outer, np.arange(len(of_thread)), 0))]
     kept = rows[outermost]
     place = np.full(len(runtime) + 1, -1, np.int64)
     place[kept] = np.arange(len(kept))
@@ -75,7 +75,7 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     """The calls with what each comes after: the one before it on its thread, or one of a thread that handed over."""
     if not len(calls):
         return calls
-    calls_of, previous = [own for _, own in rows_by(calls.thread)], calls.previous
+    calls_of, previous = [of_thread for _, of_thread in rows_by(calls.thread)], calls.previous
     # When its thread was free to do the work before it.
     free_ns = pick(calls.end_ns, previous, _EARLIEST)
     before = np.where(previous < 0, 0, calls.start_ns - free_ns)
@@ -83,30 +83,30 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     handed, maybe = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
     tied, engine, main = _ties(trace, calls, threads)
     ops_ns = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
-    for taker, own in enumerate(calls_of):
-        giving = _last_ended(calls, own, free_ns, [calls_of[giver] for giver in tied[taker]])
-        for call, other in zip(own[giving >= 0].tolist(), giving[giving >= 0].tolist(), strict=True):
+    for taker, of_thread in enumerate(calls_of):
+        giving = _last_ended(calls, of_thread, free_ns, [calls_of[giver] for giver in tied[taker]])
+        for call, other in zip(of_thread[giving >= 0].tolist(), giving[giving >= 0].tolist(), strict=True):
             made_ns, ended_ns = calls.start_ns[calls_of[int(calls.thread[other])]], int(calls.end_ns[other])
             if engine[taker] or _silent(ops_ns[taker], made_ns, int(free_ns[call]), ended_ns):
                 handed[call] = other
                 before[call] = calls.start_ns[call] - ended_ns
                 release[call] = _EARLIEST
-        if taker != main and (handed[own] < 0).all():
-            maybe[own] = _last_ended(calls, own, free_ns, [calls_of[main]])
+        if taker != main and (handed[of_thread] < 0).all():
+            maybe[of_thread] = _last_ended(calls, of_thread, free_ns, [calls_of[main]])
     return replace(
         calls, before_ns=before, handed_by=handed, maybe_by=maybe, release_ns=release, since_ns=calls.start_ns - before
     )
 
 
-def _last_ended(calls: Calls, own: I64, ended: I64, others: list[I64]) -> I64:
+def _last_ended(calls: Calls, of_thread: I64, ended: I64, others: list[I64]) -> I64:
     """For each call of a thread, the last of other threads' to have ended by then; -1 if its own last `ended` later."""
-    found, until = np.full(len(own), -1, np.int64), ended[own]
+    last, until = np.full(len(of_thread), -1, np.int64), ended[of_thread]
     ends = np.append(calls.end_ns, _EARLIEST)
     for rows in others:
-        latest = pick(rows, np.searchsorted(calls.end_ns[rows], calls.start_ns[own], side="right") - 1)
-        found = np.where(ends[latest] > until, latest, found)
+        latest = pick(rows, np.searchsorted(calls.end_ns[rows], calls.start_ns[of_thread], side="right") - 1)
+        last = np.where(ends[latest] > until, latest, last)
         until = np.maximum(until, ends[latest])
-    return found
+    return last
 
 
 def _silent(ops_ns: I64, made_ns: I64, since: int, until: int) -> bool:
@@ -143,9 +143,9 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
 def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
     """The thread of the steps; without steps the one with the most calls, rather none of autograd's."""
     steps = trace.annotations.thread[is_step(trace.annotations)]
-    found = np.flatnonzero(np.isin(threads, steps))
-    if len(found):
-        return int(found[0])
+    stepping = np.flatnonzero(np.isin(threads, steps))
+    if len(stepping):
+        return int(stepping[0])
     return int(np.lexsort((-np.bincount(calls.thread), engine))[0])
 
 
@@ -176,7 +176,7 @@ def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
     whole = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
     launches = _Launches(calls, items)
     stated, recorded_ns = stated_streams(trace, calls.row), _paired_events(trace, calls)
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for call in np.flatnonzero(call_kinds.synchronises(runtime)[calls.row] | frees).tolist():
         begun, over = int(calls.start_ns[call]), int(calls.end_ns[call])
         if not launches.before(begun):
@@ -187,7 +187,9 @@ def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
             waited = [recorded]
         elif whole[call] or lane in launches.lanes:
             # The device that is synchronized is not stated: one whose work outlasts the call is another.
-            last = [launches.last_on(one, begun) for one in (launches.lanes if whole[call] else (lane,))]
+            last = [
+                launches.last_on(lane_waited, begun) for lane_waited in (launches.lanes if whole[call] else (lane,))
+            ]
             waited = [item for item in last if item >= 0 and ends[item] <= over + _SKEW_NS]
             if frees[call] and not any(ends[item] > begun for item in waited):
                 waited = []
@@ -195,8 +197,8 @@ def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
             # An event's: what ended last before the call returned.
             last_ended = launches.last_ended(begun, over - _RETURN_NS)
             waited = [last_ended] if last_ended >= 0 else []
-        found += [(call, item) for item in waited]
-    call_of_wait, item_of_wait = np.array(found, np.int64).reshape(-1, 2).T
+        pairs += [(call, item) for item in waited]
+    call_of_wait, item_of_wait = np.array(pairs, np.int64).reshape(-1, 2).T
     return call_of_wait, item_of_wait
 
 
@@ -258,17 +260,17 @@ def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
     if not synced:
         return {}
     records = call_kinds.records_event(runtime)
-    found: dict[int, int] = {}
+    recorded_at: dict[int, int] = {}
     for thread in distinct(runtime.thread[list(synced)]).tolist():
         recorded: list[int] = []
-        own = np.flatnonzero(runtime.thread == thread)
-        calls_of_events = own[records[own] | np.isin(own, list(synced))].tolist()
+        of_thread = np.flatnonzero(runtime.thread == thread)
+        calls_of_events = of_thread[records[of_thread] | np.isin(of_thread, list(synced))].tolist()
         for waiting, rows in groupby(calls_of_events, key=synced.__contains__):
             if waiting:
-                found |= _in_pairs([synced[row] for row in rows], recorded, correlation, event_of)
+                recorded_at |= _in_pairs([synced[row] for row in rows], recorded, correlation, event_of)
             else:
                 recorded = [int(runtime.start_ns[row]) for row in rows]
-    return found
+    return recorded_at
 
 
 def _in_pairs(batch: list[int], recorded: list[int], correlation: I64, event_of: dict[int, int]) -> dict[int, int]:

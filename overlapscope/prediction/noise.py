@@ -1,7 +1,7 @@
 """By how much a program's parts differ from one run to the next, which no prediction can know.
 
-Shares of the times themselves, from two sets of 32 recordings of four programs on an H200 (`docs/noise.md`): kernels
-and copies of one program differed little between runs, what the host did much more. Nor is it known what
+Shares of the times themselves, from two sets of 32 recordings of four programs on an H200 (`docs/evaluation/noise.md`):
+kernels and copies of one program differed little between runs, what the host did much more. Nor is it known what
 threads wait for that nothing ties to the main one: their calls stay, or, in a lucky run, move with its own.
 """
 

@@ -81,8 +81,8 @@ def _median(values: I64) -> int | None:
 
 def _positive(values: I64) -> int | None:
     """The median of times between the host's clock and the device's; None where the clocks contradict each other."""
-    found = _median(values)
-    return found if found is not None and found > 0 else None
+    median = _median(values)
+    return median if median is not None and median > 0 else None
 
 
 def _lengths(trace: Trace, calls: Index) -> I64:
@@ -147,8 +147,8 @@ class _Seen:
         """
         if direction == Kind.H2D and len(pinning(self.trace)):
             return ()
-        found = [_alone(timeline, direction) for timeline in self.timelines]
-        size, took = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        by_device = [_alone(timeline, direction) for timeline in self.timelines]
+        size, took = (np.concatenate(columns) for columns in zip(*by_device, strict=True))
         order = np.lexsort((took, size))
         size, took = size[order], took[order]
         begins = np.flatnonzero(np.append(True, size[1:] != size[:-1])[: len(size)])
@@ -168,8 +168,8 @@ class _Seen:
         A copy that takes `alone` by itself and took `duration`, `beside` of it slower by a factor, did the same work:
         `duration - beside + factor * beside = alone`.
         """
-        known = np.array([one.bytes for one in alone], np.int64)
-        alone_ns = np.array([one.duration_ns for one in alone], np.int64)
+        known = np.array([copy.bytes for copy in alone], np.int64)
+        alone_ns = np.array([copy.duration_ns for copy in alone], np.int64)
         factors: list[F64] = []
         for timeline in self.timelines:
             rows, beside = _pinned_copies(timeline, direction)
@@ -207,11 +207,11 @@ class _Seen:
             held = np.flatnonzero(ops.device == timeline.device)[edges.held]
             # Of several, the last to end.
             ended[held], source[held] = edges.source_end_ns, edges.source_op
-        since, own = ended[self.row], np.where(self.before >= 0, self.end[self.before], -1)
-        waited = (since >= 0) & ~self.graph & (own <= since) & (self.returned <= since - LONG_BEFORE_NS)
+        since, before = ended[self.row], np.where(self.before >= 0, self.end[self.before], -1)
+        waited = (since >= 0) & ~self.graph & (before <= since) & (self.returned <= since - LONG_BEFORE_NS)
         across = waited & (_ENGINE[self.kind] != _ENGINE[ops.kind[source[self.row]]])
-        found = self._gap(np.flatnonzero(across), since)
-        return self._gap(np.flatnonzero(waited), since) if found is None else found
+        gap = self._gap(np.flatnonzero(across), since)
+        return self._gap(np.flatnonzero(waited), since) if gap is None else gap
 
     def _gap(self, rows: Index, since: I64) -> int | None:
         """From an instant to each op's start, where its engine did nothing else meanwhile."""
@@ -227,9 +227,9 @@ class _Seen:
                 on_engine = here[_ENGINE[self.kind[here]] == kind]
                 free = covered(engine, since[on_engine], self.start[on_engine]) == 0
                 gaps.append((self.start[on_engine] - since[on_engine])[free])
-        found = _median(np.concatenate(gaps))
+        gap = _median(np.concatenate(gaps))
         # Dependent launches may overlap their predecessors.
-        return None if found is None else max(found, 0)
+        return None if gap is None else max(gap, 0)
 
     # -- synchronizes -----------------------------------------------------------------------------
 

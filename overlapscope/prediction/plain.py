@@ -31,7 +31,7 @@ from overlapscope.trace.model import F64, I64, HostEvents, Trace
 _CLOSE = 0.005
 """A replayed step is as long as the plain one if they differ by less than this share."""
 _MOST_TIMES = 3.0
-"""What recording cost was up to twice what its launch calls say (`docs/plain.md`)."""
+"""What recording cost was up to twice what its launch calls say (`docs/evaluation/plain.md`)."""
 _ALIKE, _DIFFER = 0.015, 0.03
 """Shares of a step by which the usual cost may miss it, and by which kernels and copies differ at most between runs."""
 _MOST_PART = 0.98
@@ -39,13 +39,13 @@ _MOST_PART = 0.98
 _TRIES = 8
 _LEAST, _MOST = 0.4, 2.0
 """Between which multiples of what recording costs by the recording's launch calls its cost lay, for 34 of 37 programs
-(`docs/plain.md`)."""
+(`docs/evaluation/plain.md`)."""
 _DEVICE, _HOST = 0.03, 0.2
 """By what shares of the device's and of the host's part of a step programs differ from one process to the next
-(`docs/noise.md`)."""
+(`docs/evaluation/noise.md`)."""
 PLAIN_LAUNCH_NS = 2200.0
 """A kernel's launch call that nobody records. This and the shares below fit 37 recordings of 22 programs on H200s, each
-of which was timed without a profiler, too (`docs/plain.md`)."""
+of which was timed without a profiler, too (`docs/evaluation/plain.md`)."""
 _OP, _CALL, _AROUND_CALL, _FRAME = 0.8, 0.8, 0.6, 0.3
 """What recording an op, a call, what is around a call, and a Python function costs, as shares of what it adds to a
 launch call."""
@@ -75,19 +75,19 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     usual = _lightened(base, cost, 1.0)
     if abs(usual.steps.median_ns - plain.step_ns) <= _ALIKE * plain.step_ns:
         return replace(usual, plain=plain)
-    found = _searched(
+    fitted = _searched(
         base,
         plain.step_ns,
         lambda times: usual if times == 1 else _lightened(base, cost, times),
         first=1.0,
         most=_MOST_TIMES,
     )
-    if found.steps.median_ns > (1 + _DIFFER) * plain.step_ns:
-        least = found
-        found = _searched(
+    if fitted.steps.median_ns > (1 + _DIFFER) * plain.step_ns:
+        least = fitted
+        fitted = _searched(
             least, plain.step_ns, lambda part: _lightened(base, cost, _MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART
         )
-    return replace(found, plain=plain)
+    return replace(fitted, plain=plain)
 
 
 def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first: float, most: float) -> Base:
@@ -100,10 +100,10 @@ def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first:
     high, high_over, above = most, 0.0, True
     best, best_over = base, low_over
     for _ in range(_TRIES if low_over > 0 else 0):
-        found = at(amount)
-        over = _over(found, wanted_ns)
+        reached = at(amount)
+        over = _over(reached, wanted_ns)
         if abs(over) < abs(best_over):
-            best, best_over = found, over
+            best, best_over = reached, over
         if over == 0 or (over > 0 and amount >= most):
             break
         if over > 0:
@@ -145,15 +145,15 @@ def estimated(base: Base) -> Base:
     Less and less of the host's work decides the length of a step, the less of it there is: in proportion to what the
     cost saves, the interval's ends are on the safe side. No step is shorter than what the GPU works for it.
     """
-    found = _lightened(base, _host_cost(base), 1.0)
-    recorded_ns, step_ns, busy_ns = base.steps.median_ns, found.steps.median_ns, _busy_ns(base)
+    lighter = _lightened(base, _host_cost(base), 1.0)
+    recorded_ns, step_ns, busy_ns = base.steps.median_ns, lighter.steps.median_ns, _busy_ns(base)
     saved = recorded_ns - step_ns
     differs = _DEVICE * busy_ns + _HOST * max(0, step_ns - busy_ns)
     # A replay may order the host's work otherwise and take longer than the recording.
     ends = (recorded_ns - _MOST * saved, recorded_ns - _LEAST * saved)
     low = max(min(ends) - differs, (1 - _DEVICE) * busy_ns)
     high = max(ends) + differs
-    return replace(found, plain=PlainStep(step_ns, min(round(low), step_ns), round(high), "estimated"))
+    return replace(lighter, plain=PlainStep(step_ns, min(round(low), step_ns), round(high), "estimated"))
 
 
 def _busy_ns(base: Base) -> int:
@@ -209,9 +209,11 @@ def _host_cost(base: Base) -> _HostCost:
         for number, thread in enumerate(graph.threads):
             if thread in rows_of:
                 starts = table.start_ns[rows_of[thread]]
-                own = (calls.thread == number) | (giver == number)
-                inside = np.searchsorted(starts, calls.start_ns[own]) - np.searchsorted(starts, calls.since_ns[own])
-                before[own] += each * np.maximum(inside, 0)
+                of_thread = (calls.thread == number) | (giver == number)
+                inside = np.searchsorted(starts, calls.start_ns[of_thread]) - np.searchsorted(
+                    starts, calls.since_ns[of_thread]
+                )
+                before[of_thread] += each * np.maximum(inside, 0)
     return _HostCost(before, call_ns)
 
 

@@ -195,9 +195,9 @@ def _figures_before(base: Base) -> Figures:
     return _figures(trace, base.device, base.steps, base.steps.median_ns, base.step_ns)
 
 
-def _figures_of(base: Base, found: Outcome) -> Figures:
-    trace = replace(base.trace, gpu_ops=predicted_ops(found.graph, found.replayed))
-    return _figures(trace, base.device, found.steps, found.replayed_step_ns, found.step_ns)
+def _figures_of(base: Base, outcome: Outcome) -> Figures:
+    trace = replace(base.trace, gpu_ops=predicted_ops(outcome.graph, outcome.replayed))
+    return _figures(trace, base.device, outcome.steps, outcome.replayed_step_ns, outcome.step_ns)
 
 
 def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
@@ -238,9 +238,9 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
     return Change(
         intervention=choice.intervention.id,
         argument=choice.argument,
-        title=choice.intervention.title,
+        title=choice.intervention.words.title,
         touched=done.touched,
-        what=done.what if done.touched else "There is nothing here for it to change.",
+        what=done.what if done.touched else f"Not applicable: the recording has no {choice.intervention.words.needs}.",
         advice=choice.intervention.advice,
         where=_places(trace, done.graph.calls.row[done.calls]),
     )
@@ -256,7 +256,7 @@ def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
 
 def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tuple[Assumption, ...]:
     """What each choice takes for granted, and how much longer the step is where that does not hold."""
-    found = []
+    assumptions = []
     for number, (choice, done) in enumerate(zip(choices, expected.applied, strict=True)):
         for assumption in choice.intervention.assumptions if done.touched else ():
             cost = 0 if assumption.harmless else None
@@ -265,13 +265,13 @@ def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tu
                 stances[number] = Stance.WORST
                 cost = max(0, outcome(base, choices, stances).step_ns - expected.step_ns)
             shown = done.told.turns if assumption.costed else done.told.needs
-            found.append(
+            assumptions.append(
                 Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=shown)
             )
         if done.told.by_shapes:
             text = BY_SHAPES.format(copies=plural(done.told.by_shapes, "copy"))
-            found.append(Assumption(intervention=choice.intervention.id, text=text, cost_ns=None, shown=False))
-    return tuple(found)
+            assumptions.append(Assumption(intervention=choice.intervention.id, text=text, cost_ns=None, shown=False))
+    return tuple(assumptions)
 
 
 def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tuple[Constant, ...]:
@@ -282,14 +282,14 @@ def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tupl
         for field in (choice.intervention.uses if done.touched else ())
     ]
     fields = dict.fromkeys([*_ALWAYS, *used])
-    found = [constant for field in fields if (constant := base.hardware.constant(field)) is not None]
+    constants = [constant for field in fields if (constant := base.hardware.constant(field)) is not None]
     items = expected.graph.items
     for done in expected.applied:
         for kind in (Kind.H2D, Kind.D2H):
             sizes = items.bytes[done.copies[items.kind[done.copies] == kind]]
             if len(sizes):
-                found.append(base.hardware.copy_constant(kind, int(np.median(sizes))))
-    return tuple(dict.fromkeys(found))
+                constants.append(base.hardware.copy_constant(kind, int(np.median(sizes))))
+    return tuple(dict.fromkeys(constants))
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +341,7 @@ def _compared_buckets(before: Figures, after: Sequence[Figures]) -> dict[str, Fi
     """Each bucket, measured and predicted; `after` by stance."""
     compared = {}
     for name in Buckets.__struct_fields__:
-        by_stance = [getattr(one.buckets, name) for one in after]
+        by_stance = [getattr(analysis.buckets, name) for analysis in after]
         predicted = Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
         compared[name] = Figure(measured=getattr(before.buckets, name), predicted=predicted)
     return compared
@@ -349,7 +349,7 @@ def _compared_buckets(before: Figures, after: Sequence[Figures]) -> dict[str, Fi
 
 def _compared_percentage(name: str, before: Figures, after: Sequence[Figures]) -> Percentage:
     """A percentage of the overlap, likewise."""
-    values = [getattr(one.overlap, name) for one in after]
+    values = [getattr(analysis.overlap, name) for analysis in after]
     known = [value for value in values if value is not None]
     return Percentage(
         measured=getattr(before.overlap, name),

@@ -151,9 +151,9 @@ class _Clock:
         self._origin = int(min(calls.start_ns.min(initial=2**62), graph.items.start_ns.min(initial=2**62)))
         self._knots: dict[int, tuple[I64, I64]] = {}
         for number, thread in enumerate(graph.threads):
-            own = calls.thread == number
-            measured = np.stack([calls.start_ns[own], calls.end_ns[own]], axis=1).ravel()
-            moved = np.stack([replayed.call_start_ns[own], replayed.call_end_ns[own]], axis=1).ravel()
+            of_thread = calls.thread == number
+            measured = np.stack([calls.start_ns[of_thread], calls.end_ns[of_thread]], axis=1).ravel()
+            moved = np.stack([replayed.call_start_ns[of_thread], replayed.call_end_ns[of_thread]], axis=1).ravel()
             self._knots[thread] = measured, moved
         # Threads without calls go with the one that makes most.
         self._main = max(self._knots.values(), key=lambda knots: len(knots[0]), default=None)
@@ -161,11 +161,14 @@ class _Clock:
     def host(self, table: H) -> H:
         """Host events at their new times."""
         start, end = table.start_ns.copy(), table.end_ns.copy()
-        for one in distinct(table.thread).tolist():
-            own = table.thread == one
-            knots = self._knots.get(one, self._main)
+        for thread in distinct(table.thread).tolist():
+            of_thread = table.thread == thread
+            knots = self._knots.get(thread, self._main)
             if knots is not None:
-                start[own], end[own] = self._moved(knots, start[own]), self._moved(knots, end[own])
+                start[of_thread], end[of_thread] = (
+                    self._moved(knots, start[of_thread]),
+                    self._moved(knots, end[of_thread]),
+                )
         return replace(table, start_ns=start, end_ns=np.maximum(start, end))
 
     def instant(self, at_ns: int) -> int:
@@ -177,7 +180,7 @@ class _Clock:
     def _moved(self, knots: tuple[I64, I64], at: I64) -> I64:
         measured, moved = (side - self._origin for side in knots)
         at = at - self._origin
-        found = np.rint(np.interp(at, measured, moved)).astype(np.int64)
-        found = np.where(at < measured[0], at + moved[0] - measured[0], found)
-        found = np.where(at > measured[-1], at + moved[-1] - measured[-1], found)
-        return found + self._origin
+        result = np.rint(np.interp(at, measured, moved)).astype(np.int64)
+        result = np.where(at < measured[0], at + moved[0] - measured[0], result)
+        result = np.where(at > measured[-1], at + moved[-1] - measured[-1], result)
+        return result + self._origin

@@ -49,9 +49,9 @@ class Program:
     def device(self, ordinal: int) -> Device | None:
         """The figures of one device of the replay, its steps with the time that they lack (`Base.real_ns`)."""
         devices = self.analysis.devices if self.analysis is not None else ()
-        found = next((one.result for one in devices if one.result.device == ordinal), None)
+        result = next((device.result for device in devices if device.result.device == ordinal), None)
         lacking_ns = 0 if self.base is None else self.step.step_ns - self.base.steps.median_ns
-        return found if found is None or lacking_ns <= 0 else _longer(found, lacking_ns)
+        return result if result is None or lacking_ns <= 0 else _longer(result, lacking_ns)
 
 
 def _longer(device: Device, by_ns: int) -> Device:
@@ -181,4 +181,4 @@ def _typical(device: Device) -> _Parts:
 
 
 def _by_cause(parts: _Parts, bucket: str) -> dict[str, int]:
-    return {cause: ns for (one, cause), ns in parts.items() if one == bucket}
+    return {cause: ns for (part, cause), ns in parts.items() if part == bucket}

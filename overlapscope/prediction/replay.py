@@ -229,11 +229,11 @@ class _Simulation:
     def _engine_event(self) -> bool:
         """Let the earliest of all engines' events happen; False where there is none."""
         engine, at = None, _NEVER
-        for one in self._engines.values():
-            when = one.next_event()
+        for candidate in self._engines.values():
+            when = candidate.next_event()
             # At the same instant an end comes before a start: what it sets free may want the engine.
-            if when < at or (when == at < _NEVER and one.item >= 0 and engine is not None and engine.item < 0):
-                engine, at = one, when
+            if when < at or (when == at < _NEVER and candidate.item >= 0 and engine is not None and engine.item < 0):
+                engine, at = candidate, when
         if engine is None:
             return False
         engine.advance(at)
@@ -250,8 +250,8 @@ class _Simulation:
 
 def _by_row(row: I64, other: I64, lag: I64, rows: I64) -> dict[int, list[tuple[int, int]]]:
     """For each of the given rows that has any: the others it waits for, each with its lag."""
-    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    own = np.isin(row, rows)
-    for one, two, three in zip(row[own].tolist(), other[own].tolist(), lag[own].tolist(), strict=True):
-        found[one].append((two, three))
-    return found
+    by_row: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    chosen = np.isin(row, rows)
+    for one, two, three in zip(row[chosen].tolist(), other[chosen].tolist(), lag[chosen].tolist(), strict=True):
+        by_row[one].append((two, three))
+    return by_row

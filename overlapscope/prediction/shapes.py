@@ -52,8 +52,8 @@ class Shapes:
         self.known = pick(self._all_known(), self._op, False)
         """Of each call: whether all tensors that its op can read are known."""
         self._having = defaultdict(list)
-        for number, one in enumerate(self._signatures):
-            for elements in one.elements:
+        for number, signature in enumerate(self._signatures):
+            for elements in signature.elements:
                 self._having[elements].append(number)
         self._on_thread = dict(rows_by(self._ops.thread))
         self._reading: dict[int, Bool] = {}
@@ -67,8 +67,8 @@ class Shapes:
         """
         if (call, size) not in self._moved:
             op = int(self._op[call])
-            own = self._copied(op, size)
-            self._moved[call, size] = (own, *sorted(self._taken_from(op) - {own})) if own > 0 else ()
+            copied = self._copied(op, size)
+            self._moved[call, size] = (copied, *sorted(self._taken_from(op) - {copied})) if copied > 0 else ()
         return self._moved[call, size]
 
     def reading(self, elements: int) -> Bool:
@@ -77,11 +77,11 @@ class Shapes:
             ops, calls = self._ops, self._calls
             rows = np.flatnonzero(self._with_input(elements))
             inside = np.zeros(len(calls), np.bool_)
-            for thread, own in rows_by(ops.thread[rows]):
-                called, own = np.flatnonzero(calls.thread == thread), rows[own]
+            for thread, of_thread in rows_by(ops.thread[rows]):
+                called, of_thread = np.flatnonzero(calls.thread == thread), rows[of_thread]
                 depth = np.zeros(len(called) + 1, np.int64)
-                np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.start_ns[own]), 1)
-                np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.end_ns[own]), -1)
+                np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.start_ns[of_thread]), 1)
+                np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.end_ns[of_thread]), -1)
                 inside[called] = np.cumsum(depth)[:-1] > 0
             self._reading[elements] = inside
         return self._reading[elements]
@@ -101,8 +101,8 @@ class Shapes:
 
     def _all_known(self) -> Bool:
         """Of each op: whether its kernels can read nothing but inputs whose shapes are known."""
-        whole = np.array([*(one.whole for one in self._signatures), False])[self._number]
-        unnamed = np.array([*(one.unnamed for one in self._signatures), True])[self._number]
+        whole = np.array([*(signature.whole for signature in self._signatures), False])[self._number]
+        unnamed = np.array([*(signature.unnamed for signature in self._signatures), True])[self._number]
         # Of PyTorch's own ops only those that index take lists of optional tensors, which have no type.
         plain = self._ops.named(lambda name: name.startswith("aten::") and "index" not in name)
         op = self._ops.named(lambda name: "::" in name and not name.startswith(_NO_OPS))
@@ -126,14 +126,14 @@ class Shapes:
 
     def _taken_from(self, op: int) -> set[int]:
         """Elements of the tensors that parts were taken of right before a copy: `buffer[3].copy_(new)`."""
-        ops, found = self._ops, set[int]()
+        ops, sizes = self._ops, set[int]()
         rows = self._on_thread[int(ops.thread[op])]
         at = int(np.searchsorted(rows, op))
         for row in rows[max(0, at - _LOOK) : at][::-1].tolist():
             name = ops.name(row)
             if name in _TAKE_PARTS:
                 inputs = self._signature(row)
-                found.update(inputs.elements if inputs is not None else ())
+                sizes.update(inputs.elements if inputs is not None else ())
             elif name not in _BESIDES_COPIES and ops.end_ns[row] <= ops.start_ns[op]:
                 break
-        return found
+        return sizes

@@ -55,9 +55,9 @@ def step_of_items(graph: Graph) -> I64:
     starts, ends = trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
     call = graph.items.call
     at = pick(graph.calls.start_ns, call)
-    found = np.searchsorted(starts, at, side="right") - 1
-    inside = (found >= 0) & (at < pick(ends, found, 0))
-    return np.where(inside, found, -1)
+    step = np.searchsorted(starts, at, side="right") - 1
+    inside = (step >= 0) & (at < pick(ends, step, 0))
+    return np.where(inside, step, -1)
 
 
 def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I64:
@@ -66,8 +66,10 @@ def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I
     number = step_of_items(graph)
     warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
     there = (items.device == device) & (number >= warm_up) & _launched_on(graph, stream)
-    found = [one for one in distinct(number[there]) if items.start_ns[there & (number == one)].min() >= judged_from_ns]
-    return np.array(found, np.int64)
+    judged = [
+        step for step in distinct(number[there]) if items.start_ns[there & (number == step)].min() >= judged_from_ns
+    ]
+    return np.array(judged, np.int64)
 
 
 def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I64, end_ns: I64) -> StepTimes:
@@ -82,8 +84,8 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
     number = step_of_items(graph)
     there = present & _launched_on(graph, stream)
     begins = []
-    for one in numbers.tolist():
-        its = there & (number == one)
+    for step in numbers.tolist():
+        its = there & (number == step)
         stayed = its & ~items.moved
         if its.any():
             begins.append(int(start_ns[stayed if stayed.any() else its].min()))
@@ -95,9 +97,9 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
 
 def _launched_on(graph: Graph, stream: int) -> Bool:
     """Items with an op that ran on a stream of that number when recorded."""
-    found = np.zeros(len(graph.items), np.bool_)
-    found[graph.item_of_op[graph.trace.gpu_ops.stream == stream]] = True
-    return found
+    launched = np.zeros(len(graph.items), np.bool_)
+    launched[graph.item_of_op[graph.trace.gpu_ops.stream == stream]] = True
+    return launched
 
 
 def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I64) -> int:

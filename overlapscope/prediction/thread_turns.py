@@ -97,8 +97,8 @@ def _overlaps(one: _Work, other: _Work, shifts: I64, first: int, window: int) ->
     """How often one begins something inside the other, for each shift of its own times, in a circle."""
     every = len(one.begins_ns) // _SAMPLED + 1
     at = first + (one.begins_ns[::every] - first + shifts[:, None]) % window
-    found: I64 = every * contains(other.inside, at).sum(axis=1)
-    return found
+    overlaps: I64 = every * contains(other.inside, at).sum(axis=1)
+    return overlaps
 
 
 def _handovers(one_ns: I64, other_ns: I64) -> tuple[int, float]:

@@ -52,7 +52,7 @@ def rank_map(report: RanksReport, metric: Metric, dark: bool) -> Figure:
     if known:
         data.append(
             {
-                **_heat(metric, [one for one in scaled if one is not None], unit, dark),
+                **_heat(metric, [value for value in scaled if value is not None], unit, dark),
                 "z": _folded(scaled, columns, None),
                 "hovertext": _folded(told, columns, ""),
                 **_written(places, values, metric, unit, columns),

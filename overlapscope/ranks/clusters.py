@@ -14,6 +14,7 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, ClassVar
 
 import overlapscope
+from overlapscope.base.extras import how_to_install
 from overlapscope.errors import ClusterFailed, MissingPackage
 from overlapscope.ranks.files import said
 
@@ -83,9 +84,9 @@ class _Own(Cluster):
     def __init__(self, client: Client, cluster: LocalCluster, processes: int) -> None:
         super().__init__(
             client,
-            lost="the scheduler of the processes that read the traces came to an end; start it again.",
-            empty="the processes that read the traces are ended as soon as they are started; see what ends them, most "
-            "likely a limit of memory.",
+            lost="the Dask scheduler stopped; start it again.",
+            empty="the processes that read the traces die as soon as they start; the most likely reason is a "
+            "memory limit.",
         )
         self._cluster = cluster
         self._processes = processes
@@ -151,7 +152,7 @@ class _Foreign(Cluster):
             return
         who, version = wrong[0]
         there = "no overlapscope" if version is None else f"overlapscope {version}"
-        more = f", and {len(wrong) - 1} more are not fit either" if len(wrong) > 1 else ""
+        more = f", and {len(wrong) - 1} more do not match either" if len(wrong) > 1 else ""
         raise ClusterFailed(
             f"{self._address}: {who} has {there}{more}; install overlapscope {here} on the scheduler and on all "
             "workers, as here."
@@ -198,7 +199,7 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
                 stack.enter_context(cluster)
                 client = stack.enter_context(Client(cluster, set_as_default=False))
         except (OSError, RuntimeError) as error:
-            raise ClusterFailed(f"no processes could be started to read the traces ({said(error)}).") from None
+            raise ClusterFailed(f"cannot start processes to read the traces ({said(error)}).") from None
         processes_here = _Own(client, cluster, processes)
         processes_here.start()
         yield processes_here
@@ -248,9 +249,7 @@ def has_dask() -> bool:
 
 def _require_dask() -> None:
     if not has_dask():
-        raise MissingPackage(
-            "traces are read by several workers with Dask; install it with: pip install 'overlapscope[cluster]'."
-        )
+        raise MissingPackage(f"traces are read by several workers with Dask. {how_to_install('cluster')}")
 
 
 @contextmanager

@@ -93,18 +93,18 @@ def clock_words(comparison: Comparison) -> Clocks:
     collectives = plural(len(comparison.symmetric), "matching collective")
     if offsets.status == "shared":
         reason = (
-            f"Nothing contradicts one clock: in {collectives} the ranks' kernels end within {_us(apart_ns)} of one "
-            f"another at the median, and clocks further apart than {_us(bound_ns)} are ruled out."
+            f"In {collectives} the ranks' kernels end within {_us(apart_ns)} of each other (median), so the clocks "
+            f"differ by {_us(bound_ns)} at most."
         )
     else:
         reason = (
-            f"Estimated from where kernels end in {collectives}, to {_us(bound_ns)} or better: no rank can be through "
-            "before the last has come."
+            f"The offsets are estimated from the ends of kernels in {collectives}, to {_us(bound_ns)} or better: "
+            "no rank can finish before the last one has arrived."
         )
         if not offsets.consistent:
             reason += (
-                " No constant offsets fit them all, so the clocks ran apart during the recording, or some are not the "
-                "same collective; the error covers the differences seen."
+                " No constant offsets fit all of them, so the clocks drifted during the recording, or some "
+                "kernels are not of the same collective; the error covers the differences."
             )
     return Clocks(
         status=offsets.status,
@@ -117,9 +117,9 @@ def clock_words(comparison: Comparison) -> Clocks:
 
 def _why_unknown(comparison: Comparison) -> str:
     if not comparison.ranks:
-        return "No trace says its rank, so that nothing can be compared."
+        return "No trace states its rank, so nothing can be compared."
     if len(comparison.ranks) < 2:
-        return "There is one rank, so that nothing can be compared."
+        return "There is only one rank, so nothing can be compared."
     if not comparison.matching.kernels:
         return "No rank recorded a communication kernel."
     if comparison.matching.matched:
@@ -135,18 +135,16 @@ def notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[str, ..
 def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator[str]:
     if nameless := sum(rank.rank is None for rank in ranks):
         yield (
-            f"{plural(nameless, 'trace')} without a rank, neither inside nor in the name (rank3.json): shown, but not "
+            f"{plural(nameless, 'trace')} without a rank, in the file or in its name (rank3.json): shown, but not "
             "compared with the others."
         )
     yield from different_jobs(
         [Recorded(rank.source, rank.rank, rank.world_size, rank.end_ns - rank.span_ns, rank.end_ns) for rank in ranks]
     )
     if predicted := sum(rank.predicted for rank in ranks):
-        yield f"{plural(predicted, 'trace')} predicted by `overlapscope whatif`, and not recorded."
+        yield f"{plural(predicted, 'trace')} predicted by `overlapscope whatif`, not recorded."
     if unlaunched := sum(rank.lead_in_ns is None for rank in comparison.ranks):
-        yield (
-            f"{plural(unlaunched, 'rank')} recorded no launches, so that neither a lead-in nor steps can be told there."
-        )
+        yield (f"{plural(unlaunched, 'rank')} recorded no launches, so lead-in and steps are unknown there.")
 
 
 def _of_kernels(comparison: Comparison) -> Iterator[str]:
@@ -154,14 +152,13 @@ def _of_kernels(comparison: Comparison) -> Iterator[str]:
     if matching.unmatched and len(comparison.ranks) > 1:
         yield (
             f"{matching.unmatched:,} of {plural(matching.kernels, 'communication kernel')} could not be matched "
-            "between ranks and are left out of waiting: other ranks have none in the same place, or it cannot be told "
-            "which."
+            "between ranks and do not count as waiting."
         )
     silent = "Some kernels do not say which collective they are (older PyTorch, or launched from a CUDA graph)"
     if matching.by in ("kernel-names", "both"):
         yield f"{silent}; those were matched by name and order, as if all ranks were one group."
     if comparison.contradicted:
-        yield f"{silent}, and do not end together as one group's would: they are left out."
+        yield f"{silent}, and do not end together as those of one group would: they are left out."
 
 
 def _of_meetings(comparison: Comparison) -> Iterator[str]:
@@ -181,14 +178,14 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
         yield f"{plural(early, 'collective')} began in the lead-in of some rank and are not judged."
     if lacking := _incomplete(comparison.waits.arrivals.meetings):
         yield (
-            f"In {plural(lacking, 'collective')} some members' kernels are missing: one of those may have come later "
-            "still."
+            f"In {plural(lacking, 'collective')} the kernels of some ranks are missing: such a rank may have come "
+            "even later."
         )
     others = set(offsets.reference[offsets.reference >= 0].tolist()) - {comparison.reference}
     if others and offsets.status == "estimated":
         yield (
-            f"{plural(len(others) + 1, 'set')} of ranks have no collective in common, so that clocks are compared "
-            "within each only."
+            f"{plural(len(others) + 1, 'set')} of ranks have no collective in common, so clocks are compared only "
+            "within each set."
         )
 
 

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from overlapscope.base.words import Unit, clean, listed, plural, unit_for
-from overlapscope.documents.model import Block, Cards, Chart, Document, Heading, Items, Section, Text, panel
+from overlapscope.base.words import Unit, clean, clean_lines, listed, plural, unit_for
+from overlapscope.documents.model import (
+    Block,
+    Cards,
+    Chart,
+    Document,
+    Heading,
+    Items,
+    Section,
+    Span,
+    Text,
+    detail,
+    panel,
+    with_code,
+)
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.metrics import headlines, shown
 from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
-from overlapscope.ranks.verdict import capital, clocks, doubts, judge, step_note
+from overlapscope.ranks.verdict import capital, clocks, doubts, judge, runs, step_note
+from overlapscope.rules.finding import Finding
+
+_MOST_FINDINGS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +44,12 @@ class Extent:
     """Ranks that are named in a cell."""
     looks: int | None = None
     """Ranks worth a look."""
-    open: int | None = None
-    """Tables that are not folded away."""
+    folded: bool = False
+    """Whether tables besides those that answer are folded away."""
 
 
 TERMINAL: Final = Extent(named=1, looks=4)
-MARKDOWN: Final = Extent(open=2)
+MARKDOWN: Final = Extent(folded=True)
 PAGE: Final = Extent(rows=10, each=2048)
 
 
@@ -42,10 +59,12 @@ def document(report: RanksReport, extent: Extent) -> Document:
     devices = sorted({clean(row.device_name, 60) for row in report.ranks if row.device_name})
     blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), _answer(report)]
     if doubted := doubts(report):
-        blocks.append(panel("Mind this", Items(doubted, sign="!")))
-    blocks += [*_charts(report), *_tables(report, extent), *_looks(report, extent.looks)]
+        blocks.append(panel("Warnings", Items(doubted, sign="!")))
+    blocks += [*_charts(report), *tables.answering(report, rows=extent.rows, named=extent.named), *_findings(report)]
+    blocks += _further(report, extent)
+    blocks += detail("the ranks that stand out", _looks(report, extent.looks))
     if report.ranks:
-        blocks.append(panel("Clocks", Text("\n".join(clocks(report)), tone="muted")))
+        blocks += detail("clocks", [panel("Clocks", Text("\n".join(clocks(report)), tone="muted"))])
     return Document(title, tuple(blocks))
 
 
@@ -76,33 +95,50 @@ def _charts(report: RanksReport) -> Iterator[Chart]:
         yield Chart("ranks-buckets", title, partial(charts.rank_buckets, report), wide=True)
 
 
-def _tables(report: RanksReport, extent: Extent) -> Iterator[Block]:
-    found = tables.all_tables(report, rows=extent.rows, named=extent.named, each=extent.each)
-    for number, table in enumerate(found):
+def _further(report: RanksReport, extent: Extent) -> Iterator[Block]:
+    for what, table in tables.further(report, rows=extent.rows, named=extent.named, each=extent.each):
         untitled = replace(table, title="")
-        if table.id == tables.EACH and len(table.rows) > tables.EVERY_RANK:
-            yield panel(table.title, Section((untitled,), f"All {len(table.rows):,}", folded=True))
-        elif extent.open is not None and number >= extent.open:
-            yield Section((untitled,), table.title, folded=True)
+        if table.id == tables.EACH:
+            block: Block = panel(table.title, Section((untitled,), f"All {len(table.rows):,}", folded=True))
         else:
-            yield table
+            block = Section((untitled,), table.title, folded=True) if extent.folded else table
+        yield from detail(what, [block])
+
+
+def _findings(report: RanksReport) -> Iterator[Block]:
+    """What was found on the ranks that stand out: each rule once, with the ranks that it is about."""
+    by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
+    for rank in report.worst:
+        for finding in rank.findings:
+            by_rule[finding.rule].append(finding)
+    costliest = {rule: max(found, key=lambda one: one.cost_ns) for rule, found in by_rule.items()}
+    said = []
+    for rule, worst in sorted(costliest.items(), key=lambda item: -item[1].cost_ns):
+        ranks = sorted({one.rank for one in by_rule[rule] if one.rank is not None})
+        of = f"{'ranks' if len(ranks) > 1 else 'rank'} {runs(ranks)}"
+        most = f"; figures of rank {worst.rank}" if len(ranks) > 1 else ""
+        advice = clean_lines(worst.advice, 400).partition("\n")[0]
+        head = Span(f"{clean(rule, 60)} ({of}{most})", strong=True)
+        said.append((head, f": {clean(worst.title, 400)}\n", Span(advice, "accent")))
+    if said:
+        how = Text(with_code("`overlapscope explain RULE` says how to fix each."), "muted")
+        yield panel("Findings", Items(tuple(said[:_MOST_FINDINGS])), how)
 
 
 def _looks(report: RanksReport, most: int | None) -> Iterator[Block]:
     found = looks(report, most=most)
     if found:
-        yield Heading("Ranks worth a look")
+        yield Heading("Ranks that stand out")
     for look in found:
-        said = [Text(sentence, tone="muted") for sentence in look.sentences]
-        yield panel(look.title, *said, *([Items(look.findings, tone="muted")] if look.findings else []))
+        yield panel(look.title, *(Text(sentence, tone="muted") for sentence in look.sentences))
 
 
 # -- ranks worth a look, each with what explains it --------------------------------------------------
 
 _WHY: Final = {
-    "makes-others-wait": "makes the others wait",
+    "makes-others-wait": "delays the others",
     "slowest-steps": "has the slowest steps",
-    "least-efficient": "overlaps least",
+    "least-efficient": "has the least overlap",
 }
 _EXCESSES = 4
 

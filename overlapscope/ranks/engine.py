@@ -78,7 +78,7 @@ def reduce_one(location: Location, limit_bytes: int) -> Outcome:
             opened = str(path)
             if location.filesystem is None and not path.exists():
                 raise UnreadableTrace(
-                    f"there is no such file on {socket.gethostname()}, where it was to be read; put it where every "
+                    f"the file does not exist on {socket.gethostname()}, which should read it; put it where every "
                     "worker can see it, or name it by a URL."
                 )
             # Each is read once, so it would only push out of the cache what is read again. The reader asks no further
@@ -102,7 +102,7 @@ def _reduce_here(location: Location, limit_bytes: int) -> Outcome:
 
 
 def _given_up(location: Location, error: Exception) -> Unreadable:
-    reason = f"could not be read, though tried {_RETRIES + 1} times ({said(error)})."
+    reason = f"could not be read in {_RETRIES + 1} tries ({said(error)})."
     return Unreadable(source=location.source, reason=reason)
 
 
@@ -158,8 +158,8 @@ class _Run:
                 self._deadly.append(location)
                 return None
             reason = (
-                "every process that read it died, the last ones while nothing else was read; most likely it takes more "
-                f"memory than they have: use {self._cluster.larger}."
+                "every process that read it died, the last ones while they read nothing else; most likely it "
+                f"needs more memory than they have. Use {self._cluster.larger}."
             )
         except CancelledError:
             raise self._cluster.lost() from None

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from overlapscope.base.extras import how_to_install
 from overlapscope.base.words import shorten, size
 from overlapscope.errors import MissingPackage, UnreadableTrace, UsageError
 from overlapscope.reading import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, natural
@@ -96,10 +97,11 @@ def fetched(
         try:
             _download(location, target, limit_bytes)
         except FileNotFoundError:
-            raise UnreadableTrace(f"{location.source}: there is no such file; check the URL.") from None
+            raise UnreadableTrace(f"{location.source}: the file does not exist; check the URL.") from None
         except PermissionError as error:
             raise UnreadableTrace(
-                f"{location.source}: may not be read ({said(error)}); check the credentials where it is read."
+                f"{location.source}: access is denied ({said(error)}); check the credentials on the machine that "
+                "reads it."
             ) from None
         yield target
 
@@ -126,7 +128,7 @@ def _of_path(source: str | Path) -> list[Location]:
         # A report that was written beside its traces is none of them.
         paths = [path for path in paths if kind_of(path) != "ranks"]
         if not paths:
-            raise UnreadableTrace(f"{source}: no trace in this directory, but for a report of ranks; name another.")
+            raise UnreadableTrace(f"{source}: this directory has a report of ranks, but no trace; name another.")
     return [Location(str(path), str(place(path, LIMIT_BYTES).absolute())) for path in paths]
 
 
@@ -155,10 +157,10 @@ def _of_url(url: str) -> list[Location]:
     except Exception as error:
         # Each plugin has errors of its own. For the web, "not found" may as well mean that no server answered.
         if isinstance(error, FileNotFoundError) and error.__cause__ is None:
-            raise UnreadableTrace(f"{shown}: there is no such file or directory; check the URL.") from None
+            raise UnreadableTrace(f"{shown}: the file or directory does not exist; check the URL.") from None
         error = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise UnreadableTrace(
-            f"{shown}: cannot be looked at ({said(error)}); check the URL and the credentials."
+            f"{shown}: cannot be accessed ({said(error)}); check the URL and the credentials."
         ) from None
     if not paths:
         raise UnreadableTrace(f"{shown}: {wrong}.")
@@ -170,9 +172,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise MissingPackage(
-            f"{shown_url(url)}: URLs need fsspec; install it with: pip install 'overlapscope[cluster]'."
-        ) from None
+        raise MissingPackage(f"{shown_url(url)}: URLs need fsspec. {how_to_install('cluster')}") from None
     protocol = url.partition("://")[0].rpartition("::")[2]
     try:
         filesystem, path = url_to_fs(url, **_options(protocol))
@@ -180,7 +180,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
         raise _no_plugin(shown_url(url), protocol, error) from None
     except ValueError as error:
         raise UsageError(
-            f"{shown_url(url)}: fsspec cannot make anything of this URL ({said(error)}); name a file, or a URL of a "
+            f"{shown_url(url)}: fsspec does not understand this URL ({said(error)}); name a file, or a URL of a "
             "protocol that it or one of its plugins knows."
         ) from None
     except Exception as error:
@@ -204,7 +204,7 @@ def _options(protocol: str) -> dict[str, Any]:
 
 def _no_plugin(shown: str, protocol: str, error: ImportError) -> MissingPackage:
     plugin = _PLUGINS.get(protocol)
-    remedy = f"pip install {plugin}" if plugin else "install what it asks for"
+    remedy = f"pip install {plugin}" if plugin else "install the missing package"
     return MissingPackage(f"{shown}: fsspec lacks its plugin for {protocol}:// here ({said(error)}); {remedy}.")
 
 

@@ -41,28 +41,28 @@ METRICS: Final[dict[str, Metric]] = {
             "made-wait",
             "made others wait",
             "ns",
-            "What all others together waited for this rank, in the collectives in which it came last.",
+            "How long all other ranks together waited for this rank, in the collectives in which it came last.",
             lambda row: row.made_wait_ns,
         ),
         Metric(
             "waited",
             "waited",
             "ns",
-            "How long its collectives ran before the last rank had come.",
+            "How long its collectives ran before the last rank arrived.",
             lambda row: row.waited_ns,
         ),
         Metric(
             "exposed-comm",
             "exposed communication",
             "pct",
-            "Share of its time in which it communicated and computed nothing, waiting included.",
+            "Share of its time in which it communicated without computing, including waiting.",
             lambda row: row.exposed_comm_pct,
         ),
         Metric(
             "efficiency",
             "overlap efficiency",
             "pct",
-            "How much of the overlap of copies and kernels that was possible happened.",
+            "How much of the possible overlap of copies and kernels happened.",
             lambda row: row.efficiency_pct,
             worse="less",
             from_zero=False,
@@ -107,13 +107,13 @@ def _ranks(report: RanksReport) -> Card:
     absent = len(report.missing) + len(report.unreadable)
     expected = f"of {report.expected:,}" if report.expected is not None else ""
     beside = ", ".join(filter(None, [expected, f"{absent:,} absent" if absent else ""]))
-    return Card("ranks", f"{here:,}", beside, "How many ranks have a trace here that could be read.")
+    return Card("ranks", f"{here:,}", beside, "Number of ranks with a readable trace.")
 
 
 def _waiting(report: RanksReport) -> Card:
     meaning = (
-        "What each of the other ranks loses on average because the worst one comes late: it waited in a collective and "
-        "computed nothing meanwhile. An upper bound: the next to last may not have come much earlier."
+        "How long each of the other ranks waits for the worst one on average, in a collective and without "
+        "computing. It is an upper bound, because the second-to-last rank may not have come much earlier."
     )
     most = next(iter(report.stragglers), None)
     if most is None or not report.matching.judged:
@@ -124,7 +124,7 @@ def _waiting(report: RanksReport) -> Card:
 
 def _shares(report: RanksReport) -> Iterator[Card]:
     figures = (
-        ("exposed comm share", "exposed comm", "Share of its time in which a rank communicated and computed nothing."),
+        ("exposed comm share", "exposed comm", "Share of its time in which a rank communicated without computing."),
         ("efficiency", "overlap efficiency", "How much of the possible overlap of copies and kernels happened."),
         ("idle share", "idle", "Share of its time in which nothing ran on a rank's GPU."),
     )
@@ -136,16 +136,16 @@ def _shares(report: RanksReport) -> Iterator[Card]:
 
 
 def _skew(report: RanksReport) -> Card:
-    meaning = "How much longer the slowest rank takes for a step than the fastest; the median over steps."
+    meaning = "How much longer the slowest rank takes for a step than the fastest rank (median over steps)."
     spreads = [(step.spread_ns, step.median_ns) for step in report.steps if step.ranks > 1]
     if not spreads:
-        return Card("spread of a step", NOTHING, "no step that two ranks have", meaning)
+        return Card("spread of a step", NOTHING, "no step on two ranks", meaning)
     ns, median = median_low(spreads)
     return Card("spread of a step", share(ns, median), f"of {unit_of_steps(report).text(median)}", meaning)
 
 
 def _clocks(report: RanksReport) -> Card:
-    meaning = "How far the ranks' clocks may be apart after they were set right by the collectives they meet in."
+    meaning = "How far apart the clocks of the ranks may be after their alignment at shared collectives."
     error = report.clocks.largest_error_ns
     if error is None:
         return Card("clock error", NOTHING, f"clocks {report.clocks.status}", meaning)

@@ -1,4 +1,4 @@
-"""What is said of the ranks of one job, as frozen structures; their names are those of its JSON (`docs/ranks.md`).
+"""What is said of the ranks of one job, as frozen structures; their names are the JSON's (`docs/guides/ranks.md`).
 
 Times are integer nanoseconds. What cannot be known is None, and `notes` say why. Where several ranks are summed up, the
 median is the lower middle one, so that it is the figure of some rank.

@@ -24,21 +24,29 @@ EACH: Final = "each"
 """The id of their table."""
 _QUARTILES_FROM = 8
 """With fewer ranks quantiles say no more than the extremes do."""
-_WAITS_LONGEST: Final = Column("who waits longest", number=False, flexible=True, spare=1)
+_WAITS_LONGEST: Final = Column("longest waits", number=False, flexible=True, spare=1)
 _TRUST: Final[dict[str, Tone]] = {"degraded": "fair", "unusable": "poor"}
 
 
-def all_tables(report: RanksReport, *, rows: int = FEW, named: int = NAMED, each: int = EVERY_RANK) -> list[Table]:
-    """Those that have rows, in the order in which they answer; lists have up to `rows`, cells up to `named` ranks, and
-    up to `each` ranks have a row each."""
-    found = [
-        stragglers(report, rows=rows, named=named),
-        meetings(report, rows=rows, named=named),
-        steps(report, rows=rows),
-        spreads(report),
-        *([each_rank(report)] if len(report.ranks) <= each else []),
+def answering(report: RanksReport, *, rows: int = FEW, named: int = NAMED) -> list[Table]:
+    """The tables that answer: who delays the others, and the ranks beside one another, each or in quantiles; lists have
+    up to `rows`, cells up to `named` ranks."""
+    beside = each_rank(report) if len(report.ranks) <= EVERY_RANK else spreads(report)
+    return [table for table in (stragglers(report, rows=rows, named=named), beside) if table.rows]
+
+
+def further(
+    report: RanksReport, *, rows: int = FEW, named: int = NAMED, each: int = EVERY_RANK
+) -> list[tuple[str, Table]]:
+    """The other tables, each with what it is in a word or two; up to `each` ranks have a row each."""
+    few, all_listed = len(report.ranks) <= EVERY_RANK, len(report.ranks) <= each
+    others = [
+        ("collectives", meetings(report, rows=rows, named=named)),
+        ("steps", steps(report, rows=rows)),
+        *([("how the ranks differ", spreads(report))] if few else []),
+        *([("each rank", each_rank(report))] if all_listed and not few else []),
     ]
-    return [table for table in found if table.rows]
+    return [(what, table) for what, table in others if table.rows]
 
 
 # -- who waits for whom ---------------------------------------------------------------------------
@@ -46,35 +54,35 @@ def all_tables(report: RanksReport, *, rows: int = FEW, named: int = NAMED, each
 
 def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     """Who makes the others wait, and whom in what."""
-    found = [late for late in report.stragglers if late.made_wait_ns]
-    by_step = all(late.lost_per_step_ns is not None for late in found)
-    passed = any(late.passed_on_ns for late in found)
+    stragglers = [late for late in report.stragglers if late.made_wait_ns]
+    by_step = all(late.lost_per_step_ns is not None for late in stragglers)
+    passed = any(late.passed_on_ns for late in stragglers)
 
     def lost_ns(late: Straggler) -> int:
         return late.lost_per_step_ns if by_step and late.lost_per_step_ns is not None else late.lost_ns
 
-    unit = unit_for(max(map(lost_ns, found), default=0))
-    total = unit_for(max((late.made_wait_ns for late in found), default=0))
+    unit = unit_for(max(map(lost_ns, stragglers), default=0))
+    total = unit_for(max((late.made_wait_ns for late in stragglers), default=0))
     table = table_of(
-        found[:rows],
+        stragglers[:rows],
         (words("rank"), lambda late: Cell(_straggler_name(report, late))),
-        (Column(f"lost {'a step ' if by_step else ''}{unit.name}"), lambda late: Cell(unit.number(lost_ns(late)))),
+        (Column(f"delay {'a step ' if by_step else ''}{unit.name}"), lambda late: Cell(unit.number(lost_ns(late)))),
         (Column("%"), lambda late: Cell(bare_percent(late.lost_pct))),
-        (Column(f"all waited {total.name}"), lambda late: Cell(total.number(late.made_wait_ns))),
+        (Column(f"total wait {total.name}"), lambda late: Cell(total.number(late.made_wait_ns))),
         (Column("passed on"), lambda late: Cell(total.number(late.passed_on_ns))) if passed else None,
-        (Column("last in", spare=2), lambda late: Cell(f"{late.last_in:,} of {late.meetings:,}")),
+        (Column("came last", spare=2), lambda late: Cell(f"{late.last_in:,} of {late.meetings:,}")),
         (Column("mostly in", number=False, flexible=True, spare=3), lambda late: Cell(_mostly(late))),
         (_WAITS_LONGEST, lambda late: Cell(_waiting(late.waiting, late.waiting_ranks, named))),
-        title="Who makes the others wait",
+        title="Ranks that delay the others",
     )
     note = (
-        "Lost is what each of the others, on average, waited while it computed nothing: at most that would be gained. "
-        "Waited is all that all of them waited. Who is late by less than the clocks' error made nobody wait."
+        "Delay: mean wait of each other rank without compute; a fix saves no more. Total wait: of all others "
+        "together. Delays below the clock error are ignored."
     )
     if passed:
-        note += " Passed on is what a rank had itself waited before, for others; it is no part of what is lost."
-    if len(found) > rows:
-        note += f" {plural(len(found) - rows, 'more rank')} did so as well."
+        note += " Passed on: what the rank itself waited for others before; it is not part of the delay."
+    if len(stragglers) > rows:
+        note += f" {plural(len(stragglers) - rows, 'more rank')} also delayed others."
     return replace(table, note=note)
 
 
@@ -100,24 +108,24 @@ def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
 
 def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     """The single collectives in which most was waited."""
-    found = report.meetings
-    unit = unit_for(max((meeting.late_ns for meeting in found), default=0))
-    total = unit_for(max((meeting.waited_ns for meeting in found), default=0))
-    stepped = any(meeting.step for meeting in found)
+    meetings = report.meetings
+    unit = unit_for(max((meeting.late_ns for meeting in meetings), default=0))
+    total = unit_for(max((meeting.waited_ns for meeting in meetings), default=0))
+    stepped = any(meeting.step for meeting in meetings)
 
     def step(meeting: Meeting) -> Cell:
         return Cell(clean(meeting.step or NOTHING, NAME_LIMIT))
 
     return table_of(
-        found[:rows],
+        meetings[:rows],
         (words("collective", flexible=True), lambda meeting: Cell(meeting_name(meeting))),
         (Column("step", number=False, flexible=True, spare=2), step) if stepped else None,
         (words("came last"), lambda meeting: Cell(late_name(meeting))),
         (Column(f"late by {unit.name}"), lambda meeting: Cell(unit.number(meeting.late_ns))),
-        (Column(f"all waited {total.name}"), lambda meeting: Cell(total.number(meeting.waited_ns))),
+        (Column(f"total wait {total.name}"), lambda meeting: Cell(total.number(meeting.waited_ns))),
         (Column("exposed"), lambda meeting: Cell(total.number(meeting.waited_exposed_ns))),
         (_WAITS_LONGEST, lambda meeting: Cell(_waiting(meeting.waiting, meeting.waiting_ranks, named))),
-        title="The collectives in which waiting cost most",
+        title="Costliest collectives",
     )
 
 
@@ -126,11 +134,11 @@ def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
 
 def steps(report: RanksReport, *, rows: int) -> Table:
     """Each step over all ranks; of many those that spread most."""
-    found = [step for step in report.steps if step.ranks > 1]
-    shown = found
-    if len(found) > 2 * rows:
-        widest = sorted(range(len(found)), key=lambda number: (-found[number].spread_ns, number))[:rows]
-        shown = [found[number] for number in sorted(widest)]
+    steps = [step for step in report.steps if step.ranks > 1]
+    shown = steps
+    if len(steps) > 2 * rows:
+        widest = sorted(range(len(steps)), key=lambda number: (-steps[number].spread_ns, number))[:rows]
+        shown = [steps[number] for number in sorted(widest)]
     unit = unit_of(report)
 
     def spread(step: StepSkew) -> Cell:
@@ -138,7 +146,7 @@ def steps(report: RanksReport, *, rows: int) -> Table:
 
     table = table_of(
         shown,
-        (words("step of all ranks", flexible=True), lambda step: Cell(clean(step.name, NAME_LIMIT))),
+        (words("step", flexible=True), lambda step: Cell(clean(step.name, NAME_LIMIT))),
         (Column(f"median {unit.name}"), lambda step: Cell(unit.number(step.median_ns))),
         (Column("fastest"), lambda step: Cell(unit.number(step.min_ns))),
         (words("rank"), lambda step: Cell(str(step.fastest_rank))),
@@ -147,16 +155,16 @@ def steps(report: RanksReport, *, rows: int) -> Table:
         (Column("spread", spare=2), lambda step: Cell(unit.number(step.spread_ns))),
         (Column("%"), spread),
         (Column("ranks", spare=1), lambda step: Cell(f"{step.ranks:,}")),
-        title="Steps over all ranks",
+        title="Steps that differ most between ranks",
     )
-    left = len(found) - len(shown)
-    return replace(table, note=f"The {left:,} other steps spread less." if left else "")
+    left = len(steps) - len(shown)
+    return replace(table, note=f"The {left:,} other steps differ less." if left else "")
 
 
 def spreads(report: RanksReport) -> Table:
     """Each figure over all ranks."""
-    found = [spread for spread in report.spreads if spread.ranks > 1 and spread.max]
-    quantiles = any(spread.ranks >= _QUARTILES_FROM for spread in found)
+    spreads = [spread for spread in report.spreads if spread.ranks > 1 and spread.max]
+    quantiles = any(spread.ranks >= _QUARTILES_FROM for spread in spreads)
 
     def value(of: Callable[[Spread], float]) -> Callable[[Spread], Cell]:
         def cell(spread: Spread) -> Cell:
@@ -166,8 +174,8 @@ def spreads(report: RanksReport) -> Table:
         return cell
 
     return table_of(
-        found,
-        (words("over all ranks"), lambda spread: Cell(f"{spread.name} {_unit_name(spread)}")),
+        spreads,
+        (words("figure"), lambda spread: Cell(f"{spread.name} {_unit_name(spread)}")),
         (Column("least"), value(lambda spread: spread.min)),
         (words("rank"), lambda spread: Cell(str(spread.min_rank))),
         (Column("25%", spare=2), value(lambda spread: spread.p25)) if quantiles else None,
@@ -214,7 +222,7 @@ def each_rank(report: RanksReport) -> Table:
         (Column("idle", spare=6), time(lambda row: row.buckets.idle_ns)),
         (Column("waited"), time(lambda row: row.waited_ns)) if met else None,
         (Column("made wait"), time(lambda row: row.made_wait_ns)) if met else None,
-        (Column("last in", spare=3), lambda row: Cell(_last_in(row))) if met else None,
+        (Column("came last", spare=3), lambda row: Cell(_last_in(row))) if met else None,
         (words("trust"), lambda row: Cell(row.trust, tone=_TRUST.get(row.trust, ""))),
         title="Each rank",
     )
@@ -259,7 +267,9 @@ def every_rank(report: RanksReport) -> Table:
     name = _names(report.ranks)
     longest = max((len(name(row)) for row in report.ranks), default=0)
     met = any(row.meetings for row in report.ranks)
-    twice = any(not row.joined for row in report.ranks)
+    ranked = any(row.joined for row in report.ranks)
+    talked = ranked or any(row.comm_ns for row in report.ranks)
+    twice = ranked and any(not row.joined for row in report.ranks)
 
     def joined(row: RankRow) -> str:
         return "yes" if row.joined else "no"
@@ -267,23 +277,23 @@ def every_rank(report: RanksReport) -> Table:
     def rank(row: RankRow) -> str | int:
         return name(row) if row.rank is None else row.rank
 
-    last_in = Column("last in, collectives", id="last", width=110)
+    last_in = Column("came last, collectives", id="last", width=110)
     time = partial(_time, unit)
     return table_of(
         report.ranks,
-        _text("rank", "rank", min(260, 60 + 8 * longest), name, rank),
+        _text("rank", "rank" if ranked else "trace", min(260, 60 + 8 * longest), name, rank),
         time("made", "made others wait", 120, lambda row: row.made_wait_ns) if met else None,
         time("waited", "waited", 100, lambda row: row.waited_ns) if met else None,
         (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
         time("step", "median step", 105, lambda row: row.median_step_ns),
         _pct("efficiency", "efficiency", 100, lambda row: row.efficiency_pct),
         time("compute", "compute", 100, lambda row: row.buckets.compute_ns),
-        time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns),
-        _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct),
+        time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns) if talked else None,
+        _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct) if talked else None,
         time("copy", "exposed copy", 105, lambda row: row.buckets.exposed_copy_ns),
         time("idle", "idle", 90, lambda row: row.buckets.idle_ns),
         time("span", "span", 95, lambda row: row.span_ns),
-        _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns),
+        _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns) if ranked else None,
         _text("trust", "trust", 95, lambda row: row.trust, lambda row: row.trust),
         _text("joined", "compared", 95, joined, joined) if twice else None,
     )

@@ -66,27 +66,27 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     if not report.ranks:
         return "unusable", "No rank could be read."
     if joined < 2:
-        why = "One rank alone is here" if joined else "No trace here says its rank"
-        return "unknown", f"{why}, so nothing can be said about who waits for whom."
+        why = "There is only one rank" if joined else "No trace states its rank"
+        return "unknown", f"{why}, so delays between ranks cannot be measured."
     straggler = report.straggler
     if straggler is not None:
         return "poor" if (straggler.lost_pct or 0) >= POOR_PCT else "fair", _straggler(report, straggler)
     if not report.matching.judged:
-        return "unknown", f"Who waits for whom cannot be told: {_lower(clean(report.clocks.reason, 500))}"
-    said = f"The {joined:,} ranks are even: none costs the others 1% of their time by coming late."
+        return "unknown", f"Delays between ranks cannot be measured: {_lower(clean(report.clocks.reason, 500))}"
+    said = f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time."
     if report.stragglers:
         most = report.stragglers[0]
-        said = f"{said[:-1]}; the most, {cost(report, most)}, is due to rank {most.rank}."
+        said = f"{said[:-1]}; rank {most.rank} delays them most, by {cost(report, most)}."
     return "good", said
 
 
 def _straggler(report: RanksReport, late: Straggler) -> str:
     loses = (
-        f"makes the other wait, which loses at most {cost(report, late)} by it"
+        f"delays the other rank by up to {cost(report, late)}"
         if late.others == 1
-        else f"makes the others wait: each of them loses at most {cost(report, late)} by it on average"
+        else f"delays each other rank by up to {cost(report, late)} on average"
     )
-    often = f"it came last in {late.last_in:,} of {plural(late.meetings, 'collective')}{_mostly(late)}"
+    often = f"it comes last in {late.last_in:,} of {plural(late.meetings, 'collective')}{_mostly(late)}"
     return f"Rank {late.rank} {loses}; {often}."
 
 
@@ -95,7 +95,7 @@ def _mostly(straggler: Straggler) -> str:
     if not waited or 2 * waited[0] < sum(waited):
         # It is about several.
         return ""
-    return f", above all in {collective(straggler.collectives[0])}"
+    return f", mostly in {collective(straggler.collectives[0])}"
 
 
 def cost(report: RanksReport, late: Straggler) -> str:
@@ -116,7 +116,7 @@ def _more_stragglers(report: RanksReport) -> Iterator[str]:
     if not more or report.straggler is None:
         return
     who = listed([f"rank {late.rank} ({percent(late.lost_pct)})" for late in more], _MORE_STRAGGLERS)
-    yield f"So do {who}." if len(more) > 1 else f"So does {who}."
+    yield f"{capital(who)} also {'delay' if len(more) > 1 else 'delays'} the others."
 
 
 def _communication(report: RanksReport) -> Iterator[str]:
@@ -125,9 +125,9 @@ def _communication(report: RanksReport) -> Iterator[str]:
         return
     between = percent(shares.min) if shares.min == shares.max else f"{percent(shares.min)} to {percent(shares.max)}"
     if shares.ranks < _FEW or shares.min == shares.max:
-        yield f"Communication that nothing hides takes {between} of the time."
+        yield f"Exposed communication takes {between} of the time."
     else:
-        yield f"Communication that nothing hides takes {percent(shares.median)} of the median rank's time ({between})."
+        yield f"Exposed communication takes {percent(shares.median)} of the median rank's time ({between})."
 
 
 def _absent(report: RanksReport) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _absent(report: RanksReport) -> Iterator[str]:
         *([f"{plural(len(report.duplicated), 'rank')} recorded more than once"] if report.duplicated else []),
     ]
     if absent:
-        yield f"Not complete: {listed(absent)}."
+        yield f"Incomplete: {listed(absent)}."
 
 
 # -- what is not there ----------------------------------------------------------------------------
@@ -156,14 +156,14 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
     said += _more(len(report.unreadable), "more unreadable trace")
     for twice in report.duplicated[:_MOST_FILES]:
         files = listed([clean(source, NAME_LIMIT) for source in twice.sources])
-        used = f"compared is {clean(twice.used, NAME_LIMIT)}" if twice.used is not None else "none of them is compared"
+        used = f"{clean(twice.used, NAME_LIMIT)} is compared" if twice.used is not None else "none of them is compared"
         said.append(f"Recorded more than once: rank {twice.rank} in {files}; {used}.")
     said += _more(len(report.duplicated), "more rank", " recorded more than once")
     alike = _doubted_alike(report)
     for rows in alike[:_MOST_FILES]:
         first = rows[0]
         what = "Unusable" if first.trust == "unusable" else "Trust is degraded"
-        why = f"; of {row_name(first)}: {clean(first.doubts[0], 300)}" if first.doubts else "."
+        why = f"; {row_name(first)}: {clean(first.doubts[0], 300)}" if first.doubts else "."
         said.append(f"{what}: {listed_rows(rows)}{why}")
     said += _more(len(alike), "more doubt")
     return (*said, *(clean(note, 1000) for note in report.notes))
@@ -208,16 +208,16 @@ def clocks(report: RanksReport) -> tuple[str, ...]:
     state, matching = report.clocks, report.matching
     if state.status == "estimated":
         offset = "" if state.largest_offset_ns is None else f" by up to {_text(state.largest_offset_ns)}"
-        head = f"Clocks differ{offset} and were set right against rank {state.reference_rank}."
+        head = f"Clocks differ{offset} and were aligned with rank {state.reference_rank}."
     elif state.status == "shared":
         head = "The ranks share one clock."
     else:
-        head = "How the clocks stand to one another is unknown, so who came when cannot be compared."
+        head = "The offsets between the clocks are unknown, so arrival times cannot be compared."
     said = [head, clean(state.reason, 1000)]
     if matching.kernels:
         said.append(
-            f"{matching.matched:,} of {plural(matching.kernels, 'communication kernel')} met their counterparts in "
-            f"{plural(matching.meetings, 'collective')}; in {matching.judged:,} of these who came when is known."
+            f"{matching.matched:,} of {plural(matching.kernels, 'communication kernel')} were matched in "
+            f"{plural(matching.meetings, 'collective')}; arrival times are known in {matching.judged:,} of these."
         )
     return tuple(sentence for sentence in said if sentence)
 
@@ -248,7 +248,7 @@ def meeting_name(meeting: Meeting) -> str:
 def late_name(meeting: Meeting) -> str:
     """Who came last, as far as the clocks tell."""
     if not meeting.together:
-        return "not to be told"
+        return "unknown"
     more = meeting.together - 1
     return f"rank {meeting.late_rank}{f' or {more} more' if more else ''}"
 
@@ -257,7 +257,9 @@ def step_note(report: RanksReport, drawn: int) -> str:
     """What the map of steps shows, and how many steps of the report are in it."""
     said = "How much longer than the median rank each rank took for each step."
     count = len(report.steps)
-    return f"{said} Of {count:,} steps the {drawn:,} in which the ranks differ most." if drawn < count else said
+    return (
+        f"{said} It shows the {drawn:,} of {count:,} steps in which the ranks differ most." if drawn < count else said
+    )
 
 
 def spread(report: RanksReport, name: str) -> Spread | None:

@@ -28,7 +28,7 @@ from overlapscope.trace.model import I32, I64, Index
 _LARGEST_US = 2.0**43
 """Doubles from here on are further apart than one nanosecond."""
 
-_NUMBER_BEGINS = frozenset(bytes([one]) for one in b"-0123456789")
+_NUMBER_BEGINS = frozenset(bytes([byte]) for byte in b"-0123456789")
 
 _ts = attrgetter("ts")
 _NO_ARGS: dict[Table, CallArgs | OpArgs] = {

@@ -65,12 +65,12 @@ def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Patte
     rows = np.flatnonzero(calls.named(lambda name: call_name.fullmatch(name) is not None))
     told: list[_Note] = []
     for thread in np.unique(notes.thread):
-        own = rows[calls.thread[rows] == thread]
+        of_thread = rows[calls.thread[rows] == thread]
         noted = np.flatnonzero(notes.thread == thread)
-        first = np.searchsorted(calls.start_ns[own], notes.start_ns[noted], side="left")
-        after = np.searchsorted(calls.start_ns[own], notes.end_ns[noted], side="left")
+        first = np.searchsorted(calls.start_ns[of_thread], notes.start_ns[noted], side="left")
+        after = np.searchsorted(calls.start_ns[of_thread], notes.end_ns[noted], side="left")
         for note, at, end in zip(noted.tolist(), first.tolist(), after.tolist(), strict=True):
             match = _NOTE.fullmatch(notes.name(note))
             if match is not None and match[1] == kind and end - at == 1:
-                told.append(_Note(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[own[at]])))
+                told.append(_Note(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[of_thread[at]])))
     return [note for note in told if note.correlation > 0]

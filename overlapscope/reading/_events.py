@@ -148,7 +148,7 @@ _UNREAD = [
     for category, phases in _PASSED_OVER.items()
 ]
 
-NUMBER_OF: dict[type[Struct], int] = {**dict.fromkeys(_UNREAD, -1), **{one: n for n, one in enumerate(_KNOWN)}}
+NUMBER_OF: dict[type[Struct], int] = {**dict.fromkeys(_UNREAD, -1), **{kind: n for n, kind in enumerate(_KNOWN)}}
 """The place in `CATEGORIES` of each type of event decoded by category; -1 for those that are passed over."""
 
 _FAST: Any = Union[(Complete, Instant, *_IGNORED)]

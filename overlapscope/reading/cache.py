@@ -1,4 +1,4 @@
-"""Keeps what was read of large traces, so that opening them again takes a moment (`docs/cache.md`).
+"""Keeps what was read of large traces, so that opening them again takes a moment (`docs/how-it-works/cache.md`).
 
 An entry is found by the content of the trace file, never by its name or age, so a copied or touched file is found and a
 changed one is not. To know the content of a file without reading it, a note says which content a file had, with the
@@ -84,12 +84,12 @@ class FileState(msgspec.Struct, frozen=True, array_like=True):
     def of(cls, path: str | Path) -> FileState | None:
         """None where there is no regular file, such as a pipe, which can be read only once."""
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError:
             return None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             return None
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -64,7 +64,7 @@ def settle() -> None:
 
 def _threads() -> dict[str, tuple[bool, int]]:
     """Of each thread but this one, whether it rests, and for how long it has run."""
-    found: dict[str, tuple[bool, int]] = {}
+    threads: dict[str, tuple[bool, int]] = {}
     for thread in os.listdir(_THREADS):
         if int(thread) != threading.get_native_id():
             try:
@@ -74,10 +74,10 @@ def _threads() -> dict[str, tuple[bool, int]]:
                 ):
                     # A thread's name may have anything in it.
                     rests = stat.read().rpartition(b")")[2].split()[0] == b"S"
-                    found[thread] = rests, int(ran.read().split()[0])
+                    threads[thread] = rests, int(ran.read().split()[0])
             except (OSError, IndexError):
                 continue
-    return found
+    return threads
 
 
 @contextmanager

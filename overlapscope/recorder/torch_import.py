@@ -13,16 +13,14 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from overlapscope.base.extras import how_to_install
 from overlapscope.errors import MissingPackage
 
 
 def require_torch() -> None:
     """Raises MissingPackage, with what to install, where torch is not installed."""
     if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
-        raise MissingPackage(
-            "recording needs PyTorch, which this Python does not have: pip install 'overlapscope[record]', "
-            "or the build of torch for your GPU as https://pytorch.org/get-started says."
-        )
+        raise MissingPackage(f"recording needs PyTorch, which this Python does not have. {how_to_install('record')}")
 
 
 def when_torch_is_imported(callback: Callable[[], None]) -> None:

@@ -251,6 +251,8 @@ def _(block: model.Section) -> Iterator[str]:
 def _(block: model.Finding) -> Iterator[str]:
     saves = f"<b>{escape(block.cost)}</b>" if block.cost else '<span class="muted">costs nothing</span>'
     where = f'<span class="muted">{escape(block.where)}</span>' if block.where else ""
+    advice = f"<p>{_words(block.advice)}</p>" if block.advice else ""
+    proof = f"<p><code>{escape(clean(block.proof))}</code></p>" if block.proof else ""
     paragraphs: list[Words] = [*block.evidence, *(("At ", Span(place, code=True)) for place in block.places)]
     yield "".join(
         chain(
@@ -261,7 +263,11 @@ def _(block: model.Finding) -> Iterator[str]:
                 f"{_button(block.example)}</p></header>",
             ),
             (f"<p>{_words(paragraph)}</p>" for paragraph in paragraphs),
-            (f'<div class="advice"><p>{_words(block.advice)}</p></div>', *_programs(block), "</article>"),
+            (
+                f'<div class="advice">{advice}{proof}</div>' if advice or proof else "",
+                *_programs(block),
+                "</article>",
+            ),
         )
     )
 

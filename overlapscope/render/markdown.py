@@ -153,8 +153,11 @@ def _(block: model.Finding) -> Iterator[str]:
     number = f"{block.number}. " if block.number else ""
     yield from (f"### {number}{escape(block.rule)} ({block.severity}): {escape(block.title)}", "")
     if block.where:
-        yield from (f"On {escape(block.where)}.", "")
+        yield from (f"{escape(block.where[0].upper() + block.where[1:])}.", "")
     if block.cost:
         yield from (f"**{escape(block.cost[0].upper() + block.cost[1:])}.**", "")
     for paragraph in (*block.evidence, *(f"At {place}" for place in block.places), block.advice):
-        yield from (_paragraph(paragraph), "")
+        if paragraph:
+            yield from (_paragraph(paragraph), "")
+    if block.proof:
+        yield from (_piece(Span(block.proof, code=True)), "")

@@ -227,8 +227,9 @@ def _apart(previous: Block, block: Block) -> bool:
     """Whether an empty line stands between two blocks."""
     if isinstance(previous, model.Heading):
         return False
-    sentences = (model.Text, model.Finding)
-    return not (isinstance(previous, sentences) and isinstance(block, sentences))
+    if isinstance(block, model.Finding):
+        return not isinstance(previous, model.Text | model.Finding)
+    return not (isinstance(previous, model.Text) and isinstance(block, model.Text))
 
 
 @singledispatch
@@ -292,13 +293,15 @@ def _(block: model.Strip, drawing: _Drawing) -> Iterator[RenderableType]:
 
 @_draw.register
 def _(block: model.Finding, drawing: _Drawing) -> Iterator[RenderableType]:
+    saves = f": {block.cost}" if block.cost else ""
     lines = [
-        RichText.assemble((block.severity, _SEVERITY[block.severity]), f" {block.rule}: ", (block.title, "bold")),
+        RichText.assemble((block.severity, _SEVERITY[block.severity]), (f" {block.rule}{saves}", "bold")),
         *([RichText(block.where, style="dim")] if block.where else []),
-        *([RichText(block.cost, style="bold")] if block.cost else []),
+        RichText(block.title),
         *(RichText(part) for part in block.evidence),
         *(RichText(f"at {place}", style="dim") for place in block.places),
-        RichText(block.advice, style="cyan"),
+        *([RichText(block.advice, style="cyan")] if block.advice else []),
+        *([RichText(block.proof, style="dim")] if block.proof else []),
     ]
     numbered = Grid.grid(padding=(0, 1, 0, 0))
     numbered.add_row(RichText(f"{block.number:>2}." if block.number else "- "), Group(*lines))

@@ -1,41 +1,59 @@
-"""What a report consists of when it is shown: verdict, tables, timeline, findings."""
+"""What a report consists of when it is shown: verdict, timeline, findings, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.results import Device, partition
-from overlapscope.base.words import bare_shares, clean, clean_lines
+from overlapscope.base.words import bare_shares, clean, clean_lines, listed, plural
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents import model
-from overlapscope.documents.model import Block, Chart, Document, Heading, Section, Text, columns, panel
+from overlapscope.documents.model import (
+    EVIDENCE,
+    Block,
+    Chart,
+    Document,
+    Heading,
+    Section,
+    Text,
+    columns,
+    detail,
+    panel,
+)
 from overlapscope.documents.table import Table
 from overlapscope.report import charts, copy_chart, strip, tables
 from overlapscope.report.headline import headlines
 from overlapscope.report.page import Page, section_of
 from overlapscope.report.page import Section as Part
+from overlapscope.report.proof import proof
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
 
 _LEAST_STEPS = 2
 """One step's bar says no more than the window's."""
+_FEW = 3
+"""Pieces of advice in the short form, and devices that each names besides the worst."""
+_MOST_ROWS = 8
+"""Of a table of a trace without GPU activity, in the short form."""
 
 
 def document(page: Page) -> Document:
-    """A report as it is read from top to bottom, in a terminal or as markdown."""
-    parts = list(page.sections())
+    """A report as it is read from top to bottom, in a terminal or as markdown: the answer, and as details all else."""
+    parts = list(replace(page, verbose=True).sections())
     blocks: list[Block] = [Heading("overlapscope report", 1)]
     blocks += [Text(clean(note), strong=True) for note in page.report.notes]
     if len(parts) > 1:
         blocks.append(replace(tables.summary(page), title=""))
     for part in parts:
-        blocks.append(Section(tuple(_part(part)), part.title, "article"))
-    blocks += _findings(page, page.report.findings)
+        blocks.append(Section(tuple(_part(part, page)), part.title, "article"))
+    if len(parts) > 1:
+        blocks += _findings(page, parts)
     return Document(f"overlapscope: {title(page)}", tuple(blocks))
 
 
@@ -45,26 +63,40 @@ def title(page: Page) -> str:
     return f"{next(page.sections()).title}{f' and {more} more' if more else ''}"
 
 
-def _part(part: Part) -> Iterator[Block]:
+def _part(part: Part, page: Page) -> Iterator[Block]:
+    """One device; with its findings where there is no other."""
     verdict = judge(part)
     yield Text(clean(verdict.text), badge=verdict.level)
-    if verdict.plain:
-        yield Text(verdict.plain)
-    yield from _filled([tables.checks(part)])
+    yield from (Text(said) for said in (verdict.plain, verdict.doubt) if said)
     if part.device is None or verdict.level == "unusable":
-        yield from _filled(tables.host_tables(part))
-        return
-    yield from _device_tables(part, part.device)
-    if part.strip is not None:
-        yield model.Strip(partial(strip.draw, part.strip, part.unit))
+        yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
+    else:
+        if part.strip is not None:
+            yield model.Strip(partial(strip.draw, part.strip, part.unit))
+        if len(page.report.traces) == len(part.trace.devices) == 1:
+            yield from _findings(page, [part])
+        yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
+        yield from _details(part, part.device)
+    yield from detail("checks", _filled([tables.checks(part)]))
 
 
 def _filled(found: Iterable[Table]) -> Iterator[Table]:
     return (table for table in found if table.rows)
 
 
+def _details(part: Part, device: Device) -> Iterator[Block]:
+    """What stands behind the answer."""
+    engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
+    yield from detail("engines", chain(_filled([tables.plain_step(part, device)]), *engines))
+    yield from detail("copies", _filled([tables.copies(part, device)]))
+    yield from detail("stalls", _filled([tables.stalls(part, device)]))
+    if part.page.scope == "window":
+        told = (tables.steps, tables.each_step, tables.ranges)
+        yield from detail("steps", _filled(table(part, device) for table in told))
+
+
 def _device_tables(part: Part, device: Device) -> Iterator[Block]:
-    """The tables between the verdict and the strip; what is short and belongs together side by side."""
+    """All tables of a device in a file; what is short and belongs together side by side."""
     yield from _filled([tables.plain_step(part, device)])
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
     yield from _filled([tables.copies(part, device)])
@@ -80,19 +112,43 @@ def _device_tables(part: Part, device: Device) -> Iterator[Block]:
 # -- findings -------------------------------------------------------------------------------------
 
 
-def _findings(page: Page, found: Sequence[Finding]) -> Iterator[Block]:
-    """All findings, counted."""
+def _findings(page: Page, parts: Sequence[Part]) -> Iterator[Block]:
+    """The findings on some devices, costliest first: each piece of advice once, with the devices that it is for."""
+    found = page.report.findings
     where = tables.where_none_found(page.report.traces)
     if found or page.report.devices:
         yield Heading("Findings")
     if not found and page.report.devices:
-        yield Text(f"None{where}.")
+        yield Text(f"No rule found anything that costs 1% of the time{where}.")
     if note := tables.costs_note(found):
         yield Text(note, tone="muted")
-    several = sum(1 for _ in page.sections()) > 1
-    for number, finding in enumerate(found, 1):
-        part = section_of(page, finding)
-        yield finding_block(part, finding, number=number, where=part.title if several and part else "")
+    groups = list(_by_advice(found).values())
+    drawn = [tuple(_advice(page, group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
+    yield from chain.from_iterable(drawn[:_FEW])
+    left = sum(map(len, groups[_FEW:]))
+    yield from detail(plural(left, "more finding"), chain.from_iterable(drawn[_FEW:]))
+
+
+def _by_advice(found: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]]:
+    """The findings by rule and advice, in their order."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found:
+        groups.setdefault((finding.rule, finding.advice), []).append(finding)
+    return groups
+
+
+def _advice(page: Page, group: Sequence[Finding], number: int, several: bool) -> Iterator[Block]:
+    """Findings with the same advice: the costliest, and the others as details that do not repeat it."""
+    parts = [section_of(page, finding) for finding in group]
+    labels = list(dict.fromkeys(part.label for part in parts if part))
+    also = f", also on {listed(labels[1:], _FEW)}" if labels[1:] else ""
+    where = f"on {labels[0]}{also}" if several and labels else ""
+    yield finding_block(parts[0], group[0], number=number, where=where)
+    others = (
+        replace(finding_block(part, one, where=f"on {part.label}" if several and part else ""), advice="")
+        for part, one in zip(parts[1:], group[1:], strict=True)
+    )
+    yield from detail(EVIDENCE, others)
 
 
 def finding_block(
@@ -108,6 +164,7 @@ def finding_block(
         evidence=tuple(map(clean_lines, tables.evidence(finding))),
         places=tuple(tables.places(finding)),
         advice=clean_lines(finding.advice),
+        proof=clean(proof(part, finding)),
         number=number,
         where=where,
         meaning=rule.meaning if rule else "",
@@ -126,7 +183,7 @@ def head(part: Part, *, titled: bool) -> Section:
     # The title stands above already.
     said = clean(verdict.text).removeprefix(f"{part.title}: ")
     blocks: list[Block] = [Text(said[:1].upper() + said[1:], badge=verdict.level)]
-    blocks += [Text(verdict.plain)] if verdict.plain else []
+    blocks += [Text(one) for one in (verdict.plain, verdict.doubt) if one]
     spoken = part.spoken
     if spoken.device is not None and part.usable:
         blocks += [model.Cards(headlines(spoken, spoken.device)), _bar(spoken, spoken.device)]
@@ -164,7 +221,7 @@ def details(part: Part, analysis: DeviceAnalysis | None, *, titled: bool) -> Ite
     yield Heading(f"Tables{of}")
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
-    yield from _filled(tables.host_tables(part))
+    yield from _filled(tables.host_tables(part, most=None if part.page.verbose else _MOST_ROWS))
 
 
 def _charts(part: Part, analysis: DeviceAnalysis | None) -> Iterator[Chart]:

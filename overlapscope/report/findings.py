@@ -75,6 +75,7 @@ def _on_device(
             bound_ns=recorded.bound_ns if recorded is not None else 0,
             plain_bound_ns=None if plain is None else draft.bound_ns,
             cost_from=cost.known_from,
+            fix=cost.fix,
             doubt=cost.doubt,
             where=(recorded.where if recorded is not None else None) or draft.where,
             # A window of the recording, which is what can be looked at.
@@ -111,6 +112,8 @@ class Cost(NamedTuple):
 
     ns: int
     known_from: CostFrom
+    fix: tuple[str, ...] = ()
+    """The interventions replayed for it."""
     doubt: str = ""
     """What has to be said of it, in sentences."""
 
@@ -127,9 +130,10 @@ class Costs:
     def of(self, rule: Rule, draft: Draft) -> Cost:
         """What the fix saves."""
         fixes = _filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft)
-        saved = self._saved_ns(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
-        if saved is None:
+        largest = self._largest(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
+        if largest is None:
             return Cost(draft.bound_ns, "bound")
+        saved, fix = largest
         lost_ns = self._claims.buckets.idle_ns + self._claims.buckets.exposed_copy_ns
         if saved < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > lost_ns:
             doubt = (
@@ -137,14 +141,14 @@ class Costs:
                 "the GPU loses. Either is wrong, or something else is nearly as slow. The saving shown is the upper "
                 "bound."
             )
-            return Cost(draft.bound_ns, "bound", doubt)
+            return Cost(draft.bound_ns, "bound", doubt=doubt)
         if saved > MORE * draft.bound_ns:
             said = f"By replay the fix saves more than the {duration(draft.bound_ns)} that this finding explains"
-            return Cost(saved, "replay", f"{said}: it may shorten what other findings explain, too.")
-        return Cost(saved, "replay")
+            return Cost(saved, "replay", fix, f"{said}: it may shorten what other findings explain, too.")
+        return Cost(saved, "replay", fix)
 
-    def _saved_ns(self, fixes: Fixes) -> int | None:
-        """None where no replay can tell."""
+    def _largest(self, fixes: Fixes) -> tuple[int, tuple[str, ...]] | None:
+        """What the best of the fixes saves, and which it is; None where no replay can tell."""
         # Most healthy programs have no such finding, and need neither the replay nor its modules.
         from overlapscope.prediction.gains import Savings
 
@@ -152,17 +156,18 @@ class Costs:
         if self._savings is None:
             self._savings = Savings(self._claims.trace, device.device, self._ready)
         try:
-            saved = self._savings.largest(fixes)
+            largest = self._savings.largest(fixes)
         except (ArithmeticError, LookupError, MemoryError, ValueError):
             # An estimate must not cost the analysis of a trace that is unlike any seen so far.
             self._can_be_replayed = False
             return None
-        if saved is None:
+        if largest is None:
             return None
+        saved, fix = largest
         # The lead-in is replayed too, but not judged. Warm-up steps gain as the others do, and a share of the whole
         # does not depend on where the first judged step happens to begin after the fix.
         span_ns = max(1, device.span_ns)
-        return round(min(saved, span_ns) * self._claims.judged_ns / span_ns)
+        return round(min(saved, span_ns) * self._claims.judged_ns / span_ns), fix
 
 
 def _is_whole(device: DeviceAnalysis) -> bool:

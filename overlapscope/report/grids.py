@@ -8,11 +8,12 @@ from typing import TypeVar
 import numpy as np
 
 from overlapscope.analysis.each_copy import EachCopy
+from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import Device, Period, Window, efficiency_shown
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import Unit, bandwidth, bare_percent, clean, size
+from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, clean, size
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import Section
@@ -45,7 +46,11 @@ def _bytes(say: Callable[[T], int | None]) -> tuple[Column, Say[T]]:
 
 
 def _rates(say: Callable[[T], float | None]) -> tuple[Column, Say[T]]:
-    return Column("GB/s", id="rate", width=80), lambda item: Cell(bandwidth(say(item)), say(item))
+    def cell(item: T) -> Cell:
+        rate = say(item)
+        return Cell(NOTHING if rate is None else bandwidth(rate), rate)
+
+    return Column("GB/s", id="rate", width=80), cell
 
 
 def time_cell(ns: int | None, unit: Unit) -> Cell:
@@ -82,7 +87,7 @@ def copy_groups(section: Section, device: Device) -> Table:
         _counts("stream", "stream", lambda group: group.stream),
         _counts("count", "count", lambda group: group.count),
         _bytes(lambda group: group.bytes),
-        _rates(lambda group: group.gb_per_s),
+        _rates(lambda group: group.gb_per_s if says_bandwidth(group) else None),
         _times("time", "time", unit, lambda group: group.time_ns),
         _times("exposed", "exposed", unit, lambda group: group.exposed_ns),
         _shares("exposed, %", lambda group: group.exposed_ns, lambda group: group.time_ns),

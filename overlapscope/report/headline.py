@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from overlapscope.analysis.results import Device, copies_matter, efficiency_shown, hidden_copy_shown, missing_ns
-from overlapscope.base.words import NOTHING, bare_shares, percent, share
+from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns
+from overlapscope.analysis.steps import median_step
+from overlapscope.base.words import NOTHING, bare_shares, percent, plural, share, unit_for
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
 from overlapscope.report.charts import by_cause
 from overlapscope.report.page import Section
+from overlapscope.report.tables import plain_unit
 from overlapscope.report.verdict import WORTH_SAYING
 
+_EFFICIENCY = (
+    "The part of the possible overlap that happened. 0%: kernels and copies ran one at a time; 100%: no order of the "
+    "same work would hide more."
+)
 _MISSING = "The host waited for GPU ops that were not recorded: nobody can say what the GPU did then."
 
 MOST_CAUSES = 4
@@ -52,61 +58,66 @@ def headlines(section: Section, device: Device) -> tuple[Card, ...]:
         return f"{share(ns, device.span_ns)} of the span"
 
     return (
-        Card(
-            "efficiency",
-            percent(efficiency_shown(device)),
-            _overlapped(section, device),
-            "How much of the overlap that was possible happened. 0: kernels and copies ran one at a time; 100: no "
-            "order of the same work would hide more.",
-        ),
-        Card(
-            "hidden copy",
-            percent(hidden_copy_shown(device)),
-            _copied(section, device),
-            "How much of the time in which data moved between host and device a kernel ran beside it.",
-        ),
+        *_step(device),
+        *_overlap(section, device),
         Card(
             "exposed copy",
             unit.text(buckets.exposed_copy_ns),
-            of_span(buckets.exposed_copy_ns),
-            "A copy ran, and no kernel beside it: the GPU only moved data.",
+            of_span(buckets.exposed_copy_ns) if device.overlap.copy_ns else "nothing was copied",
+            "Time in which a copy ran and no kernel beside it: the GPU only moved data.",
         ),
         Card(
             "exposed comm",
             unit.text(buckets.exposed_comm_ns),
             of_span(buckets.exposed_comm_ns) if device.engines.comm_ns else "no communication",
-            "A collective (NCCL and the like) ran, and no other kernel beside it.",
+            "Time in which a collective (NCCL and the like) ran and no other kernel beside it.",
         ),
         Card(
             "idle",
             unit.text(idle_ns),
             of_span(idle_ns),
-            "Nothing ran on the GPU at all.",
+            "Time in which nothing ran on the GPU.",
         ),
         *([Card("missing ops", unit.text(missing), of_span(missing), _MISSING)] if missing else []),
         Card(
             "stall cost",
             unit.text(stall_ns),
             f"{share(stall_ns, idle_ns)} of idle" if stall_ns else "no call cost idle time",
-            "Idle time because the host sat in a blocking call and could launch nothing. It is a part of idle.",
+            "The part of idle that blocking calls caused: the host waited in them and could launch nothing.",
         ),
         Card(
             "span",
             unit.text(device.span_ns),
             f"compute {share(buckets.compute_ns, device.span_ns)}" if device.span_ns else NOTHING,
-            "From the first GPU op's start to the last one's end: what every share here is a share of.",
+            "From the start of the first GPU op to the end of the last. All shares are of this time.",
         ),
     )
 
 
-def _copied(section: Section, device: Device) -> str:
-    copies = device.overlap.copy_ns
-    if not copies:
-        return "nothing was copied"
-    return f"{'of' if copies_matter(device) else 'copies take only'} {section.unit.text(copies)}"
+def _step(device: Device) -> tuple[Card, ...]:
+    """What a step takes while nothing is recorded; where that is not known, in the recording. None without steps."""
+    plain = device.plain
+    if plain is not None and (device.steps or plain.origin != "estimated"):
+        of = plain_unit(plain)
+        value = of.text(plain.step_ns)
+        if plain.origin == "estimated":
+            value = f"{of.number(plain.low_ns)} to {of.text(plain.high_ns)}"
+        beside = f"{plain.origin}; {of.text(plain.recorded_step_ns)} in the recording"
+        return (Card("plain step", value, beside, "How long a step takes when nothing is recorded."),)
+    step = median_step(device.steps[:-1] or device.steps)
+    if step is None:
+        return ()
+    count = f"median of {plural(len(device.steps), 'step')}"
+    return (Card("step", unit_for(step.span_ns).text(step.span_ns), count, "How long a step takes in the recording."),)
 
 
-def _overlapped(section: Section, device: Device) -> str:
-    if device.overlap.efficiency_pct is None:
-        return "only one engine worked"
-    return "of the possible overlap" if copies_matter(device) else _copied(section, device)
+def _overlap(section: Section, device: Device) -> tuple[Card, ...]:
+    """How well copies overlap, where that can be said."""
+    efficiency, hidden = efficiency_shown(device), hidden_copy_shown(device)
+    found = []
+    if efficiency is not None:
+        found.append(Card("efficiency", percent(efficiency), "of the possible overlap", _EFFICIENCY))
+    if hidden is not None:
+        of = f"of {section.unit.text(device.overlap.copy_ns)}"
+        found.append(Card("hidden copy", percent(hidden), of, "The part of the copy time during which a kernel ran."))
+    return tuple(found)

@@ -1,6 +1,6 @@
 """The Report: everything known about one or several traces, and its JSON.
 
-The JSON's names are a contract (`docs/json-report.md`, `overlapscope schema`): fields are added, never renamed.
+The JSON's names are a contract (`docs/reference/json.md`, `overlapscope schema`): fields are added, never renamed.
 """
 
 from __future__ import annotations

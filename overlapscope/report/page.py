@@ -85,15 +85,22 @@ class Section:
         return self if self.device is None else replace(self, device=spoken(self.device))
 
     @property
+    def label(self) -> str:
+        """The rank, or else the file; with the device where there are several."""
+        rank, devices = self.trace.rank, self.trace.devices
+        name = clean(PurePath(self.trace.source).name, 80) if rank is None else f"rank {rank}"
+        return f"{name}, device {self.device.device}" if self.device and len(devices) > 1 else name
+
+    @property
     def title(self) -> str:
         """The file, and the rank and device where they are known."""
         parts = [clean(PurePath(self.trace.source).name, 80)]
         if self.trace.rank is not None:
             parts.append(f"rank {self.trace.rank}")
         if self.device is not None:
-            if len(self.trace.devices) > 1 or self.device.name is None:
+            if len(self.trace.devices) > 1 or not self.device.name:
                 parts.append(f"device {self.device.device}")
-            if self.device.name is not None:
+            if self.device.name:
                 parts.append(clean(self.device.name, 60))
         if self.page.scope != "window":
             parts.append(clean(self.page.scope, 60))

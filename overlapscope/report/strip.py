@@ -24,12 +24,11 @@ def draw(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE) -> Drawing:
     legend = [f"{glyphs.compute} compute"] if Kind.COMPUTE in present else []
     legend += [f"{LETTERS[kind].upper()} {LEGEND[kind]}" for kind in LETTERS if kind in present]
     if present - {Kind.COMPUTE}:
-        legend.append("lower case: under half full")
-    legend.append(f"{glyphs.empty} nothing")
+        legend.append("lower case: < half")
     left_out = f" ({plural(strip.left_out, 'stream')} with less work not shown)" if strip.left_out else ""
     what = clean(strip.label, 60) if strip.label else "the whole window"
     if strip.of > 1:
-        what += f", the one of median length of {strip.of}"
+        what += f" (the median of {strip.of})"
     return Drawing(
         title=f"Timeline of {what}{left_out}",
         lanes=tuple(_lane(lane, strip, glyphs) for lane in strip.lanes),

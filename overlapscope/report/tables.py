@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
+from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import (
     Device,
     Period,
@@ -24,6 +25,7 @@ from overlapscope.base.words import (
     bare_percent,
     bare_shares,
     clean,
+    duration,
     percent,
     plural,
     share,
@@ -87,17 +89,18 @@ def buckets(section: Section, device: Device) -> Table:
     """The partition of the window."""
     unit, parts = section.unit, partition(device)
     shares = bare_shares(list(parts.values()), device.span_ns)
-    lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True)]
+    lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True) if ns]
     lines.append(("span", unit.number(device.span_ns), "100"))
-    return Table("Where the time goes", (words("", heads=True), Column(unit.name), Column("%")), rows(lines))
+    title = "Where the time goes"
+    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=True)
 
 
 def plain_step(section: Section, device: Device) -> Table:
     """What a plain step consists of, with the causes of what is lost; no rows where that is not known, and of an
     estimated one only with `verbose`."""
-    plain = device.plain
+    plain, title = device.plain, "A step without the profiler"
     if plain is None or plain.buckets is None or not (plain.program or section.page.verbose):
-        return Table("A plain step", ())
+        return Table(title, ())
     of = plain_unit(plain)
     parts = plain.buckets.named()
     causes = {"exposed copy": plain.exposed_copy_by_cause, "idle": plain.idle_by_cause}
@@ -107,8 +110,8 @@ def plain_step(section: Section, device: Device) -> Table:
         most = sorted(causes.get(name, {}).items(), key=lambda one: -one[1])
         lines += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
     lines.append(("step", of.number(plain.step_ns), "100"))
-    columns = (words("a plain step", heads=True), Column(of.name), Column("%"))
-    return Table("A plain step", columns, rows(lines), total=True)
+    columns = (words(title.lower(), heads=True), Column(of.name), Column("%"))
+    return Table(title, columns, rows(lines), total=True)
 
 
 def figures(section: Section, device: Device) -> Table:
@@ -125,7 +128,7 @@ def figures(section: Section, device: Device) -> Table:
         # The lead-in lies before any step or range.
         *([("lead-in", lead_in)] if section.page.scope == "window" else []),
     )
-    return Table("Overlap", (words("", heads=True), Column("")), rows(lines))
+    return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
 
 
 def copies(section: Section, device: Device) -> Table:
@@ -138,7 +141,7 @@ def copies(section: Section, device: Device) -> Table:
             str(group.stream),
             f"{group.count:,}",
             size(group.bytes),
-            bandwidth(group.gb_per_s),
+            bandwidth(group.gb_per_s) if says_bandwidth(group) else NOTHING,
             unit.number(group.time_ns),
             unit.number(group.exposed_ns),
         )
@@ -152,9 +155,27 @@ def causes(section: Section, title: str, by_cause: dict[str, int], whole_ns: int
     """What a bucket's time is due to, largest first; shares are of that bucket."""
     unit = section.unit
     shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
-    found = sorted(((ns, cause) for cause, ns in by_cause.items() if ns), key=lambda item: (-item[0], item[1]))
+    found = _largest((ns, cause) for cause, ns in by_cause.items() if ns)
     lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in found)
     return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines))
+
+
+def costliest_causes(section: Section, device: Device) -> Table:
+    """What exposed copies and idle time are mostly due to, largest first; shares are of all the time."""
+    unit, told = section.unit, zip(("copy", "idle"), _by_cause(device), strict=True)
+    found = [(ns, f"{subject}: {clean(cause, 40)}") for subject, by_cause in told for cause, ns in by_cause.items()]
+    lines = [(cause, unit.number(ns), bare_percent(100 * ns / device.span_ns)) for ns, cause in _largest(found) if ns]
+    return Table("Causes", (words("causes", heads=True), Column(unit.name), Column("%")), rows(lines[:FEW]))
+
+
+def _by_cause(device: Device) -> tuple[dict[str, int], dict[str, int]]:
+    """The causes of exposed copies, and of idle time; ops that are missing are no idle time."""
+    idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
+    return device.exposed_copy_by_cause, idle
+
+
+def _largest(found: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    return sorted(found, key=lambda item: (-item[0], item[1]))
 
 
 def stalls(section: Section, device: Device) -> Table:
@@ -165,10 +186,10 @@ def stalls(section: Section, device: Device) -> Table:
     hidden = len(device.host_stalls) - len(kept)
     place = any(stall.where for stall in kept)
     columns = [words("host stall", flexible=True, heads=True), words("in", flexible=True), Column("count")]
-    columns += [Column(f"waits {unit.name}"), Column(f"idle {unit.name}")]
+    columns += [Column(f"host waits {unit.name}"), Column(f"GPU idle {unit.name}")]
     if place:
         columns.append(words("where", flexible=True))
-    note = f"{plural(hidden, 'more group')} of calls that cost less: see --verbose." if hidden and kept else ""
+    note = f"{plural(hidden, 'more group')} of calls that cost less: add -v." if hidden and kept else ""
     lines = (
         (
             clean(stall.call, NAME_LIMIT),
@@ -229,7 +250,7 @@ def ranges(section: Section, device: Device) -> Table:
         lines.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, (span_ns, copy_ns, idle_ns))))
     times = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
     left = len(order) - len(kept)
-    note = f"{plural(left, 'more name')}: see --verbose." if left else ""
+    note = f"{plural(left, 'more name')}: add -v." if left else ""
     columns = (words("range", flexible=True, heads=True), Column("count"), *map(Column, times))
     return Table("Ranges", columns, rows(lines), note)
 
@@ -264,13 +285,11 @@ def checks(section: Section) -> Table:
 
 
 def cause_tables(section: Section, device: Device) -> tuple[Table, Table]:
-    """Why copies are exposed, and why the GPU is idle; ops that are missing are no idle time."""
-    idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
-    idle_ns = device.buckets.idle_ns - missing_ns(device)
-    exposed, exposed_ns = device.exposed_copy_by_cause, device.buckets.exposed_copy_ns
+    """Why copies are exposed, and why the GPU is idle."""
+    exposed, idle = _by_cause(device)
     return (
-        causes(section, "Exposed copy by cause", exposed, exposed_ns),
-        causes(section, "Idle by cause", idle, idle_ns),
+        causes(section, "Exposed copy by cause", exposed, device.buckets.exposed_copy_ns),
+        causes(section, "Idle by cause", idle, device.buckets.idle_ns - missing_ns(device)),
     )
 
 
@@ -279,13 +298,16 @@ def cost(section: Section | None, finding: Finding) -> str:
     if section is None or not finding.spoken_bound_ns:
         return ""
     section = section.spoken
-    saved = f"{section.unit.text(finding.cost_ns)} ({share(finding.cost_ns, section.judged_ns)})"
+    saved = f"{duration(finding.cost_ns)} ({share(finding.cost_ns, section.judged_ns)})"
     if finding.cost_from == "bound":
         return f"saves at most {saved}"
     if not finding.cost_ns:
-        return "by itself it saves nothing, by replay"
+        return "saves nothing by itself, by replay"
     if finding.cost_ns < HARDLY * section.judged_ns:
-        return "by itself it saves hardly anything, by replay"
+        return "saves almost nothing by itself, by replay"
+    if finding.doubt:
+        # It is more than the finding explains, and the evidence says why.
+        return f"saves about {saved}, knock-on effects included"
     return f"saves about {saved}, by replay"
 
 
@@ -304,7 +326,7 @@ def costs_note(findings: Iterable[Finding]) -> str:
     costly = [finding for finding in findings if finding.spoken_bound_ns]
     if len(costly) < 2 or all(finding.cost_from == "bound" for finding in costly):
         return ""
-    return "Costs by replay may save the same time, and do not add up."
+    return "Savings overlap; don't add them up."
 
 
 def places(finding: Finding) -> list[str]:
@@ -322,12 +344,11 @@ def plain_unit(plain: Plain) -> Unit:
 
 # -- a trace without GPU activity -----------------------------------------------------------------
 
-_MOST_ROWS = 8
 
-
-def host_tables(section: Section) -> list[Table]:
-    """The steps, the ops and the threads of a trace without GPU activity; none of another."""
-    host, most = section.trace.host, None if section.page.verbose else _MOST_ROWS
+def host_tables(section: Section, *, most: int | None) -> list[Table]:
+    """The steps, the ops and the threads of a trace without GPU activity, at most so many rows of each; none of
+    another."""
+    host = section.trace.host
     if host is None:
         return []
     unit = unit_for(max(step.span_ns for step in host.steps))
@@ -336,7 +357,7 @@ def host_tables(section: Section) -> list[Table]:
     def table(title: str, heads: Column, others: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Table:
         shown = lines[:most]
         left = len(lines) - len(shown)
-        note = f"{plural(left, 'more row')}: see --verbose." if left else ""
+        note = f"Add -v for {plural(left, 'more row')}." if left else ""
         return Table(title, (heads, *map(Column, others)), rows(shown), note)
 
     steps = [

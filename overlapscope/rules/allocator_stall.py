@@ -16,11 +16,12 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     counts = listed([f"{count} x {name(call)}" for call, count in behind.most_common(4)])
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} while the driver allocates or frees memory",
-        detail=f"The host was inside a memory call of the driver and could not launch: {counts or 'calls unknown'}.",
-        advice="Let the caching allocator keep its memory: do not call torch.cuda.empty_cache() in the "
-        "loop, avoid sizes that change every step (pad them, or set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), and stay clear of the memory limit, where the "
-        "allocator frees and asks again. The first steps of a run always allocate: record after warm-up.",
+        detail="The host was inside a memory call of the driver and could not launch: "
+        f"{counts or 'the calls are not recorded'}.",
+        advice="Keep memory in PyTorch's caching allocator.\n"
+        "Do not call torch.cuda.empty_cache() in the loop. Avoid sizes that change every step: pad them, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. Stay clear of the memory limit, where the allocator frees "
+        "memory and asks the driver again. The first steps of a run always allocate, so record after warm-up.",
     )
 
 

@@ -9,21 +9,21 @@ from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
     return Draft(
-        title=f"Copies that block the host account for {duration(pieces.time_ns)}",
-        detail="The host waited inside the copy for the copy's own end, although its memory does not require that, and "
-        f"launched further work only then. Because of that copies were exposed for {duration(pieces.exposed_ns)} and "
-        f"the GPU was idle for {duration(pieces.idle_ns)}.",
-        advice="Pass non_blocking=True to copy_() and to(). After an upload nothing else is needed: ops of "
-        "the same stream, and of streams that wait for it, see the data. After a download synchronize an "
-        "event or the stream before the host reads the buffer, as late as possible. If the memory is not "
-        "pinned yet, pin it once.",
+        title=f"Copies without non_blocking=True cost the GPU {duration(pieces.time_ns)}",
+        detail="The host waited inside each copy until the copy ended, which its memory does not require, and launched "
+        f"more work only then. Because of that, copies were exposed for {duration(pieces.exposed_ns)} and the GPU was "
+        f"idle for {duration(pieces.idle_ns)}.",
+        advice="Pass non_blocking=True to copy_() and to().\n"
+        "After an upload nothing else is needed: ops of the same stream, and of streams that wait for it, see the "
+        "data. After a download, synchronize an event or the stream before the host reads the buffer, as late as "
+        "possible. If the memory is not pinned yet, pin it once.",
     )
 
 
 RULE = Rule(
     id="blocking-copy",
     severity="warning",
-    summary="Copies of pinned memory block the host for want of non_blocking=True.",
+    summary="Copies of pinned memory block the host because non_blocking=True is missing.",
     meaning="Without non_blocking=True PyTorch waits for the stream inside copy_() until the copy has "
     "ended. With pinned memory that is not necessary, and until the call returns the host launches nothing, "
     "so that the GPU has nothing to hide the copy under.",

@@ -18,21 +18,21 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     more = ""
     blocking = int(np.isin(pieces.copies, claims.blocking).sum())
     if blocking:
-        more = f" For {blocking} of them the host waited as well (no non_blocking=True), which must change too."
+        more = f" The host also waited for {blocking} of them (no non_blocking=True), which must change too."
     if rest.time_ns:
         more += (
-            f" Another {duration(rest.time_ns)} of exposed copy there cannot be hidden in any order, "
-            "because copies outlast compute, and is not counted."
+            f" Another {duration(rest.time_ns)} of exposed copy on that stream cannot be hidden in any order, because "
+            "copies outlast compute. It is not counted here."
         )
     return Draft(
         title=f"Copies on the compute stream are exposed for {duration(pieces.time_ns)}",
         detail=f"{plural(len(pieces.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
         f"compute of the same stream, so neither could run beside the other.{more}",
-        advice="Issue the copies on a stream of their own (with torch.cuda.stream(copy_stream): "
-        "target.copy_(source, non_blocking=True), from pinned memory), one step ahead of their use. Let the "
-        "compute stream wait for the copy (current_stream().wait_stream(copy_stream), or an event), and let "
-        "the copy stream wait before it overwrites a buffer that is still in use (two buffers that take "
-        "turns).",
+        advice="Issue the copies on a stream of their own, one step ahead of their use.\n"
+        "Under torch.cuda.stream(copy_stream), call target.copy_(source, non_blocking=True) from pinned memory. Let "
+        "the compute stream wait for the copy (current_stream().wait_stream(copy_stream), or an event). Let the copy "
+        "stream wait before it overwrites a buffer that is still in use; two buffers that take turns make that wait "
+        "short.",
     )
 
 

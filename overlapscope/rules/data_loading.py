@@ -10,17 +10,18 @@ from overlapscope.rules.rule import Draft, Rule, on_claimed
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
     names = {n for n in claims.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
-    seen = " The loader has no workers: samples are made in the launching thread." if alone else ""
+    seen = " The loader has no workers, so the launching thread makes the samples itself." if alone else ""
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} waiting for the DataLoader",
-        detail=f"In {plural(len(pieces.start_ns), 'gap')} the launching thread was inside "
-        f"the DataLoader's next while the GPU had nothing left to do.{seen}",
+        detail=f"In {plural(len(pieces.start_ns), 'gap')} the launching thread was inside the DataLoader's next(), and "
+        f"the GPU had nothing left to do.{seen}",
         advice=(
-            "Let worker processes make the batches: DataLoader(num_workers=4 or more, "
-            "persistent_workers=True, pin_memory=True)."
+            "Let worker processes make the batches: DataLoader(num_workers=4 or more).\n"
+            "Set persistent_workers=True and pin_memory=True as well."
             if alone
-            else "Give the loader more workers (num_workers) and a longer queue (prefetch_factor), keep them alive "
-            "between epochs (persistent_workers=True), and make samples cheaper: decode once, transform on the GPU."
+            else "Use more DataLoader workers (num_workers) and a longer prefetch_factor.\n"
+            "Keep the workers alive between epochs (persistent_workers=True), and make samples cheaper: decode once, "
+            "transform on the GPU."
         )
         + " Fetch the next batch before the host waits for this step's result.",
     )

@@ -31,15 +31,15 @@ def _check(claims: Claims) -> Iterator[Draft]:
     worst = int(np.argmax(each))
     hidden = claims.overlap.comm_compute_pct
     yield Draft(
-        title=f"Communication is exposed for {duration(cost)} ({share(cost, claims.judged_ns)} of the span)",
+        title=f"Communication is exposed for {duration(cost)} ({share(cost, claims.judged_ns)} of time)",
         detail=f"Collectives ran for {duration(claims.engines.comm_ns)}, {percent(hidden or 0)} of it beside "
-        f"compute. Exposed: {kernels}. A collective's kernel also waits for the slowest rank, so part of "
-        "this may be a rank that comes late and not the transfer: compare the ranks' traces.",
-        advice="Let collectives begin earlier and in parts: DDP overlaps a bucket's all-reduce with the "
-        "rest of backward, so try smaller buckets (bucket_cap_mb) and keep the last bucket small; FSDP "
-        "prefetches with forward_prefetch or set_modules_to_forward_prefetch; call collectives with "
-        "async_op=True and wait() just before use. Accumulate gradients under no_sync() to communicate less "
-        "often. Where one rank is late, balance its work first.",
+        f"compute. Exposed: {kernels}. A collective's kernel also waits for the slowest rank, so part of this time may "
+        "be a late rank and not the transfer: compare the traces of the ranks.",
+        advice="Start collectives earlier and in smaller parts, so that compute hides them.\n"
+        "DDP overlaps a bucket's all-reduce with the rest of backward: try smaller buckets (bucket_cap_mb), and keep "
+        "the last bucket small. FSDP prefetches with forward_prefetch or set_modules_to_forward_prefetch. Call "
+        "collectives with async_op=True and wait() just before use. Accumulate gradients under no_sync() to "
+        "communicate less often. If one rank is late, balance its work first.",
         bound_ns=cost,
         example=Window(start_ns=int(start[worst]), end_ns=int(end[worst])),
     )

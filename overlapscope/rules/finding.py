@@ -52,6 +52,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The same in the plain program; None where its step is neither measured nor told."""
     cost_from: CostFrom
     """Whether `cost_ns` is what a replay of the recording says (`overlapscope whatif`), or the bound."""
+    fix: tuple[str, ...] = ()
+    """The changes of `overlapscope whatif` that were replayed for `cost_ns`; none where it is the bound."""
     doubt: str = ""
     """What has to be said of the saving, in sentences: that it contradicts what was measured, or exceeds it."""
     where: Where | None

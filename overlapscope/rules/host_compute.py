@@ -10,11 +10,11 @@ from overlapscope.rules.rule import Draft, Rule, on_claimed
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} while the host does other work",
-        detail=f"In {plural(len(pieces.start_ns), 'gap')} the launching thread ran CPU ops "
-        f"or Python between two launches and neither launched nor waited.",
-        advice="Move the work out of the launching thread (a DataLoader worker, a thread for logging or "
-        "checkpoints), do it less often, do it on the GPU, or do it right after launching a long stretch of "
-        "GPU work, so that it runs beside that.",
+        detail=f"In {plural(len(pieces.start_ns), 'gap')} the launching thread ran CPU ops or Python between two "
+        "launches. It neither launched nor waited.",
+        advice="Move that work off the launching thread, or do it while the GPU is busy.\n"
+        "Use a DataLoader worker, or a thread for logging and checkpoints; do it less often; do it on the GPU; or do "
+        "it right after launching a long stretch of GPU work, so that both run at the same time.",
     )
 
 
@@ -26,8 +26,8 @@ RULE = Rule(
     "of the GPU this costs nothing; once the queue is empty, every millisecond of it is a millisecond of "
     "idle GPU.",
     computation="Idle time of cause host-compute: pauses of over 200 us between launches in which the "
-    "thread was in no blocking call, DataLoader or pin_memory. An upper bound: the GPU may find other "
-    "things to wait for.",
+    "thread was in no blocking call, DataLoader or pin_memory. An upper bound: the GPU may then wait for "
+    "something else.",
     wrong="""import torch
 
 weight = torch.randn(4096, 4096, device="cuda")

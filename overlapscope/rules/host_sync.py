@@ -10,16 +10,16 @@ from overlapscope.rules.rule import Draft, Rule, on_claimed
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
     exposed = f" and left {duration(pieces.exposed_ns)} of copies exposed" if pieces.exposed_ns else ""
     return Draft(
-        title=f"Host synchronisation accounts for {duration(pieces.time_ns)}",
-        detail="The host waited in a blocking call and launched the next work only after it had returned. "
+        title=f"Host synchronization costs the GPU {duration(pieces.time_ns)}",
+        detail="The host waited in a blocking call and launched the next work only after the call returned. "
         f"That kept the GPU idle for {duration(pieces.idle_ns)}{exposed}.",
         afterword=" Record with stacks (with_stack=True) to see the Python line."
         * (not len(claims.trace.python_frames)),
-        advice="Do not read values back in the loop: keep losses and metrics on the GPU and call .item(), "
-        ".cpu(), tolist() or print every so many steps; avoid nonzero(), masked indexing and Python "
-        "branches on GPU values. Where order between streams is what is meant, use event.wait() or "
-        "wait_stream() instead of synchronize(): those make the stream wait, not the host. Where a value "
-        "must be read, copy it to pinned memory with non_blocking=True and read it one step later.",
+        advice="Read values back less often: no .item(), .cpu() or print in the loop.\n"
+        "Keep losses and metrics on the GPU and read them every so many steps. Avoid nonzero(), masked indexing and "
+        "Python branches on GPU values. To order streams, use event.wait() or wait_stream() instead of "
+        "synchronize(): then the stream waits, and the host does not. If a value must be read, copy it to pinned "
+        "memory with non_blocking=True and read it one step later.",
     )
 
 

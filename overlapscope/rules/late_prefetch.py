@@ -12,26 +12,26 @@ from overlapscope.rules.rule import Draft, Rule, claimed
 _REASONS = {
     CopyCause.LATE_ISSUE: (
         "Copies issued too late are exposed for",
-        "began right when they were issued, which was after the compute that could have hidden them had ended",
-        "Issue the copy for the next step before this step's compute is launched, or at least before anything "
-        "that makes the host wait (.item(), synchronize): prefetch one batch ahead into a second buffer, on a copy "
-        "stream.",
+        "began as soon as they were issued, but the compute that could have hidden them had already ended",
+        "Issue the next step's copy before this step's compute is launched.\n"
+        "Issue it at least before anything that makes the host wait (.item(), synchronize()). Prefetch one batch ahead "
+        "into a second buffer, on a copy stream.",
     ),
     CopyCause.EVENT_WAIT: (
-        "Copies that an event wait orders against compute are exposed for",
+        "Copies held by an event wait are exposed for",
         "were issued in time, but an event wait kept copy and compute apart: either the copy waited for "
         "compute to end, or the next compute waited for the copy",
-        "Wait for what is needed and no more: instead of wait_stream() on the whole compute stream, record "
-        "an event right after the last kernel that uses the buffer and wait for that; with two buffers that take "
-        "turns the copy waits for the step before last and runs beside this one. Let compute wait for the copy just "
-        "before its first use.",
+        "Wait only for what is needed: record the event right after the last use.\n"
+        "Do not call wait_stream() on the whole compute stream: record an event right after the last kernel that uses "
+        "the buffer, and wait for that event. With two buffers that take turns, the copy waits for the step before "
+        "last and runs beside this one. Let compute wait for the copy just before its first use.",
     ),
     CopyCause.ENGINE_BUSY: (
         "Copies queued behind other copies are exposed for",
         "were queued behind other copies of the same direction, or held such a copy up, until compute had run out",
-        "Issue the copies in the order in which compute needs them, the urgent one first, and cut the bulk "
-        "copy into chunks so that the urgent one can go in between: one direction has one queue, whatever the "
-        "stream.",
+        "Issue copies in the order in which compute needs them.\n"
+        "Cut bulk copies into chunks, so that an urgent copy can run in between: each direction has one queue, "
+        "whatever the stream.",
     ),
 }
 """By cause: title, what was seen and advice."""
@@ -47,7 +47,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             e.subject == "exposed-copy" and e.cause == cause and e.confidence == "rebuilt"
             for e in claims.device.result.evidence
         )
-        doubt = " The recording does not state which event was waited for; it was rebuilt from the timeline." * rebuilt
+        doubt = " The recording does not say which event was waited for; it was rebuilt from the timeline." * rebuilt
         yield claimed(
             claims,
             pieces,

@@ -21,16 +21,16 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""
     inflated = ""
     if len(claims.trace.python_frames):
-        inflated = " Recording with stacks slows the host, so without the profiler the idle time is shorter."
+        inflated = " Recording with stacks slows the host, so the idle time is shorter without the profiler."
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} because launches cannot keep up",
         detail=f"In {plural(len(pieces.start_ns), 'gap')} the next op began as soon as it was launched, and "
         f"the host was launching without a pause. {plural(len(kernels), 'compute kernel')} "
         f"ran{typical}.{inflated}",
-        advice="Launch less often: torch.compile(model) fuses small kernels, "
-        "torch.compile(mode='reduce-overhead') or torch.cuda.graph replays a whole step with one launch; "
-        "fused or foreach optimizers (fused=True), larger batches and channels-last or lower precision only "
-        "help where kernels become fewer or the host runs less Python.",
+        advice="Launch less often: use torch.compile, or a CUDA graph of a whole step.\n"
+        "torch.compile(model) fuses small kernels; torch.compile(mode='reduce-overhead') or torch.cuda.graph replays a "
+        "whole step with one launch. Fused or foreach optimizers (fused=True), larger batches, channels-last and lower "
+        "precision help only if there are fewer kernels or less Python.",
     )
 
 

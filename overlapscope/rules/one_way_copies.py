@@ -47,14 +47,14 @@ def _check(claims: Claims) -> Iterator[Draft]:
         reason = f"They use different streams ({listed(up)} and {listed(down)}), so events or the host keep them apart."
     places = rest.places(claims.trace)
     yield Draft(
-        title=f"Uploads and downloads take turns: {duration(cost)} ({share(cost, claims.judged_ns)} of the span) could "
-        "run both ways at once",
-        detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, both at once "
-        f"for {duration(both)}, and the direction changed {plural(turns, 'time')}. {reason} The link "
-        "carries both directions at once, if a little more slowly than one. Counted is only copy time that "
-        "no compute can hide (cause no-compute), so no other finding but slow-link counts it too.",
-        advice="Use one stream for uploads and another for downloads, joined with compute by events: while "
-        "layer n is computed, layer n + 1 is uploaded and layer n - 1 is downloaded.",
+        title=f"Uploads and downloads take turns: {duration(cost)} ({share(cost, claims.judged_ns)} of time) could "
+        "overlap",
+        detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, both at once for "
+        f"{duration(both)}; the direction changed {plural(turns, 'time')}. {reason} The link carries both directions "
+        "at once, though each a little more slowly. Only copy time that no compute can hide (cause no-compute) is "
+        "counted, so no other finding except slow-link counts it.",
+        advice="Use one stream for uploads and another for downloads.\n"
+        "Join them with compute by events: while layer n is computed, upload layer n + 1 and download layer n - 1.",
         bound_ns=cost,
         where=places[0].where if places else None,
         example=rest.example,

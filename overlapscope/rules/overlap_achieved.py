@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from overlapscope.base.words import duration, percent, share
+from overlapscope.base.words import duration, part_of, percent, share
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import FIGURES
@@ -28,30 +28,31 @@ def _check(claims: Claims) -> Iterator[Draft]:
     beyond = overlap.busy_ns - overlap.ideal_ns
     if longest[0] == "compute":
         title = (
-            f"Copies run beside compute: {duration(overlap.hidden_copy_ns)} of {duration(overlap.copy_ns)} "
-            f"are hidden, overlap efficiency {percent(efficiency)}"
+            f"{part_of(overlap.hidden_copy_ns, overlap.copy_ns)} of copies are hidden under compute (overlap "
+            f"efficiency {percent(efficiency)})"
         )
         left = claims.matters(claims.buckets.exposed_copy_ns)
         advice = (
-            "Little is left to gain from moving copies; the other findings say where."
+            "Look at the other findings: moving copies would gain little more."
             if left
-            else "Nothing to change about copies; the rest of the time is compute and idle gaps."
+            else "Leave the copies as they are: the rest of the time is compute and idle gaps."
         )
     else:
         exposed = claims.buckets.exposed_copy_ns
         title = (
-            f"The {longest[0][:3]} link sets the pace: copies overlap as far as they can (efficiency "
-            f"{percent(efficiency)}), {duration(exposed)} remain exposed"
+            f"The {longest[0][:3]} link limits the speed: copies overlap as far as they can, and {duration(exposed)} "
+            f"stay exposed (overlap efficiency {percent(efficiency)})"
         )
         advice = (
-            "No order of the same work is much faster. Move less: lower precision for what is copied, keep "
-            "what is used again on the GPU, larger batches per copied byte, or compute what is now copied."
+            "Copy less: no other order of the same work is much faster.\n"
+            "Use lower precision for what is copied, keep what is used again on the GPU, compute more for each copied "
+            "byte, or compute on the GPU what is now copied."
         )
     yield Draft(
         title=title,
-        detail=f"The engines worked {duration(overlap.busy_ns)} in all; the longest alone, {longest[0]}, "
-        f"{duration(longest[1])}, which is the ideal. That leaves {duration(beyond)} "
-        f"({share(beyond, claims.judged_ns)} of the span) to gain; one thing at a time would have taken "
+        detail=f"Kernels and copies together took {duration(overlap.busy_ns)}. The longest of them alone, "
+        f"{longest[0]}, took {duration(longest[1])}, which is the ideal. At most {duration(beyond)} "
+        f"({share(beyond, claims.judged_ns)} of the time) is left to gain. One after the other they would have taken "
         f"{duration(overlap.serial_ns)}.",
         advice=advice,
     )

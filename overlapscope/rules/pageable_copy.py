@@ -18,21 +18,16 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     moved = int(ops.bytes[copies].clip(min=0).sum())
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
     return Draft(
-        title=f"Copies of pageable memory account for {duration(pieces.time_ns)}",
+        title=f"Copies of pageable memory cost the GPU {duration(pieces.time_ns)}",
         detail=f"{plural(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{_speeds(ops, copies)}, "
         f"were exposed for {duration(pieces.exposed_ns)}, and the GPU was idle for {duration(pieces.idle_ns)} "
         "because of them. The driver stages such a copy through a buffer of its own: the call blocks even "
-        "with non_blocking=True, and the copy is slower. The cost is the exposed time plus the idle time "
-        "behind the blocked call; pinning shortens the copy itself as well, so time that is hidden now may "
-        f"shrink too.",
-        advice="Keep the host side in pinned memory: DataLoader(pin_memory=True) for batches, or one buffer "
-        "made once with torch.empty(..., pin_memory=True) and filled in place, then copy with "
-        "non_blocking=True."
-        + (
-            " For the way back, copy_ into a pinned buffer made once and synchronize before it is read."
-            if downloads
-            else ""
-        )
+        "with non_blocking=True, and the copy is slower. The exposed time and the idle time behind the blocked call "
+        "are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
+        advice="Pin the host memory once, outside the loop.\n"
+        "Use DataLoader(pin_memory=True) for batches, or one buffer made once with torch.empty(..., pin_memory=True) "
+        "and filled in place; then copy with non_blocking=True."
+        + " For downloads, copy_() into a pinned buffer made once, and synchronize before you read it." * downloads
         + " Do not call pin_memory() right before each copy: that costs more than it saves.",
     )
 

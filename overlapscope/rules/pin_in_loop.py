@@ -17,13 +17,13 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     locked = f" {plural(len(locking), 'call')} that page-lock memory took {duration(took)}." if len(locking) else ""
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} while the host pins memory",
-        detail="Pinning copies the data once more on the host and, unless the allocator has a block of that "
-        "size to spare, asks the driver to page-lock new memory, which takes about as long as many "
+        detail="Pinning copies the data once more on the host. Unless the allocator has a block of that size to spare, "
+        "it also asks the driver to page-lock new memory, which takes about as long as many "
         f"copies.{locked}",
-        advice="Pin once, outside the loop: allocate the buffer with torch.empty(..., pin_memory=True), "
-        "fill it in place (buffer.copy_(source)) and copy from it; or let DataLoader(pin_memory=True) pin "
-        "in a thread of its own. Where the memory is used only once, the plain pageable copy is faster than "
-        "pinning it first.",
+        advice="Pin once, outside the loop, and use that buffer again.\n"
+        "Allocate it with torch.empty(..., pin_memory=True), fill it in place (buffer.copy_(source)) and copy from "
+        "it; or let DataLoader(pin_memory=True) pin in its own thread. If the memory is used only once, a plain "
+        "pageable copy is faster than pinning it first.",
     )
 
 

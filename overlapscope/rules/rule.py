@@ -67,11 +67,11 @@ class Rule:
         if self.severity == "info":
             return "It costs nothing."
         if not self.fixes:
-            return "No replay can tell what the fix saves: the cost is the bound."
+            return "No replay can tell what the fix saves, so the cost is the upper bound."
         sets = [f"`{' + '.join(fix).replace('{call}', 'CALL')}`" for fix in self.fixes]
         said = f"{'the best of ' if len(sets) > 1 else ''}{listed(sets)}"
         how = f"The recording is replayed with {said} (`overlapscope whatif`)"
-        return f"{how}; where that cannot be done, the cost is the bound."
+        return f"{how}. If that is not possible, the cost is the upper bound."
 
 
 def on_claimed(rule: str, draft: Callable[[Claims, Pieces], Draft]) -> Check:
@@ -86,12 +86,12 @@ def on_claimed(rule: str, draft: Callable[[Claims, Pieces], Draft]) -> Check:
 
 
 def claimed(claims: Claims, pieces: Pieces, draft: Draft) -> Draft:
-    """The draft with what is to be said of any pieces of time: their share of the span, where in the program they are
+    """The draft with what is to be said of any pieces of time: their share of the time, where in the program they are
     lost, and the longest of them."""
     places = pieces.places(claims.trace)
     return replace(
         draft,
-        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)} of the span)",
+        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)} of time)",
         detail=f"{draft.detail}{spread(places)}{draft.afterword}",
         bound_ns=pieces.time_ns,
         where=places[0].where if places else None,

@@ -44,21 +44,20 @@ def _check(claims: Claims) -> Iterator[Draft]:
         beside_comm = int(covered(timeline.comm, ops.start_ns[slow], ops.end_ns[slow]).sum())
         guess = (
             "The recording does not tell pinned from pageable memory; pageable memory is the likeliest "
-            "reason. " * bool((ops.host_memory[slow] == Memory.UNKNOWN).any())
+            "cause. " * bool((ops.host_memory[slow] == Memory.UNKNOWN).any())
         )
         if beside_comm > took // 2:
             guess += "Communication ran beside most of them and may share the link. "
         worst = slow[int(np.argmax(each))]
         yield Draft(
-            title=f"Slow {kind.name} copies lose up to {duration(cost)} ({share(cost, claims.judged_ns)} of the span)",
-            detail=f"{plural(len(slow), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} "
-            f"GB/s, where others of about the same size, direction and memory kind reached {best:.1f} "
-            f"GB/s; no other copy ran beside them. {guess}Other findings may count the same exposed time "
-            "for its cause.",
-            advice="Look for what shares the link or the host's memory at that time: another process or GPU "
-            "on the same PCIe switch, a host buffer on the other NUMA node (bind the process with numactl, "
-            "or pin after binding), data loading that saturates host memory, strided or tiny-page sources. "
-            "nvidia-smi topo -m shows the topology.",
+            title=f"Slow {kind.name} copies cost up to {duration(cost)} ({share(cost, claims.judged_ns)} of time)",
+            detail=f"{plural(len(slow), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} GB/s. Others of "
+            f"about the same size, direction and memory kind reached {best:.1f} GB/s. No other copy ran beside them. "
+            f"{guess}Other findings may count the same exposed time by its cause.",
+            advice="Find what shares the link or the host's memory while these copies run.\n"
+            "It may be another process or GPU on the same PCIe switch, a host buffer on the other NUMA node (bind the "
+            "process with numactl, or pin after binding), data loading that saturates host memory, or a strided "
+            "source. nvidia-smi topo -m shows the topology.",
             bound_ns=cost,
             example=Window(start_ns=int(ops.start_ns[worst]), end_ns=int(ops.end_ns[worst])),
         )

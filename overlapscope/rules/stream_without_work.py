@@ -46,10 +46,10 @@ def _check(claims: Claims) -> Iterator[Draft]:
             + (f" and others waited for its ops {plural(waited_for, 'time')}" if waited_for else "")
             + f", and ran {plural(ran, 'GPU op')}. Nothing can overlap with a stream that has no "
             f"work.{hint}",
-            advice="If work was meant to run there, check that it does: ops go to the stream that is "
-            "current when they are launched, and backward ops to the stream of their forward op, so put the "
-            "forward pass under torch.cuda.stream() as well. Otherwise drop the stream; its waits only "
-            "order work that was in order anyway.",
+            advice="Check that the work meant for this stream runs there, or drop the stream.\n"
+            "Ops go to the stream that is current when they are launched, and backward ops to the stream of their "
+            "forward op, so put the forward pass under torch.cuda.stream() as well. Without work, the stream's waits "
+            "only order work that was in order anyway.",
         )
 
 

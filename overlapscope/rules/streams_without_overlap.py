@@ -32,14 +32,14 @@ _FULL = (
     "each kernel fills the GPU",
     "Kernels of both were queued at the same time and still ran one after the other, beside each other only as one "
     "began while the other ended: each fills the GPU, so a second stream has nothing to run on.",
-    "Nothing is lost, and nothing to be gained from more streams for this work; one stream is simpler. Streams help "
-    "small kernels, and copies beside compute.",
+    "Use one stream: more streams gain nothing for this work, and nothing is lost.\n"
+    "Streams help small kernels, and copies beside compute.",
 )
 _LAUNCHED_LATE = (
     "the host launches them one after the other",
     "Each stream's work was launched only when the other's had ended, so nothing could run side by side.",
-    "For small kernels the launches are the limit: capture both streams in one CUDA graph, or batch the work into "
-    "larger kernels.",
+    "Capture both streams in one CUDA graph, or batch the work into larger kernels.\n"
+    "For small kernels the launches are the limit.",
 )
 """Title, what was seen and advice where no event orders the streams: nothing can be gained from them then."""
 
@@ -60,18 +60,18 @@ def _check(claims: Claims) -> Iterator[Draft]:
     reason, streams = int(np.argmax(weights)), plural(len(busy), "compute stream")
     seen = (
         f"Streams {listed(sorted(busy))} computed for {listed([duration(busy[s]) for s in sorted(busy)])}, together "
-        f"{duration(claims.buckets.compute_ns)} of the span: as long as one after the other. "
+        f"{duration(claims.buckets.compute_ns)} of the time: as long as one after the other. "
     )
     if reason == _EVENT:
         yield Draft(
-            title=f"Event waits make {streams} take turns: up to {duration(possible)} "
-            f"({share(possible, claims.judged_ns)} of the span)",
+            title=f"Event waits make {streams} take turns, for up to {duration(possible)} "
+            f"({share(possible, claims.judged_ns)} of time)",
             detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
-            "cost is what would be saved if all ran beside the longest stream: it needs work that does not "
+            "cost is what would be saved if all ran beside the longest stream: that needs work that does not "
             "depend on the other stream's results, and kernels that leave room on the GPU.",
-            advice="Let a stream wait only for the results it needs: record the event right behind the op "
-            "that makes them, not at the end of the stream, and fork both streams before either begins. If "
-            "each piece really needs the one before, use a single stream.",
+            advice="Let a stream wait only for the results that it needs.\n"
+            "Record the event right behind the op that makes them, not at the end of the stream, and fork both streams "
+            "before either begins. If each piece really needs the one before, use a single stream.",
             bound_ns=possible,
             example=example,
         )

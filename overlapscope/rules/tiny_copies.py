@@ -15,15 +15,15 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     moved = ops.bytes[claims.tiny]
     typical = int(np.median(ops.end_ns[claims.tiny] - ops.start_ns[claims.tiny]))
     return Draft(
-        title=f"{len(claims.tiny)} copies of {size(int(np.median(moved)))} account for {duration(pieces.time_ns)}",
-        detail=f"{len(claims.tiny)} copies below {size(TINY_BYTES)} moved {size(int(moved.sum()))} in all; "
-        f"each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "
+        title=f"{len(claims.tiny)} copies of {size(int(np.median(moved)))} cost the GPU {duration(pieces.time_ns)}",
+        detail=f"{len(claims.tiny)} copies below {size(TINY_BYTES)} moved {size(int(moved.sum()))} in all. "
+        f"Each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "
         f"launch on the host. They were exposed for {duration(pieces.exposed_ns)}, and the GPU was idle for "
         f"{duration(pieces.idle_ns)} waiting for the next of them.",
-        advice="Join them: put the small tensors into one pinned buffer on the host (torch.cat or views of "
-        "it), copy that once with non_blocking=True, and take views on the device with split() or narrow(). "
-        "Values that do not change can stay on the device; values that can be computed there (torch.arange, "
-        "masks) need no copy.",
+        advice="Join them in one pinned buffer, and copy that once.\n"
+        "Fill the buffer with torch.cat or through views, copy it with non_blocking=True, and take views on the device "
+        "with split() or narrow(). Values that do not change can stay on the device. Values that can be computed there "
+        "(torch.arange, masks) need no copy.",
     )
 
 

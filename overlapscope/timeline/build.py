@@ -180,7 +180,7 @@ def _threads(trace: Trace, threads: list[int]) -> list[tuple[int, str]]:
     calling = _counted(trace.runtime_calls.thread)
     order = sorted(
         threads,
-        key=lambda one: (-stepping.get(one, 0), -launching.get(one, 0), -calling.get(one, 0), one),
+        key=lambda thread: (-stepping.get(thread, 0), -launching.get(thread, 0), -calling.get(thread, 0), thread),
     )
     labels = []
     for place, thread in enumerate(order):
@@ -203,13 +203,13 @@ def _thread_lanes(
 ) -> list[Lane]:
     rows = [rows_of(table, thread) for table in tables]
     parts = list(zip(tables, categories, rows, strict=True))
-    start = np.concatenate([table.start_ns[mine] for table, _, mine in parts])
-    end = np.concatenate([table.end_ns[mine] for table, _, mine in parts])
+    start = np.concatenate([table.start_ns[rows_of_part] for table, _, rows_of_part in parts])
+    end = np.concatenate([table.end_ns[rows_of_part] for table, _, rows_of_part in parts])
     order = by_start(start, end)
     start, end = start[order] - origin_ns, end[order] - origin_ns
-    category = np.concatenate([category[mine] for _, category, mine in parts])[order]
-    name_id = np.concatenate([table.name_id[mine] for table, _, mine in parts])[order]
-    source = np.concatenate([mine.astype(np.int32) for mine in rows])[order]
+    category = np.concatenate([category[rows_of_part] for _, category, rows_of_part in parts])[order]
+    name_id = np.concatenate([table.name_id[rows_of_part] for table, _, rows_of_part in parts])[order]
+    source = np.concatenate([rows_of_part.astype(np.int32) for rows_of_part in rows])[order]
     return [
         prepared(
             group=group,
@@ -217,14 +217,14 @@ def _thread_lanes(
             kind="host",
             depth=level,
             thread=thread,
-            start_ns=start[mine],
-            end_ns=end[mine],
-            category=category[mine],
-            source=source[mine],
+            start_ns=start[of_lane],
+            end_ns=end[of_lane],
+            category=category[of_lane],
+            source=source[of_lane],
             names=tables[0].names,
-            name_id=name_id[mine],
+            name_id=name_id[of_lane],
         )
-        for level, mine in rows_by(depths(start, end))
+        for level, of_lane in rows_by(depths(start, end))
     ]
 
 

@@ -57,15 +57,15 @@ def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
 def _gpu_op(lanes: Lanes, lane: Lane, row: int) -> Details:
     """A kernel, copy or memset."""
     device = _device(lane)
-    analysis, mine = lanes.device(device), int(lane.source[row])
+    analysis, op = lanes.device(device), int(lane.source[row])
     timeline, ops = analysis.timeline, analysis.timeline.ops
-    start, end, kind = int(ops.start_ns[mine]), int(ops.end_ns[mine]), ops.kind[mine]
+    start, end, kind = int(ops.start_ns[op]), int(ops.end_ns[op]), ops.kind[op]
     facts: Facts = [
         ["start", instant(start - lanes.origin_ns)],
         ["duration", duration(end - start)],
         ["stream", f"{lane.label} of {lane.group}"],
-        *_moved(timeline, mine),
-        *_launch_facts(lanes, device, mine),
+        *_moved(timeline, op),
+        *_launch_facts(lanes, device, op),
     ]
     details: Details = {}
     if kind in (Kind.H2D, Kind.D2H):
@@ -80,9 +80,9 @@ def _gpu_op(lanes: Lanes, lane: Lane, row: int) -> Details:
         facts += _hidden_and_exposed(_inside(timeline.exposed_comm, start, end), end - start)
     elif kind == Kind.COMPUTE:
         facts.append(["copies beside it", part_of(_inside(timeline.copy, start, end), end - start)])
-    waits = links.waits_of_gpu_op(lanes, device, mine)
+    waits = links.waits_of_gpu_op(lanes, device, op)
     facts += _wait_facts(lanes, waits)
-    return {"facts": facts, "arrows": links.arrows_of_gpu_op(lanes, device, mine, waits)} | details
+    return {"facts": facts, "arrows": links.arrows_of_gpu_op(lanes, device, op, waits)} | details
 
 
 def _hidden_and_exposed(exposed: int, length: int) -> Facts:
@@ -233,7 +233,7 @@ def _calls_inside(trace: Trace, thread: int | None, start_ns: int, end_ns: int) 
 
 def _launched(lanes: Lanes, calls: I64) -> Facts:
     """The ops that calls launched, on whatever device: the name of one, the time of many."""
-    timelines = (one.timeline for one in lanes.analysis.devices)
+    timelines = (device.timeline for device in lanes.analysis.devices)
     launched = [timeline.ops.take(links.launched_by(timeline.ops, calls)) for timeline in timelines]
     ops = [of_device for of_device in launched if len(of_device)]
     took = duration(sum(int((of_device.end_ns - of_device.start_ns).sum()) for of_device in ops))

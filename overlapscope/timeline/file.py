@@ -57,7 +57,9 @@ def _trace(
         yield timeline
     for part in of_trace:
         known = lanes.analysis.devices if lanes is not None else ()
-        analysis = next((one for one in known if part.device and one.result.device == part.device.device), None)
+        analysis = next(
+            (device for device in known if part.device and device.result.device == part.device.device), None
+        )
         yield from parts.details(part, analysis, titled=titled)
     if trusted:
         yield parts.trust(of_trace[0])
@@ -67,14 +69,14 @@ def _findings(
     page: Page, of_trace: list[Part], lanes: Lanes | None, timeline: model.Timeline | None
 ) -> Iterator[Block]:
     """Each finding, costliest first, with a button that shows its example in the timeline."""
-    found = parts.in_order(of_trace)
+    findings = parts.in_order(of_trace)
     yield Heading("Findings, costliest first")
-    if not found:
+    if not findings:
         yield Text(f"No rule found anything{tables.where_none_found(page.report.traces)}.", tone="muted")
-    if note := tables.costs_note([finding for _, finding in found]):
+    if note := tables.costs_note([finding for _, finding in findings]):
         yield Text(note, tone="muted")
-    several = len({finding.device for _, finding in found}) > 1
-    for part, finding in found:
+    several = len({finding.device for _, finding in findings}) > 1
+    for part, finding in findings:
         example = None
         if timeline is not None and lanes is not None and (span := _example(finding, lanes)) is not None:
             example = model.Example(timeline.id, *span, *around(span, lanes))
@@ -121,4 +123,4 @@ def _first_view(of_trace: list[Part], lanes: Lanes, asked: Span | None) -> Span:
     if not windows:
         return Span(lanes.start_ns, lanes.end_ns)
     origin = lanes.origin_ns
-    return Span(min(one.start_ns for one in windows) - origin, max(one.end_ns for one in windows) - origin)
+    return Span(min(window.start_ns for window in windows) - origin, max(window.end_ns for window in windows) - origin)

@@ -78,13 +78,13 @@ class Fill:
 
 def fills(start_ns: I64, end_ns: I64, category: U8) -> tuple[Fill, ...]:
     """The instants of each category that covers any. Times are not negative."""
-    found = []
+    filled = []
     for number in np.flatnonzero(np.bincount(category)).tolist():
-        mine = category == number
-        starts, ends = union(start_ns, end_ns) if mine.all() else union(start_ns[mine], end_ns[mine])
+        chosen = category == number
+        starts, ends = union(start_ns, end_ns) if chosen.all() else union(start_ns[chosen], end_ns[chosen])
         if len(starts):
-            found.append(fill_of(number, starts, ends))
-    return tuple(found)
+            filled.append(fill_of(number, starts, ends))
+    return tuple(filled)
 
 
 def fill_of(category: int, starts: I64, ends: I64) -> Fill:

@@ -116,9 +116,9 @@ class Lanes:
 
     def device(self, device: int | None) -> DeviceAnalysis:
         """The analysis of a device by its ordinal. Raises KeyError where the trace has no such device."""
-        for one in self.analysis.devices:
-            if one.result.device == device:
-                return one
+        for analysis in self.analysis.devices:
+            if analysis.result.device == device:
+                return analysis
         raise KeyError(f"device {device}")
 
     def lane(self, lane_id: int) -> Lane:

@@ -35,7 +35,7 @@ def row_of_trace_op(lanes: Lanes, row: int) -> LaneRow | None:
     """Where an op of `Trace.gpu_ops` is drawn; None where its device is not."""
     ops = lanes.analysis.trace.gpu_ops
     device = int(ops.device[row])
-    if all(one.result.device != device for one in lanes.analysis.devices):
+    if all(analysis.result.device != device for analysis in lanes.analysis.devices):
         return None
     return row_of_gpu_op(lanes, device, int(np.count_nonzero(ops.device[:row] == device)))
 
@@ -93,20 +93,20 @@ def waits_of_gpu_op(lanes: Lanes, device: int, row: int) -> list[EventWait]:
     ops = lanes.analysis.trace.gpu_ops
     source = int(np.flatnonzero(ops.device == device)[row])
     waits = []
-    for one in lanes.analysis.devices:
-        concerned = one.edges.source_op == source
-        if one.result.device == device:
-            concerned |= one.edges.held == row
-        waits += _waits(lanes, one.result.device, np.flatnonzero(concerned))
+    for analysis in lanes.analysis.devices:
+        concerned = analysis.edges.source_op == source
+        if analysis.result.device == device:
+            concerned |= analysis.edges.held == row
+        waits += _waits(lanes, analysis.result.device, np.flatnonzero(concerned))
     return _surest_first(waits)
 
 
 def waits_of_call(lanes: Lanes, call: int) -> list[EventWait]:
     """Those that a runtime call recorded or asked for."""
     waits = []
-    for one in lanes.analysis.devices:
-        concerned = (one.edges.wait == call) | (one.edges.record == call)
-        waits += _waits(lanes, one.result.device, np.flatnonzero(concerned))
+    for analysis in lanes.analysis.devices:
+        concerned = (analysis.edges.wait == call) | (analysis.edges.record == call)
+        waits += _waits(lanes, analysis.result.device, np.flatnonzero(concerned))
     return _surest_first(waits)
 
 
@@ -155,8 +155,8 @@ def arrows_of_waits(lanes: Lanes, waits: list[EventWait]) -> list[Arrow]:
 def arrows_of_calls(lanes: Lanes, calls: I64) -> list[Arrow]:
     """From runtime calls (sorted rows) to the GPU ops that they launched."""
     arrows: list[Arrow] = []
-    for one in lanes.analysis.devices:
-        ops, device = one.timeline.ops, one.result.device
+    for analysis in lanes.analysis.devices:
+        ops, device = analysis.timeline.ops, analysis.result.device
         rows = launched_by(ops, calls)[: MOST - len(arrows)]
         arrows += [_launch(lanes, int(ops.launch[row]), device, row) for row in rows.tolist()]
     return arrows

@@ -36,16 +36,16 @@ def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dic
 
     Raises KeyError where there is no such op.
     """
-    found = _matches(lanes, text.lower())
+    matches = _matches(lanes, text.lower())
     here = _position(lanes, after, direction)
-    if not found.count:
+    if not matches.count:
         return {"count": 0, "number": 0, "match": None}
-    pairs = list(zip(lanes.lanes, found.rows, strict=True))
+    pairs = list(zip(lanes.lanes, matches.rows, strict=True))
     passed = [_passed(lane, rows, here) for lane, rows in pairs]
     number = sum(passed) + (1 if direction > 0 else 0)
-    if not 1 <= number <= found.count:
-        passed = [0 if direction > 0 else len(rows) for rows in found.rows]
-        number = 1 if direction > 0 else found.count
+    if not 1 <= number <= matches.count:
+        passed = [0 if direction > 0 else len(rows) for rows in matches.rows]
+        number = 1 if direction > 0 else matches.count
     # The first of all lanes' next ones, or the last of those passed.
     step, choose = (0, min) if direction > 0 else (-1, max)
     starts = [
@@ -56,7 +56,7 @@ def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dic
     start, lane_id, row = choose(starts)
     lane = lanes.lanes[lane_id]
     match = {"lane": lane_id, "row": row, "start": start, "end": int(lane.end_ns[row]), "title": clean(lane.name(row))}
-    return {"count": found.count, "number": number, "match": match}
+    return {"count": matches.count, "number": number, "match": match}
 
 
 class _Position(NamedTuple):

@@ -64,11 +64,11 @@ def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_
     left = budget_bytes
     for wanted in _wanted(drawn, examples):
         packed = _tile(drawn[wanted.number], wanted)
-        mine = tiles[wanted.number]
-        if mine and len(packed) > left:
+        kept = tiles[wanted.number]
+        if kept and len(packed) > left:
             break
         left -= len(packed)
-        mine.append(base64.b64encode(packed).decode("ascii"))
+        kept.append(base64.b64encode(packed).decode("ascii"))
     return [
         {"model": model(lanes), "tiles": made, "worst": _worst(lanes)} for lanes, made in zip(drawn, tiles, strict=True)
     ]
@@ -78,13 +78,13 @@ def _worst(lanes: Lanes) -> dict[str, Any]:
     """What `lanes.worst` says, with the op of each case: no tile need hold it."""
     told: dict[str, Any] = {}
     for kind in SUBJECTS:
-        found = [worst(lanes, kind, number) for number in range(WORST)]
+        worst_cases = [worst(lanes, kind, number) for number in range(WORST)]
         cases = [
             {name: match[name] for name in ("lane", "row", "start", "end")} | {"op": _op(lanes, match)}
-            for match in (one["match"] for one in found)
+            for match in (hit["match"] for hit in worst_cases)
             if match is not None
         ]
-        told[kind] = {"count": found[0]["count"], "cases": cases}
+        told[kind] = {"count": worst_cases[0]["count"], "cases": cases}
     return told
 
 
@@ -128,9 +128,9 @@ def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]]) -> Itera
     for number, span in enumerate(whole):
         push(_Wanted(number, span, COLUMNS, 0), [span])
     while queue:
-        *_, found = heapq.heappop(queue)
-        yield found
-        push(found, _parts(found.span))
+        *_, wanted = heapq.heappop(queue)
+        yield wanted
+        push(wanted, _parts(wanted.span))
 
 
 def _parts(span: Span) -> Iterator[Span]:

@@ -32,7 +32,7 @@ from overlapscope.trace.model import I32
 def model(lanes: Lanes) -> dict[str, Any]:
     """The lanes and their span, as JSON. `window` is that of the GPU work of all devices: host times may lie far off it
     where the clocks disagree. None without a device."""
-    windows = [(one.timeline.start_ns, one.timeline.end_ns) for one in lanes.analysis.devices]
+    windows = [(device.timeline.start_ns, device.timeline.end_ns) for device in lanes.analysis.devices]
     origin = lanes.origin_ns
     return {
         "origin_ns": str(origin),
@@ -119,9 +119,9 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
             shown.append({"lane": lane.id, "fill": (), "ops": _NO_OPS})
             continue
         fill = [
-            {"category": one.category, "at": payload.add(share)}
-            for one in lane.fills
-            if (share := shares(one, grid)) is not None
+            {"category": fill.category, "at": payload.add(share)}
+            for fill in lane.fills
+            if (share := shares(fill, grid)) is not None
         ]
         rows = _at_least(lane, start_ns, end_ns, wide_ns, MOST)
         at = _add_ops(payload, names, lane, rows, start_ns, end_ns, columns) if len(rows) else 0

@@ -89,27 +89,27 @@ def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tupl
 
 def _exposed_copies(lanes: Lanes) -> list[_Ranking]:
     """Pieces of one copy that follow one another are one case."""
-    found = []
-    for one in lanes.analysis.devices:
-        exposed = one.exposed
+    worst_of_each = []
+    for analysis in lanes.analysis.devices:
+        exposed = analysis.exposed
         rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
         start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.copy[rows]
         opens = np.ones(len(rows), np.bool_)
         opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
         first = np.flatnonzero(opens)
         last = np.flatnonzero(np.roll(opens, -1))
-        found.append(_longest(one.result.device, copy[first], start[first], end[last]))
-    return found
+        worst_of_each.append(_longest(analysis.result.device, copy[first], start[first], end[last]))
+    return worst_of_each
 
 
 def _idle_gaps(lanes: Lanes) -> list[_Ranking]:
-    found = []
-    for one in lanes.analysis.devices:
-        gaps = one.timeline.idle
-        rows = np.flatnonzero(gaps.ends > one.timeline.judged_from_ns)
-        start = np.maximum(gaps.starts[rows], one.timeline.judged_from_ns)
-        found.append(_longest(one.result.device, rows, start, gaps.ends[rows]))
-    return found
+    worst_of_each = []
+    for analysis in lanes.analysis.devices:
+        gaps = analysis.timeline.idle
+        rows = np.flatnonzero(gaps.ends > analysis.timeline.judged_from_ns)
+        start = np.maximum(gaps.starts[rows], analysis.timeline.judged_from_ns)
+        worst_of_each.append(_longest(analysis.result.device, rows, start, gaps.ends[rows]))
+    return worst_of_each
 
 
 def _longest(device: int, row: I64, start: I64, end: I64) -> _Ranking:
@@ -123,7 +123,7 @@ def _stalls(lanes: Lanes) -> list[_Ranking]:
     """Blocking calls; of those that caused nothing only the ones that reach behind the lead-in."""
     trace = lanes.analysis.trace
     calls, caused = trace.runtime_calls, idle_caused(lanes)
-    judged = min((one.timeline.judged_from_ns for one in lanes.analysis.devices), default=None)
+    judged = min((analysis.timeline.judged_from_ns for analysis in lanes.analysis.devices), default=None)
     rows = find_blocking(trace).row
     if judged is not None:
         rows = rows[(caused[rows] > 0) | (calls.end_ns[rows] > judged)]

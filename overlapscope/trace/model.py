@@ -33,7 +33,7 @@ Index = columns.Index
 
 
 class Kind(IntEnum):
-    """What a GPU op does (`docs/concepts.md`)."""
+    """What a GPU op does (`docs/how-it-works/numbers.md`)."""
 
     COMPUTE = 0
     COMM = 1
@@ -261,7 +261,7 @@ class TimedSteps:
 
 @dataclass(frozen=True, slots=True)
 class PlainSteps:
-    """Steps that the recorder timed right before and right behind the recording (`docs/recording.md`)."""
+    """Steps that the recorder timed right before and right behind the recording (`docs/guides/recording.md`)."""
 
     before: TimedSteps = TimedSteps()
     after: TimedSteps = TimedSteps()
@@ -356,8 +356,8 @@ class Trace:
 
     def _launched_in(self, annotation: str) -> Bool:
         notes = self.annotations
-        mine = notes.named(lambda name: name == annotation)
-        if not mine.any():
+        named = notes.named(lambda name: name == annotation)
+        if not named.any():
             raise NotInTrace(
                 f"{self.source}: there is no annotation {annotation!r}; see `annotations` for those there are."
             )
@@ -365,6 +365,6 @@ class Trace:
         launched = ops.launch >= 0
         at = np.where(launched, self.runtime_calls.start_ns[ops.launch], 0) if launched.any() else ops.start_ns
         inside = np.zeros(len(ops), dtype=np.bool_)
-        for start, end in zip(notes.start_ns[mine], notes.end_ns[mine], strict=True):
+        for start, end in zip(notes.start_ns[named], notes.end_ns[named], strict=True):
             inside |= (at >= start) & (at < end)
         return inside & launched

@@ -151,3 +151,34 @@ def _base_name(name: str) -> str:
     """A kernel's qualified name without return type, template arguments and parameters."""
     name = name.replace("(anonymous namespace)", "anonymous").removeprefix("void ")
     return re.split(r"[<(]", name, maxsplit=1)[0]
+
+
+# -- as people say it ------------------------------------------------------------------------------
+
+# Templates that say how a kernel goes through its data; one of their arguments says what it does.
+_LOOPS = re.compile(r"\w*elementwise_kernel\w*|reduce_kernel|multi_tensor_apply_kernel|(Kernel\d?|device_kernel)")
+_DOES = re.compile(
+    r"\b(?!gpu_kernel_impl|[AB]UnaryFunctor|BinaryFunctor)"
+    r"(\w*(?:[Ff]unctor|Ops\b|_kernel_|KernelImpl)\w*|cutlass_\d+_\w+)"
+)
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's name without return type, namespaces, parameters and template arguments: `ncclDevKernel_Generic`.
+
+    Of a loop over any function, `vectorized_elementwise_kernel<FillFunctor>`; a name of another form stays as it is.
+    """
+    outer, inner, depth = "", "", 0
+    for character in name.removeprefix("void ").replace("(anonymous namespace)::", ""):
+        if character == "(" and not depth:
+            break
+        depth += (character == "<") - (character == ">")
+        if depth:
+            inner += character
+        elif character != ">":
+            outer += character
+    base = outer.rpartition("::")[2].strip()
+    loop, does = _LOOPS.fullmatch(base), _DOES.search(inner)
+    if loop is None or does is None:
+        return base or name
+    return does[1] if loop[1] else f"{base}<{does[1]}>"

@@ -29,7 +29,7 @@ _SETTLED = """() => {
     const state = window.store && window.store.getState().callbacks;
     const busy = !state || Object.entries(state).some(
         ([name, calls]) => !['stored', 'completed'].includes(name) && calls.length);
-    const loading = document.querySelector('#loading, #ranks-progress > *') || !document.querySelector('#content > *');
+    const loading = document.querySelector('#ranks-progress > *') || !document.querySelector('#content > *');
     const grids = document.querySelectorAll('#content .ag-root-wrapper').length;
     const charts = [...document.querySelectorAll('#content .dash-graph')];
     const drawn = charts.every((chart) => chart.querySelector('.main-svg'))

@@ -117,7 +117,7 @@ def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
     served = serve_own(report, tmp_path / "rank33.json.gz")
     page.goto(url(served, "ranks"))
     settle(page)
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 5 makes the others wait")
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 5 delays the others")
     expect(page.locator("#ranks-doubts")).to_contain_text("40 to 47, 700")
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row").first).to_contain_text("rank 0")
     map_of = page.locator("#ranks-map .js-plotly-plot")
@@ -139,10 +139,10 @@ def test_reports_alone_open_where_they_are_shown(page: Page, serve_own: Serve, t
     served = serve_own(tmp_path)
     page.goto(served.address)
     settle(page)
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 1 makes the others wait")
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 1 delays the others")
     page.locator("#ranks-source").click()
     page.get_by_role("option", name="tuesday.json").click()
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 2 makes the others wait")
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 2 delays the others")
     assert "report=tuesday.json" in page.url
 
 

@@ -1,4 +1,4 @@
-"""Where HolisticTraceAnalysis defines a figure as we do, the two agree; where not, `docs/hta.md` says why.
+"""Where HolisticTraceAnalysis defines a figure as we do, the two agree; where not, `docs/evaluation/hta.md` says why.
 
 HTA (`traceinsight` 0.6) works on whole microseconds, leaves out the last `ProfilerStep` and counts `cuda_sync`
 records that name a stream as GPU work. So it is given traces of whole microseconds without steps and syncs; then

@@ -1,4 +1,4 @@
-"""`docs/hta.md` says what is so, and every difference to HTA in it is explained."""
+"""`docs/evaluation/hta.md` says what is so, and every difference to HTA in it is explained."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ pytest.importorskip("hta", reason="compares with HolisticTraceAnalysis")
 
 from benchmarks.hta import page
 
-WRITTEN = Path(__file__).parents[2] / "docs" / "hta.md"
+WRITTEN = Path(__file__).parents[2] / "docs" / "evaluation" / "hta.md"
 
 
 def test_the_page_is_what_is_measured() -> None:
     made = page()
     assert "are ours on all of these" in made
-    assert _rounded(WRITTEN.read_text(encoding="utf-8")) == _rounded(made), "run python -m benchmarks.hta docs/hta.md"
+    assert _rounded(WRITTEN.read_text(encoding="utf-8")) == _rounded(made), "run python -m benchmarks.hta"
 
 
 def _rounded(page: str) -> str:

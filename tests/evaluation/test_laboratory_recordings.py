@@ -36,7 +36,7 @@ def test_the_recordings_are_all_there_and_small() -> None:
 
 @pytest.mark.parametrize("experiment", RESULTS.experiments, ids=names)
 def test_the_recordings_show_what_is_true_of_their_programs(experiment: ExperimentResult) -> None:
-    """`docs/diagnoses.md` lists all of it. The results are up to date by the test below."""
+    """`docs/evaluation/diagnoses.md` lists all of it. The results are up to date by the test below."""
     failed = [
         (variant.name, analysis.trace, verdict)
         for variant in experiment.variants

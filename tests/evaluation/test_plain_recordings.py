@@ -1,6 +1,6 @@
 """Plain figures of nineteen programs that were timed in processes of their own on an H200, and recorded in between.
 
-`tests/plain.tar.xz` holds the recordings without options that `docs/plain.md` is about.
+`tests/plain.tar.xz` holds the recordings without options that `docs/evaluation/plain.md` is about.
 """
 
 from __future__ import annotations

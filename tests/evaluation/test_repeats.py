@@ -1,6 +1,6 @@
 """Real recordings of one program, again and again, never fail each other; what was planted in it is found.
 
-The recordings are those behind `docs/noise.md`, which says more of them.
+The recordings are those behind `docs/evaluation/noise.md`, which says more of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.noise_measured import (
 )
 from overlapscope.budgets.settings import DEFAULT_RELATIVE
 
-PAGE = Path("docs/noise.md")
+PAGE = Path("docs/evaluation/noise.md")
 COPYING = ("prefetch", "offload", "training")
 EXTREMES = 5
 
@@ -81,7 +81,7 @@ def test_a_diff_of_one_program_calls_no_step_another(recordings: dict[str, list[
     assert device.figures.span.beyond_noise is False
     assert [one.name for one in device.figures.buckets if one.beyond_noise] == []
     assert (device.kernels, device.ops) == ((), ())
-    assert "as long as before, but for noise" in device.verdict or "which may be noise" in device.verdict
+    assert "unchanged within noise" in device.verdict or "which may be noise" in device.verdict
 
 
 @pytest.mark.parametrize("program", COPYING)
@@ -140,7 +140,7 @@ def test_compute_longer_by_three_hundredths_of_the_step_is_found(
 
 def test_the_page_on_noise_is_up_to_date(folder: Path, recordings: dict[str, list[Recording]]) -> None:
     """In the parts that are quick to make."""
-    page, stale = PAGE.read_text(), "stale: run python -m benchmarks.noise docs/noise.md"
+    page, stale = PAGE.read_text(), "stale: run python -m benchmarks.noise docs/evaluation/noise.md"
     assert noise.how(folder) in page, stale
     assert noise.repeats(recordings) in page, stale
     assert noise.floors(recordings) in page, stale

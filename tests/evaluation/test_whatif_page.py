@@ -1,4 +1,4 @@
-"""`docs/whatif.md` says what is so: what is quick of it is made anew."""
+"""`docs/evaluation/whatif.md` says what is so: what is quick of it is made anew."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.whatif_evaluation import Pair, evaluate, pairs, unpacked
-from benchmarks.whatif_page import interventions, pair_line
+from benchmarks.whatif_page import pair_line
 
-PAGE = Path(__file__).parents[2] / "docs" / "whatif.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evaluation" / "whatif.md"
 QUICK = ("copy_matrix", "kv_offload", "pin_cost")
-STALE = "stale: run python -m benchmarks.whatif docs/whatif.md"
+STALE = "stale: run python -m benchmarks.whatif docs/evaluation/whatif.md"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,3 @@ def test_predictions_on_the_page_are_what_is_predicted(every_pair: list[Pair], w
 
 def test_every_pair_is_on_the_page(every_pair: list[Pair], written: str) -> None:
     assert [pair.label for pair in every_pair if f"| {pair.label} |" not in written] == [], STALE
-
-
-def test_interventions_are_described_as_they_are(written: str) -> None:
-    assert interventions() in written, STALE

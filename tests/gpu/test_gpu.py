@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.commands import main
 from overlapscope.reading import load
 from tests.programs import known_causes
 
@@ -37,3 +39,8 @@ def test_a_fresh_recording_shows_its_cause(name: str, tmp_path: Path) -> None:
             expected = TRUTH[f"known_causes/{name}"][subject]["cause"]
             whole = sum(causes.values())
             assert causes[expected] >= LEAST * whole > 0, (subject, {c: ns for c, ns in causes.items() if ns})
+
+
+def test_doctor_records_what_the_gpu_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    assert re.search(r"recorded \d+ GPU ops? in a test run", " ".join(capsys.readouterr().out.split()))

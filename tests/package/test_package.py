@@ -99,6 +99,8 @@ def test_every_installed_subcommand_helps(installed: Path, tmp_path: Path) -> No
         (0, "explain pageable-copy"),
         (0, "schema"),
         (0, "cache info"),
+        (0, "completion bash"),
+        (0, "doctor --format markdown --output doctor.md"),
     ],
 )
 def test_the_bare_package_does_all_that_needs_no_gpu_browser_or_cluster(
@@ -157,13 +159,13 @@ def test_the_wheel_holds_every_file_that_pages_need(wheel: Path) -> None:
     assert {file.relative_to(ROOT).as_posix() for file in files} <= set(held)
 
 
-def test_the_dashboard_says_what_to_install(installed: Path, tmp_path: Path) -> None:
+def test_the_dashboard_says_what_to_install(installed: Path, wheel: Path, tmp_path: Path) -> None:
     trace = str(ROOT / "traces" / "pipeline_1stream.json.gz")
     done = subprocess.run(
         [installed / "overlapscope", "dashboard", trace], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1 and "pip install 'overlapscope[dashboard]'" in done.stderr
+    assert done.stderr.count("\n") == 1 and f"`pip install '{wheel}[dashboard]'`" in done.stderr
 
 
 def test_importing_the_package_loads_no_optional_dependency_and_no_pandas() -> None:
@@ -175,11 +177,11 @@ def test_help_loads_no_numpy() -> None:
     assert modules_after(code, [*OPTIONAL, "pandas", "numpy", "msgspec"]) == set()
 
 
-def test_run_without_torch_says_what_to_install_and_runs_nothing(installed: Path, tmp_path: Path) -> None:
+def test_run_without_torch_says_what_to_install_and_runs_nothing(installed: Path, wheel: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("open('ran', 'w')")
     done = subprocess.run(
         [installed / "overlapscope", "run", "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1 and "pip install 'overlapscope[record]'" in done.stderr
+    assert done.stderr.count("\n") == 1 and f"`pip install '{wheel}[record]'`" in done.stderr
     assert not (tmp_path / "ran").exists()

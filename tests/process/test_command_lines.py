@@ -256,7 +256,7 @@ LINES: list[tuple[int, str]] = [
     (2, "scenarios run nonsense"),
     (2, "scenarios run nothing.py"),
     (2, "scenarios report nothing"),
-    (2, "scenarios report text.txt"),
+    (2, "scenarios report --results text.txt"),
     (2, f"scenarios run x --repeat {NINES}"),
     (2, "scenarios calibrate --output none"),
     (2, "scenarios calibrate --output text.txt"),

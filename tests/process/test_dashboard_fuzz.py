@@ -60,6 +60,7 @@ VALUES: dict[str, Any] = {
     "whatif-page.data": {"trace": TRACE, "device": 0, "plain": None},
     "compare-before.value": TRACE,
     "compare-after.value": "ddp/rank1",
+    "compare-clock.n_intervals": 1,
     "ranks-clock.n_intervals": 1,
     "ranks-all.checked": False,
     "ranks-known.data": "alike",
@@ -77,8 +78,6 @@ VALUES: dict[str, Any] = {
     "hta-nanoseconds.checked": False,
     "hta-run.n_clicks": 1,
     "hta-csv.n_clicks": 1,
-    "laboratory-more.n_clicks": 1,
-    "laboratory-more.id": {"type": "laboratory-more", "index": "0-0"},
 }
 """What a browser has for each property that a callback asks for."""
 
@@ -114,7 +113,6 @@ NASTY: list[Any] = [
     {"trace": TRACE, "device": -1, "changes": ["pin", "pin", "nothing", ""]},
     {"trace": TRACE, "start": -(2**53), "end": 2**53, "device": 2**53},
     {"trace": TRACE, "start": 5, "end": 5, "device": 0},
-    {"type": "laboratory-more", "index": "0-99999999999999999999"},
 ]
 
 

@@ -85,20 +85,20 @@ def test_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["hta", "queue", PIPELINE, "--format", "csv", "-o", str(path)]) == 0
     assert path.read_text().startswith("rank,stream,")
     assert main(["hta", "queue", PIPELINE, "--format", "csv", "-o", str(path)]) == 2
-    assert "will not overwrite" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["temporl", PIPELINE], "did you mean 'temporal'"),
-        (["temporal"], "name the traces to analyse"),
+        (["temporal"], "no trace is named"),
         (["sequences", PIPELINE], "name them with --operator"),
         (["stragglers", PIPELINE], "two ranks or more"),
         (["stragglers", str(TRACES / "ddp")], "overlapscope ranks"),
         (["critical-path", PIPELINE, "--annotation", "no_such"], "rank 0 has 0 ranges with 'no_such'"),
         (["critical-path", PIPELINE, "--instance", "99"], "there is no number 99"),
-        (["critical-path", PIPELINE, "--overlay", "/no/such/directory"], "create it first"),
+        (["critical-path", PIPELINE, "--overlay", "/dev/null"], "/dev/null: cannot be created"),
     ],
 )
 def test_what_makes_no_sense_is_said(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +123,13 @@ def test_where_hta_gives_up_on_whole_microseconds_nothing_is_promised(tmp_path: 
 
 
 def test_what_a_trace_lacks_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is nothing of the kind" in output(capsys, "queue-full", PIPELINE)
+    assert "these traces have none" in output(capsys, "queue-full", PIPELINE)
+
+
+def test_the_directory_of_an_overlay_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = tmp_path / "new" / "drawn"
+    output(capsys, "critical-path", PIPELINE, "--overlay", str(drawn))
+    assert list(drawn.iterdir())
 
 
 def test_names_from_the_trace_are_harmless(tmp_path: Path) -> None:
@@ -187,7 +193,10 @@ def test_without_hta_one_sentence_says_what_to_install(tmp_path: Path) -> None:
     code = f"from overlapscope.commands import main; sys.exit(main(['hta', 'temporal', {PIPELINE!r}]))"
     done = without_hta(tmp_path, code)
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr == ("overlapscope: error: this needs HolisticTraceAnalysis: pip install 'overlapscope[hta]'.\n")
+    assert done.stderr.startswith(
+        "overlapscope: error: this needs HolisticTraceAnalysis. Install it with `pip install "
+    )
+    assert "[hta]" in done.stderr and "JupyterLab" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_the_analyses_are_listed_without_hta(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from benchmarks.ranks_job import Job
+from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
 from overlapscope.ranks.engine import Outcome, reduce_all, reduce_one
@@ -252,7 +253,7 @@ def test_a_report_that_lies_beside_the_traces_is_none_of_them(
     for rank in (0, 1):
         (tmp_path / f"rank{rank}.json.gz").unlink()
     assert main(["ranks", str(tmp_path)]) == 2
-    assert "no trace in this directory, but for a report of ranks" in capsys.readouterr().err
+    assert "this directory has a report of ranks, but no trace" in capsys.readouterr().err
 
 
 def test_a_report_of_ranks_is_not_taken_for_one_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,7 +268,7 @@ def test_nothing_readable_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "rank0.json").write_text("{}")
     assert main(["ranks", str(tmp_path)]) == 2
     output, said = capsys.readouterr()
-    assert output == "" and said.startswith("overlapscope: error: nothing could be read of 1 trace; ")
+    assert output == "" and said.startswith("overlapscope: error: 1 trace could not be read; ")
 
 
 @pytest.mark.parametrize(
@@ -302,4 +303,4 @@ def test_without_dask_one_process_reads_all_ranks_to_the_same_report() -> None:
 def test_without_dask_or_fsspec_the_extra_is_named(options: list[str]) -> None:
     done = without_dask(*options)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "pip install 'overlapscope[cluster]'" in done.stderr
+    assert how_to_install("cluster") in done.stderr

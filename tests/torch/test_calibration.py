@@ -51,7 +51,7 @@ def test_an_earlier_calibration_is_replaced(tmp_path: Path) -> None:
 def test_another_file_is_neither_read_nor_replaced(tmp_path: Path, content: str) -> None:
     path = tmp_path / "other.json"
     path.write_text(content)
-    with pytest.raises(UsageError, match=r"other\.json: is no calibration .*scenarios calibrate"):
+    with pytest.raises(UsageError, match=r"other\.json: is not a calibration .*scenarios calibrate"):
         calibration.read(path)
     with pytest.raises(UsageError, match="choose another file"):
         calibration.write(MINE, path)
@@ -119,7 +119,7 @@ def test_a_file_that_is_no_calibration_is_refused_before_anything_is_measured(
     path = tmp_path / "trace.json"
     path.write_text("{}")
     assert main(["scenarios", "calibrate", "--output", str(path)]) == 2
-    assert "exists and is no calibration" in capsys.readouterr().err
+    assert "exists and is not a calibration" in capsys.readouterr().err
 
 
 def test_the_summary_names_rates_and_times() -> None:

@@ -391,20 +391,23 @@ class TestMarkers:
             ("max_idle=3", "overlap: max_idle: 3 has no unit, and a time"),
             ("min_efficiency=[80]", "overlap: min_efficiency: [80] is not a percentage"),
             ("forbid=['pageable']", "overlap: forbid: there is no rule 'pageable' (did you mean 'pageable-copy'?)"),
-            ("forbid='pageable-copy'", "overlap: forbid: is 'pageable-copy', but must be a list of texts"),
-            ("forbid=True", "overlap: forbid: is true, but must be a list of texts"),
+            ("forbid='pageable-copy'", "overlap: forbid: is 'pageable-copy', but must be a list of strings"),
+            ("forbid=True", "overlap: forbid: is true, but must be a list of strings"),
             ("forbid=('pageable',)", "overlap: forbid: there is no rule 'pageable'"),
             (
                 "aggregate='middle', max_idle='3 ms'",
                 "overlap: aggregate: is 'middle', but must be median, mean, worst or",
             ),
-            ("skip_steps='1'", "overlap: skip_steps: is '1', but must be a whole number from 0 on"),
+            ("skip_steps='1'", "overlap: skip_steps: is '1', but must be a whole number, 0 or more"),
             (
                 "scope='windows', max_idle='3 ms'",
-                "scope: is 'windows', but must be steps or window (did you mean 'window'?)",
+                "overlap: scope: is 'windows', but must be steps or window (did you mean 'window'?)",
             ),
-            ("range='forward'", "overlap: range says where a limit holds, but there is none"),
-            ("range='forward', min_copy_bandwidth='3 GB/s'", "copy_bandwidth is known of steps and of the window only"),
+            ("range='forward'", "overlap: range says where a limit applies, but there is no limit"),
+            (
+                "range='forward', min_copy_bandwidth='3 GB/s'",
+                "copy_bandwidth is known only for steps and for the window",
+            ),
         ],
     )
     def test_what_makes_no_sense_is_an_error_of_the_collection(

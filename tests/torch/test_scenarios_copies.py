@@ -57,5 +57,5 @@ def test_too_little_room_for_batches_is_said_plainly(tmp_path: Path, monkeypatch
 def test_missing_tensordict_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensordict", None)
     variant = experiment("pin_threads").variants[0]
-    with pytest.raises(RuntimeError, match=r"needs tensordict: pip install 'overlapscope\[record\]'"):
+    with pytest.raises(RuntimeError, match=r"needs tensordict. Install it with `pip install .*\[record\]"):
         experiment("pin_threads").prepare(**experiment("pin_threads").sizes["small"], **variant.parameters)

@@ -129,14 +129,17 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("900.05 us", "800 us"), "was changed after it was written, as its digest says; write it anew with"),
+        (("900.05 us", "800 us"), "was changed after it was written (its digest does not match); write it again with"),
         (("[900000, ", "[900001, "), "was changed after it was written"),
         (('"GPU A"', '"GPU B"'), "was changed after it was written"),
         (('"digest": "', '"digest": "0'), "was changed after it was written"),
-        (('"digest"', '"digset"'), "is no baseline (Object "),
-        (('"schema_version": 1', '"schema_version": 9'), "is a baseline of version 9, this is version 1"),
-        (('"tool"', '"tol"'), "is no baseline (Object contains unknown field `tol`)"),
-        (("{", "["), "is no baseline"),
+        (('"digest"', '"digset"'), "is not a baseline (Object "),
+        (
+            ('"schema_version": 1', '"schema_version": 9'),
+            "is a baseline of version 9, and overlapscope needs version 1",
+        ),
+        (('"tool"', '"tol"'), "is not a baseline (Object contains unknown field `tol`)"),
+        (("{", "["), "is not a baseline"),
     ],
 )
 def test_a_file_that_was_changed_is_refused(change: tuple[str, str], message: str, made: Baseline) -> None:
@@ -153,9 +156,9 @@ def test_lines_that_do_not_belong_together_are_refused(made: Baseline) -> None:
 
     line = made.series[0]
     for changed, message in (
-        (msgspec.structs.replace(line, metric="steptime"), "there is no such metric; write it anew"),
-        (msgspec.structs.replace(line, device=1), "there is no such device; write it anew"),
-        (msgspec.structs.replace(line, values=line.values[1:]), "has 7 values for 8 steps; write it anew"),
+        (msgspec.structs.replace(line, metric="steptime"), "there is no such metric; write it again"),
+        (msgspec.structs.replace(line, device=1), "there is no such device; write it again"),
+        (msgspec.structs.replace(line, values=line.values[1:]), "has 7 values for 8 steps; write it again"),
     ):
         with pytest.raises(UnreadableTrace, match=message):
             from_json(to_json(msgspec.structs.replace(made, series=(changed,))), "file.json")
@@ -169,14 +172,14 @@ def test_how_a_file_is_laid_out_changes_nothing(made: Baseline) -> None:
 def test_what_cannot_serve_as_a_baseline_is_refused(tmp_path: Path) -> None:
     cut = Path(write_steps(tmp_path / "cut.json"))
     cut.write_bytes(cut.read_bytes()[:-400])
-    with pytest.raises(UsageError, match="can be no baseline, as the file is cut"):
+    with pytest.raises(UsageError, match="cannot be a baseline, because the file is cut"):
         of(read_report([cut]))
     empty = tmp_path / "empty.json"
     empty.write_text('{"schemaVersion": 1, "traceEvents": []}')
-    with pytest.raises(UsageError, match="is unusable, so it can be no baseline"):
+    with pytest.raises(UsageError, match="is unusable, so it cannot be a baseline"):
         of(read_report([empty]))
     twice = [write_steps(tmp_path / name) for name in ("a.json", "b.json")]
-    with pytest.raises(UsageError, match="is the second trace without a rank; a baseline is of one job"):
+    with pytest.raises(UsageError, match="is the second trace without a rank; a baseline belongs to one job"):
         of(read_report(twice))
 
 
@@ -191,7 +194,7 @@ def test_write_show_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["baseline", "write", trace, "-o", str(file), *args]) == 0
     assert capsys.readouterr().err == f"Wrote {file}\n"
     assert main(["baseline", "write", trace, "-o", str(file)]) == 2
-    assert "will not overwrite it without --force" in capsys.readouterr().err
+    assert "already exists; use --force" in capsys.readouterr().err
     assert main(["baseline", "show", str(file)]) == 0
     out = capsys.readouterr().out
     for part in ("GPU A", "12.8", "step_time", "900.05 us", "forward", "exposed_copy_time, same-stream"):
@@ -207,13 +210,13 @@ def test_write_show_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_steps(tmp_path / "t.json", 4)
     assert main(["baseline", "write", trace, "-o", str(tmp_path / "b.json")]) == 0
-    assert "warning: device 0 has 4 steps to compare: relative budgets need 5." in capsys.readouterr().err
+    assert "warning: device 0 has 4 steps to compare; relative budgets need 5." in capsys.readouterr().err
 
 
 def test_show_of_what_is_no_baseline_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_steps(tmp_path / "t.json")
     assert main(["baseline", "show", trace]) == 2
-    assert "is no baseline" in capsys.readouterr().err
+    assert "is not a baseline" in capsys.readouterr().err
     assert main(["baseline", "show", str(tmp_path / "none")]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
@@ -238,18 +241,18 @@ def test_a_change_beyond_limit_noise_and_chance_fails_and_says_where(made: Basel
     assert (verdict.status, verdict.value, verdict.baseline) == ("fail", 260_000, 200_000)
     assert verdict.limit == 229_601.75
     assert verdict.message.startswith(
-        "exposed_copy_time is 260 us, 30% more than the baseline's 200 us (at most 229.6 us is allowed, as up to "
+        "exposed_copy_time is 260 us, 30% more than the baseline's 200 us (at most 229.6 us is allowed, because up to "
         "29.6 us is noise)"
     )
     [reason] = verdict.reasons
-    assert reason.title == "exposed copy, same-stream: 260 us a step on average, 60 us more than in the baseline"
+    assert reason.title == "exposed copy, same-stream: 260 us a step on average, 60.0 us more than in the baseline"
     assert (reason.time_ns, reason.rule) == (60_000, "copy-on-compute-stream")
 
 
 def test_more_compute_is_named_as_the_reason(made: Baseline, tmp_path: Path) -> None:
     verdict = only(against(made, write_steps(tmp_path / "t.json", compute_us=900), "step_time increase <= 5%"))
     assert verdict.status == "fail"
-    assert verdict.reasons[0].title == "compute: 900.175 us a step on average, 300 us more than in the baseline"
+    assert verdict.reasons[0].title == "compute: 900 us a step on average, 300 us more than in the baseline"
 
 
 def test_an_improvement_passes(made: Baseline, tmp_path: Path) -> None:
@@ -292,7 +295,7 @@ def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
     told = config.from_mapping({"budgets": {"step_time": table}}, "x")
     verdict = only(check(read_report([after]), told, baseline=before))
     assert verdict.status == "pass"
-    assert "the steps scatter so much that this may be chance" in verdict.message
+    assert "the steps vary so much that this may be chance" in verdict.message
     assert verdict.note is not None and verdict.note.endswith(" more, may be chance")
     # Who compares the two numbers sees no failure that is none.
     exposition = openmetrics.render(check(read_report([after]), told, baseline=before))
@@ -307,7 +310,7 @@ def test_too_few_steps_are_not_enough_data(before: int, after: int, told: str, t
     verdict = only(against(made, write_steps(tmp_path / "b.json", after), "step_time increase <= 5%"))
     assert (verdict.status, verdict.message) == (
         "unknown",
-        f"step_time is unknown: not enough data: {told} to compare, 5 are needed.",
+        f"step_time is unknown: not enough data: {told} to compare; 5 are needed.",
     )
 
 

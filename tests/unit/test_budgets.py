@@ -134,7 +134,7 @@ def test_quantities_are_read(text: str | float, unit: Unit, value: float) -> Non
         ),
         ("fast", "ns", "'fast' is not a time; write it like \"3 ms\""),
         ("1e3 ms", "ns", "'1e3 ms' is not a time; write it like \"3 ms\""),
-        ("-3 ms", "ns", "'-3 ms' is below zero, which a time cannot be"),
+        ("-3 ms", "ns", "'-3 ms' is below zero, but a time cannot be negative"),
         (f"{'9' * 20} s", "ns", f"'{'9' * 20} s' is larger than a time can be; write it like \"3 ms\""),
         ("nan %", "pct", "'nan %' is not a percentage; write it like \"80%\""),
     ],

@@ -48,7 +48,7 @@ rule = "pin-in-loop"
 reason = "Fixed by the new loader."
 until = 2030-01-31
 trace = "rank0*"
-"""
+         """
 
 
 def settings_of(text: str, path: Path, name: str = "overlapscope.toml") -> Path:
@@ -99,16 +99,16 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
          "budgets, exceptions, forbid, overrides, ranks, skip_steps."),
-        ("[tool.overlapscope]\nforbid = ['pageable-copy']", "tool: is for pyproject.toml; leave out tool.overlapscope "
-         "here, as in [budgets]."),
-        ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so nothing could "
-         "keep both."),
-        ("[budgets.idle_pct]\nmax = 100.5", "budgets.idle_pct.max: 100.5% is above 100%, which nothing can be."),
+        ("[tool.overlapscope]\nforbid = ['pageable-copy']", "tool: belongs in pyproject.toml; leave out "
+         "tool.overlapscope here, and write [budgets]."),
+        ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so no value can "
+         "satisfy both."),
+        ("[budgets.idle_pct]\nmax = 100.5", "budgets.idle_pct.max: 100.5% is above 100%, which is impossible."),
         ("[budgets.copy_bandwidth]\nmax_decrease = '101%'", "budgets.copy_bandwidth.max_decrease: 101% is above "
-         "100%, which nothing can be."),
+         "100%, which is impossible."),
         ("aggregate = 'p0'", "aggregate: is 'p0', but must be median, mean, worst or a percentile such as p90."),
-        ("forbid = 'x'", "forbid: is 'x', but must be a list of texts."),
-        ("forbid = [1]", "forbid: is [1], but must be a list of texts."),
+        ("forbid = 'x'", "forbid: is 'x', but must be a list of strings."),
+        ("forbid = [1]", "forbid: is [1], but must be a list of strings."),
         ("budgets = 3", 'budgets: is 3, but must be a table such as { max = "…" }.'),
         ("[budgets]\nidle_pct = 3", 'budgets.idle_pct: is 3, but must be a table such as { max = "…" }.'),
         ("[budgets]\nidle_pct = [3]",
@@ -119,18 +119,19 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[budgets.idle_pct]\nmx = 3", "budgets.idle_pct.mx: there is no such key (did you mean 'max'?); keys: "
          "aggregate, allow_missing, device, direction, level, max, max_decrease, max_increase, min, name, noise_floor, "
          "range, rank, ranks, scope, skip_steps, step, trace."),
-        ("[budgets.idle_pct]\nmax = true", 'budgets.idle_pct.max: is true, but must be a number, or a text with a '
+        ("[budgets.idle_pct]\nmax = true", 'budgets.idle_pct.max: is true, but must be a number, or a string with a '
          'unit such as "3 ms".'),
         ("[budgets.idle_pct]\nmax = '3 ms'", "budgets.idle_pct.max: '3 ms' has the unit 'ms', and a percentage is "
          'needed; write it like "80%".'),
         ("[budgets.step_time]\nmax = 3", 'budgets.step_time.max: 3 has no unit, and a time is needed; write it like '
          '"3 ms".'),
-        ("[budgets.step_time]\nmax_decrease = 3", "budgets.step_time.max_decrease: of step_time less is better; write "
+        ("[budgets.step_time]\nmax_decrease = 3", "budgets.step_time.max_decrease: for step_time, less is better; "
+         "write max_increase."),
+        ("[budgets.efficiency_pct]\nmax_increase = 3", "budgets.efficiency_pct.max_increase: for "
+         "efficiency_pct, more is better; write max_decrease."),
+        ("[budgets.step_time]\nmax = '1 s'\nnoise_floor = '1 ms'", "budgets.step_time.noise_floor: needs a budget "
+         "that compares with a baseline, with "
          "max_increase."),
-        ("[budgets.efficiency_pct]\nmax_increase = 3", "budgets.efficiency_pct.max_increase: of efficiency_pct more is "
-         "better; write max_decrease."),
-        ("[budgets.step_time]\nmax = '1 s'\nnoise_floor = '1 ms'", "budgets.step_time.noise_floor: is for a budget "
-         "against a baseline, with max_increase."),
         ("[budgets.step_time]\nmax = '1 s'\naggregate = 'avg'", "budgets.step_time.aggregate: is 'avg', but must be "
          "median, mean, worst or a percentile such as p90."),
         ("[budgets.step_time]\nmax = '1 s'\nranks = 'every'", "budgets.step_time.ranks: is 'every', but must be worst, "
@@ -140,45 +141,46 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[budgets.step_time]\nmax = '1 s'\nscope = 'step'", "budgets.step_time.scope: is 'step', but must be steps or "
          "window (did you mean 'steps'?)."),
         ("[budgets.step_time]\nmax = '1 s'\nskip_steps = -1", "budgets.step_time.skip_steps: is -1, but must be a "
-         "whole number from 0 on."),
-        ("[budgets.step_time]\nmax = '1 s'\nskip_steps = '1'", "budgets.step_time.skip_steps: is '1', but must be a "
-         "whole number from 0 on."),
+         "whole number, 0 or more."),
+        ("[budgets.step_time]\nmax = '1 s'\nskip_steps = '1'", "budgets.step_time.skip_steps: is '1', but must be "
+         "a whole number, 0 or more."),
         ("[budgets.step_time]\nmax = '1 s'\nallow_missing = 1", "budgets.step_time.allow_missing: is 1, "
          "but must be true or false."),
-        ("[budgets.step_time]\nmax = '1 s'\nname = ''", "budgets.step_time.name: is '', but must be a text that "
+        ("[budgets.step_time]\nmax = '1 s'\nname = ''", "budgets.step_time.name: is '', but must be a string that "
          "is not empty."),
-        ("[budgets.step_time]\nmax = '1 s'\ndirection = 'h2d'", "budgets.step_time.direction: step_time is not of "
-         "copies alone."),
+        ("[budgets.step_time]\nmax = '1 s'\ndirection = 'h2d'", "budgets.step_time.direction: step_time is not only "
+         "about copies."),
         ("[budgets.copy_time]\nmax = '1 s'\ndirection = 'up'", "budgets.copy_time.direction: is 'up', but must be h2d "
          "or d2h."),
-        ("[budgets.copy_bandwidth]\nmin = '1 GB/s'\nrange = 'x'", "budgets.copy_bandwidth.range: copy_bandwidth is "
-         "known of steps and of the window only."),
-        ("[budgets.step_time]\nmax_increase = 5\nscope = 'window'", "budgets.step_time.scope: the window is measured "
-         "once, and a change is judged by many steps; use steps."),
-        ("[budgets.step_time]\nmax = '1 s'\nscope = 'window'\nrange = 'x'", "budgets.step_time.scope: the window is "
-         "not "
-         "that of a range or of steps; leave out one of them."),
+        ("[budgets.copy_bandwidth]\nmin = '1 GB/s'\nrange = 'x'", "budgets.copy_bandwidth.range: copy_bandwidth "
+         "is known only for steps and for the window."),
+        ("[budgets.step_time]\nmax_increase = 5\nscope = 'window'", "budgets.step_time.scope: the window is "
+         "measured only once, but judging a change "
+         "needs many steps; use steps."),
+        ("[budgets.step_time]\nmax = '1 s'\nscope = 'window'\nrange = 'x'", "budgets.step_time.scope: the window "
+         "cannot be combined with a range or with "
+         "steps; leave out one of them."),
         ("[[budgets.step_time]]\nmax = '1 s'\n[[budgets.step_time]]", "budgets.step_time[1]: has no limit; add min, "
          "max, max_increase."),
         ("overrides = 3", "overrides: is 3, but must be a list of tables: write [[overrides]] above each."),
         ("overrides = [3]", "overrides: is [3], but must be a list of tables: write [[overrides]] above each."),
-        ("[[overrides]]\nmax = '1 s'", "overrides[0]: says for what nowhere; add trace, rank, device, step, range, "
-         "direction or metric."),
+        ("[[overrides]]\nmax = '1 s'", "overrides[0]: does not say what it applies to; add trace, rank, device, "
+         "step, range, direction or metric."),
         ("[[overrides]]\nmetric = 'step'", "overrides[0].metric: there is no metric 'step' (did you mean "
          "'step_time'?); "
          f"metrics: {', '.join(METRICS)}."),
-        ("[[overrides]]\nmetric = 'idle_*'\nmax = 3", "overrides[0].metric: no budget is set of idle_*."),
-        ("[[overrides]]\nrank = 3\nmax = 3", "overrides[0]: no budget is set that it could change."),
-        ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1", "overrides[0]: changes nothing; add what is to be "
-         "replaced, such as max, level or skip_steps."),
+        ("[[overrides]]\nmetric = 'idle_*'\nmax = 3", "overrides[0].metric: there is no budget for idle_*."),
+        ("[[overrides]]\nrank = 3\nmax = 3", "overrides[0]: there is no budget that it could change."),
+        ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1", "overrides[0]: changes nothing; add what to "
+         "replace, such as max, level or skip_steps."),
         ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nscope = 'window'", "overrides[0].scope: there is no "
          "such "
          "key; keys: aggregate, allow_missing, device, direction, level, max, max_decrease, "
          "max_increase, metric, min, noise_floor, range, rank, ranks, skip_steps, step, trace."),
         ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nmax = '3 ms'", "overrides[0].max: '3 ms' has the unit "
          "'ms', and a percentage is needed; write it like \"80%\"."),
-        ("[[exceptions]]\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0]: needs a budget or a rule, one of the two, "
-         "that it is an exception from."),
+        ("[[exceptions]]\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0]: needs either a budget or a rule, "
+         "from which it is an exception."),
         ("[[exceptions]]\nrule = 'pageable'\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0].rule: there is no rule "
          "'pageable' (did you mean 'pageable-copy'?); rules: "),
         ("[[exceptions]]\nbudget = 'x'\nuntil = 2030-01-01", "exceptions[0].reason: is missing; say in a sentence why "
@@ -190,7 +192,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[[exceptions]]\nbudget = 'x'\nreason = 'x'\nuntil = 2030-01-01T00:00:00", "exceptions[0].until: is "
          "2030-01-01 00:00:00, but must be a date without quotes, such as 2030-01-31."),
         ("forbid = ['pageable']", "forbid: there is no rule 'pageable' (did you mean 'pageable-copy'?); rules: "),
-        ("forbid = ['overlap-achieved']", "forbid: 'overlap-achieved' is good news, which need not be forbidden."),
+        ("forbid = ['overlap-achieved']", "forbid: 'overlap-achieved' is good news, so it cannot be forbidden."),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_what_is_no_toml_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not valid TOML: Invalid value"):
         config.read(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="is not TOML, which is UTF-8 text"):
+    with pytest.raises(ConfigError, match="is not TOML, because it is not UTF-8 text"):
         config.read(path)
     with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read"):
         config.read(tmp_path / "nowhere.toml")
@@ -267,27 +269,26 @@ def test_expressions(text: str, budget: Budget) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("step_time", "is no budget; write it like 'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or "
+        ("step_time", "is not a budget; write it like 'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or "
          "'step_time increase <= 5%'."),
-        ("<= 3 ms", "is no budget; write it like 'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or "
+        ("<= 3 ms", "is not a budget; write it like 'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or "
          "'step_time increase <= 5%'."),
         ("stp_time <= 3 ms", "there is no metric 'stp_time' (did you mean 'step_time'?); metrics: "
          f"{', '.join(METRICS)}."),
-        ("step_time < 3 ms", "'<' is not understood; a limit itself is allowed, so write <= or >=."),
-        ("step_time == 3 ms", "'==' is not understood; a limit itself is allowed, so write <= or >=."),
-        ("step_time increase >= 3%", "a change is limited from above; write <=."),
-        ("a p90 step_time <= 3 ms", "'a' is too much; write [AGGREGATE] [h2d|d2h] METRIC <= LIMIT."),
+        ("step_time < 3 ms", "'<' is not supported; write <= or >=, which include the limit."),
+        ("step_time == 3 ms", "'==' is not supported; write <= or >=, which include the limit."),
+        ("step_time increase >= 3%", "a change has an upper limit; write <=."),
+        ("a p90 step_time <= 3 ms", "'a' is unexpected; write [AGGREGATE] [h2d|d2h] METRIC <= LIMIT."),
         ("step_time <= 3", "max: '3' has no unit, and a time is needed; write it like \"3 ms\"."),
-        ("step_time decrease <= 3%", "of step_time less is better; write increase."),
-        ("efficiency_pct increase <= 3%", "of efficiency_pct more is better; write decrease."),
-        ("efficiency_pct >= 101%", "min: 101% is above 100%, which nothing can be."),
+        ("step_time decrease <= 3%", "for step_time, less is better; write increase."),
+        ("efficiency_pct increase <= 3%", "for efficiency_pct, more is better; write decrease."),
+        ("efficiency_pct >= 101%", "min: 101% is above 100%, which is impossible."),
         ("p0 step_time <= 3 ms", "aggregate: is 'p0', but must be median, mean, worst or a percentile such as p90."),
         ("p101 step_time <= 3 ms", "aggregate: is 'p101', but must be median, mean, worst or a percentile "
          "such as p90."),
-        ("h2d step_time <= 3 ms", "direction: step_time is not of copies alone."),
-        ("window step_time increase <= 3%", "scope: the window is measured once, and a change is judged by many "
-         "steps; "
-         "use steps."),
+        ("h2d step_time <= 3 ms", "direction: step_time is not only about copies."),
+        ("window step_time increase <= 3%", "scope: the window is measured only once, but judging a change needs "
+         "many steps; use steps."),
     ],
 )  # fmt: skip
 def test_wrong_expressions_are_told(text: str, message: str) -> None:
@@ -297,7 +298,7 @@ def test_wrong_expressions_are_told(text: str, message: str) -> None:
 
 
 def test_the_documentation_speaks_of_every_metric_and_key() -> None:
-    text = Path("docs/check.md").read_text()
+    text = Path("docs/guides/check.md").read_text()
     table = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")}
     named = {name.strip("` ") for cell in table for name in cell.split(",")}
     keys = (
@@ -308,13 +309,13 @@ def test_the_documentation_speaks_of_every_metric_and_key() -> None:
     for metric in METRICS.values():
         [row] = [line for line in text.splitlines() if line.startswith(f"| `{metric.id}` |")]
         cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert cells[2] == ("more" if metric.more_is_better else "less")
-        assert cells[3] == {"ns": "time", "pct": "%", "gb_per_s": "1e9 B/s"}[metric.unit]
-        assert cells[4] == ("yes" if metric.needs == "copies" else "")
+        assert cells[1] == ("more" if metric.more_is_better else "less")
+        assert cells[2] == {"ns": "time", "pct": "%", "gb_per_s": "1e9 B/s"}[metric.unit]
+        assert cells[3] == ("yes" if metric.needs == "copies" else "")
 
 
 def test_the_example_of_the_documentation_is_understood(tmp_path: Path) -> None:
-    text = Path("docs/check.md").read_text()
+    text = Path("docs/guides/check.md").read_text()
     example = text.partition("```toml\n")[2].partition("```")[0]
     settings = config.read(settings_of(example, tmp_path, "pyproject.toml"))
     assert len(settings.budgets) == 5

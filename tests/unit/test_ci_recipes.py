@@ -1,4 +1,4 @@
-"""The recipes of docs/ci.md: every command in them is one, and runs."""
+"""The recipes of docs/guides/ci.md: every command in them is one, and runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from overlapscope.budgets.formats import FORMATS
 from overlapscope.commands import main
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs/ci.md").read_text()
+TEXT = (ROOT / "docs/guides/ci.md").read_text()
 TRACE = ROOT / "traces/pipeline_3stream.json.gz"
 
 
@@ -35,7 +35,7 @@ def strings(value: Any) -> list[str]:
 
 def commands() -> list[str]:
     """All lines that run overlapscope, in the order in which they stand."""
-    plain = re.findall(r"^    (overlapscope .*)$", TEXT, re.MULTILINE)
+    plain = [line for block in blocks("sh") for line in block.splitlines()]
     scripted = [one for block in blocks("yaml") for one in strings(yaml.safe_load(block))]
     shelled = [one for block in blocks("groovy") for one in re.findall(r"sh '(.*)'", block)]
     return [one for one in (*plain, *scripted, *shelled) if one.startswith("overlapscope ")]
@@ -104,5 +104,5 @@ def test_every_format_is_in_the_table() -> None:
 
 
 def test_the_page_names_what_is_there() -> None:
-    for page in re.findall(r"\]\((\w+\.md)\)", TEXT):
-        assert (ROOT / "docs" / page).is_file(), page
+    for page in re.findall(r"\]\(([\w./-]+\.md)\)", TEXT):
+        assert (ROOT / "docs" / "guides" / page).is_file(), page

@@ -18,7 +18,7 @@ from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, Diff
 from overlapscope.compare.document import COMMENT_CHARACTERS, before_after, document
 from overlapscope.compare.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
-from overlapscope.documents.model import Room
+from overlapscope.documents.model import Room, brief
 from overlapscope.documents.table import Table
 from overlapscope.inputs import read_report
 from overlapscope.render import html, markdown, terminal
@@ -55,7 +55,8 @@ def as_text(
 
 
 def as_comment(found: Diff, *, verbose: bool = False) -> str:
-    return markdown.render(document(found, verbose=verbose, room=Room(markdown.lines, COMMENT_CHARACTERS)))
+    whole = document(found, verbose=verbose, room=Room(markdown.lines, COMMENT_CHARACTERS))
+    return markdown.render(whole if verbose else brief(whole))
 
 
 def as_page(found: Diff, *, verbose: bool = False) -> str:
@@ -148,9 +149,9 @@ def test_every_row_has_a_cell_for_every_column(before: str, after: str, verbose:
 
 def test_causes_are_shown_with_what_they_add_up_to() -> None:
     found = real(*PAIRS[0])
-    rows = of_table(found, "What the change in exposed copy is due to")
+    rows = of_table(found, "Causes of the change in exposed copy")
     *causes, together = rows
-    assert together[0] == "together"
+    assert together[0] == "total"
     for number in (1, 2, 3):
         shown = [float(row[number].replace("< ", "").replace("> ", "")) for row in causes]
         assert sum(shown) == pytest.approx(float(together[number]), abs=0.02 * len(causes))
@@ -164,10 +165,10 @@ def test_the_buckets_end_with_the_span() -> None:
 def test_what_is_on_neither_side_is_left_out() -> None:
     rows = of_table(sample(), "Where the time goes")
     assert [row[0] for row in rows] == ["compute", "exposed copy", "idle", "span"]
-    assert [row[0] for row in of_table(sample(), "What the change in idle is due to")] == []
-    assert [row[0] for row in of_table(sample(), "What the change in idle is due to", verbose=True)] == [
+    assert [row[0] for row in of_table(sample(), "Causes of the change in idle")] == []
+    assert [row[0] for row in of_table(sample(), "Causes of the change in idle", verbose=True)] == [
         "host-sync",
-        "together",
+        "total",
     ]
 
 
@@ -223,6 +224,13 @@ def test_text_fits_its_width_and_begins_with_the_verdict(before: str, after: str
     assert " ".join(shown.split()).startswith(found.verdict)
 
 
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_the_answer_and_its_evidence_are_one_screen(before: str, after: str) -> None:
+    lines = terminal.render(brief(document(real(before, after))), width=80).splitlines()
+    assert len(lines) <= 45
+    assert any(line.startswith("Add -v for ") for line in lines[-2:])
+
+
 def test_the_interval_gives_way_first() -> None:
     found = real(*PAIRS[0])
     assert "interval" in as_text(found, width=120)
@@ -246,7 +254,7 @@ def test_characters_that_the_encoding_lacks_are_replaced(encoding: str) -> None:
 
 def test_doubts_say_what_still_holds() -> None:
     for shown in (as_text(sample(), width=120), as_comment(sample())):
-        assert "Compare with care" in shown and "What still holds: Counts hold" in shown
+        assert "Warnings" in shown and "Still comparable: Counts hold" in shown
 
 
 # -- markdown -------------------------------------------------------------------------------------
@@ -265,10 +273,10 @@ def test_markdown_tables_are_rectangular_and_fit_a_comment(before: str, after: s
 
 
 def test_devices_that_do_not_fit_a_comment_are_named() -> None:
-    found = sample(devices=tuple(device(rank=rank, names="x" * 150) for rank in range(64)))
+    found = sample(devices=tuple(device(rank=rank, names="x" * 150) for rank in range(400)))
     shown = as_comment(found)
     assert len(shown) < 65_536
-    assert re.search(r"Left out, as there is no room: rank \d+, .* and \d+ more\.", shown)
+    assert re.search(r"Left out for lack of space: rank \d+, .* and \d+ more\.", shown)
     assert len(as_comment(found, verbose=True)) > 65_536
 
 

@@ -22,6 +22,7 @@ from overlapscope.laboratory.renew import collect, renewed
 from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
 from overlapscope.laboratory.tables import digits
 from overlapscope.reading import load
+from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
 from overlapscope.report.findings import find_all
 
@@ -132,7 +133,7 @@ def test_a_cause_of_no_time_does_not_hold() -> None:
     analysis = analyze_trace(load(TRACES / "known_causes" / "launch_bound.json.gz"))
     [device] = analysis.result.devices
     [verdict] = check_truth(Truth(exposed_copy="same-stream"), device, ())
-    assert not verdict.holds and verdict.found == "no such time"
+    assert not verdict.holds and verdict.found == "none"
 
 
 def test_every_rank_is_held_against_the_truth() -> None:
@@ -194,11 +195,30 @@ def made_results() -> Results:
 
 @pytest.fixture
 def reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    """Where a report was written, and what was printed."""
+    """Where a report was written, and what was printed of its experiments."""
     monkeypatch.setenv("COLUMNS", "100")
     store.write(made_results(), tmp_path)
-    assert main(["scenarios", "report", str(tmp_path)]) == 0
+    shown = ["scenarios", "report", "pipeline", "race", "--results", str(tmp_path)]
+    assert main([*shown, "--output", str(tmp_path)]) == 0
     return tmp_path, capsys.readouterr().out
+
+
+def test_without_a_name_each_variant_has_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    assert main(["scenarios", "report"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [variant.name for one in store.read(SAMPLES / "laboratory").experiments for variant in one.variants]
+    verdicts = ("good", "fair", "poor", "n/a")
+    told = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
+    assert told == names and len(lines) < len(names) + 60
+    assert "`overlapscope scenarios report NAME` shows one experiment in full." in lines
+    store.write(made_results(), tmp_path)
+    assert main(["scenarios", "report", "--results", str(tmp_path)]) == 0
+    assert " failed" in capsys.readouterr().out
+    assert main(["scenarios", "report", "pipelin", "--results", str(tmp_path)]) == 2
+    assert "did you mean 'pipeline'" in capsys.readouterr().err
 
 
 def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tuple[Path, str]) -> None:
@@ -214,7 +234,7 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "no-compute 72.9",
             "93 of 100",
             "compare ratios, not times",
-            "Full overlap would save at most 69.2 ms",
+            "all 89.8 ms of copies are exposed",
             "Findings: copy-on-compute-stream",
         ):
             assert part in text, part
@@ -259,14 +279,14 @@ def test_the_html_report_needs_nothing_else(reported: tuple[Path, str]) -> None:
 
 def test_the_report_can_be_written_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
     store.write(made_results(), tmp_path / "a")
-    assert main(["scenarios", "report", str(tmp_path / "a"), "--output", str(tmp_path / "b")]) == 0
+    shown = ["scenarios", "report", "--results", str(tmp_path / "a")]
+    assert main([*shown, "--output", str(tmp_path / "new" / "b")]) == 0
     assert [one.name for one in (tmp_path / "a").iterdir()] == ["results.json"]
-    assert sorted(one.name for one in (tmp_path / "b").iterdir()) == ["report.html", "report.md"]
+    assert sorted(one.name for one in (tmp_path / "new" / "b").iterdir()) == ["report.html", "report.md"]
     (tmp_path / "file").touch()
-    assert main(["scenarios", "report", str(tmp_path / "a"), "--output", str(tmp_path / "file")]) == 2
-    assert "is no directory" in capsys.readouterr().err
+    assert main([*shown, "--output", str(tmp_path / "file")]) == 2
+    assert "cannot be created" in capsys.readouterr().err
 
 
 def test_the_shipped_results_are_shown_and_not_written_to(
@@ -278,19 +298,19 @@ def test_the_shipped_results_are_shown_and_not_written_to(
     monkeypatch.setattr("overlapscope.reading.samples.SAMPLES", tmp_path / "samples")
     monkeypatch.chdir(tmp_path)
     assert main(["scenarios", "report"]) == 0
-    assert "three_streams is faster than one_stream" in " ".join(capsys.readouterr().out.split())
+    assert "one_stream is faster than three_streams" in " ".join(capsys.readouterr().out.split())
     assert [one.name for one in shipped.iterdir()] == ["results.json"]
     own = tmp_path / "overlapscope-laboratory"
     own.mkdir()
     store.write(Results(experiments=(experiment(name="mine"),)), own)
     assert main(["scenarios", "report"]) == 0
-    assert "mine: Made up" in capsys.readouterr().out
+    assert "\nmine\n" in capsys.readouterr().out
     assert (own / "report.md").exists()
 
 
 def test_a_directory_without_results_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scenarios", "report", str(tmp_path)]) == 2
-    assert "there is no results.json here" in capsys.readouterr().err
+    assert main(["scenarios", "report", "--results", str(tmp_path)]) == 2
+    assert "has no results.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("render", [terminal.render, markdown.render, html.render])

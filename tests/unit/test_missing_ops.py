@@ -143,7 +143,7 @@ def test_the_verdict_calls_it_neither_idle_nor_good() -> None:
     (section,) = Page(report).sections()
     found = judge(section)
     assert found.level != "good"
-    assert "Ops are missing for 298.0 ms (99.0%)" in found.text and "is idle" not in found.text
+    assert "GPU ops are missing from the recording for 298 ms (99.0%)" in found.text and "is idle" not in found.text
 
 
 def test_a_budget_on_idle_time_does_not_judge_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from overlapscope.trace.model import Kind, Memory
-from overlapscope.trace.op_names import GPU_CATEGORIES, kind, memory_kinds
+from overlapscope.trace.op_names import GPU_CATEGORIES, kind, memory_kinds, short_kernel
 
 COMMUNICATION = [
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
@@ -133,3 +133,43 @@ def test_annotations_and_synchronisation_are_no_gpu_categories() -> None:
         "cuda_event",
         "collective_comm",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_Generic_1"),
+        ("nvjet_sm90_tst_192x192_64x3_1x2_h_bz_coopB_NTN", "nvjet_sm90_tst_192x192_64x3_1x2_h_bz_coopB_NTN"),
+        (
+            "void gemmSN_TN_kernel<float, 128, 16, 2, 4, 6, 7, false, cublasGemvTensorStridedBatched<float const> >"
+            "(cublasGemmSmallNParams<cublasGemvTensorStridedBatched<float const>, float>)",
+            "gemmSN_TN_kernel",
+        ),
+        (
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_nt_align1>"
+            "(cutlass_80_simt_sgemm_64x64_8x5_nt_align1::Params)",
+            "cutlass_80_simt_sgemm_64x64_8x5_nt_align1",
+        ),
+        (
+            "void at::native::(anonymous namespace)::softmax_warp_forward<float, float, float, 10, true, false>"
+            "(float*, float const*, int, int, int, bool const*, int, bool)",
+            "softmax_warp_forward",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, "
+            "at::native::binary_internal::MulFunctor<float> >, std::array<char*, 2ul> >(int, std::array<char*, 2ul>)",
+            "vectorized_elementwise_kernel<MulFunctor>",
+        ),
+        (
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float, "
+            "float, float>, unsigned int, float, 4, 4> >(at::native::ReduceOp<float>)",
+            "reduce_kernel<MeanOps>",
+        ),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("(odd)", "(odd)"),
+        ("a<<b", "a"),
+        ("", ""),
+    ],
+)
+def test_a_kernel_is_called_what_people_know(name: str, short: str) -> None:
+    assert short_kernel(name) == short

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.periods import check_step
+from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import Kind
 from tests.support.helpers import Host, Op, make_trace
 
@@ -85,3 +89,18 @@ def test_tables_as_data_frames() -> None:
     assert frame["source_kind"].tolist() == ["pinned", "pinned"]
     assert frame["start_ns"].dtype == "int64"
     assert frame["name"].tolist() == ["op", "op"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [((3,), "3"), ((3, 4), "3 to 4"), ((9, 3, 5, 4, 3), "3 to 5 and 9"), ((1, 3, 5), "1, 3 and 5")],
+)
+def test_a_step_that_is_not_there_is_answered_with_the_numbers_of_those_that_are(
+    numbers: tuple[int, ...], told: str
+) -> None:
+    names = [f"ProfilerStep#{number}" for number in numbers]
+    annotations = make_trace([op(0, 9, 1)], annotations=[Host(name, 0, 5) for name in names]).annotations
+    with pytest.raises(NotInTrace, match=f"there is no step 77; steps: {told}\\."):
+        check_step("t.json", "ProfilerStep#77", annotations)
+    for name in names:
+        check_step("t.json", name, annotations)

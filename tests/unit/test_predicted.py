@@ -51,7 +51,7 @@ def test_check_refuses_it_unless_asked_by_name(taken: str, capsys: pytest.Captur
     assert main(["check", taken]) == 2
     assert "was predicted by `overlapscope whatif`" in capsys.readouterr().err
     assert main(["check", taken, "--allow-predicted", "--budget", "window idle_pct <= 100%"]) == 0
-    assert "What is judged was predicted by `overlapscope whatif`" in capsys.readouterr().out
+    assert "The check judges a prediction of `overlapscope whatif`" in capsys.readouterr().out
     with pytest.raises(UsageError, match="--allow-predicted"):
         assert_overlap(taken)
 
@@ -65,7 +65,7 @@ def test_a_baseline_of_it_is_refused_or_says_so(taken: str, tmp_path: Path, caps
     assert main(["baseline", "show", baseline]) == 0
     assert "predicted" in capsys.readouterr().out
     main(["check", RECORDING, "--baseline", baseline, "--budget", "window idle_pct <= 100%"])
-    assert "The baseline is of a predicted timeline, not of a recording." in capsys.readouterr().err
+    assert "The baseline is a predicted timeline, not a recording." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json", "html"])

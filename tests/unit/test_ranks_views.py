@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from overlapscope.documents.model import brief
+from overlapscope.documents.table import Table
 from overlapscope.ranks import metrics, tables
 from overlapscope.ranks import verdict as words
 from overlapscope.ranks.charts import (
@@ -63,6 +65,10 @@ def shown(report: RanksReport, width: int = 120) -> str:
     return terminal.render(document(report, TERMINAL), width=width)
 
 
+def all_tables(report: RanksReport) -> list[Table]:
+    return [*tables.answering(report), *(table for _, table in tables.further(report))]
+
+
 def in_markdown(report: RanksReport) -> str:
     return markdown.render(document(report, MARKDOWN))
 
@@ -76,16 +82,16 @@ def page(report: RanksReport) -> str:
 
 def test_the_answer_on_the_recorded_job_comes_first() -> None:
     first, second, *_ = shown(real(), 200).splitlines()
-    assert first.startswith("Rank 0 makes the other wait, which loses at most 1.64 ms a step (4.5%) by it; it came ")
-    assert first.endswith(", above all in allreduce of group 0 [0, 1].")
-    assert second == "Communication that nothing hides takes 2.5% to 9.2% of the time."
+    assert first.startswith("Rank 0 delays the other rank by up to 1.64 ms a step (4.5%); it comes last in 17 of 27")
+    assert first.endswith(", mostly in allreduce of group 0 [0, 1].")
+    assert second == "Exposed communication takes 2.5% to 9.2% of the time."
     assert words.judge(real()).level == "fair"
 
 
 def test_the_planted_straggler_is_named_among_a_thousand() -> None:
     verdict = words.judge(large())
-    assert verdict.first.startswith("Rank 5 makes the others wait: each of them loses at most ")
-    assert verdict.rest[-1] == "Not complete: 9 ranks missing and 1 trace unreadable."
+    assert verdict.first.startswith("Rank 5 delays each other rank by up to ")
+    assert verdict.rest[-1] == "Incomplete: 9 ranks missing and 1 trace unreadable."
 
 
 def test_several_stragglers_are_all_named() -> None:
@@ -94,7 +100,7 @@ def test_several_stragglers_are_all_named() -> None:
     several = replace(report, stragglers=tuple(replace(one, rank=rank) for rank in range(6)))
     verdict = words.judge(several)
     assert verdict.level == "poor"
-    assert verdict.rest[0] == "So do rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more."
+    assert verdict.rest[0] == "Rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more also delay the others."
 
 
 def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
@@ -102,8 +108,8 @@ def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
     even = replace(report, stragglers=(replace(report.stragglers[0], lost_pct=0.4),))
     verdict = words.judge(even)
     assert verdict.level == "good"
-    assert verdict.first.startswith("The 2 ranks are even: none costs the others 1% of their time")
-    assert "(0.4%), is due to rank 0." in verdict.first
+    assert verdict.first.startswith("The 2 ranks are balanced: no rank delays the others by 1% of their time; rank 0 ")
+    assert verdict.first.endswith("(0.4%).")
     assert words.judge(replace(even, missing=(2,))).level == "fair"
 
 
@@ -114,10 +120,10 @@ def test_where_nothing_can_be_compared_it_is_said_why() -> None:
     )
     report = replace(real(), stragglers=(), matching=nothing, clocks=clocks)
     verdict = words.judge(report)
-    assert (verdict.level, verdict.first) == ("unknown", "Who waits for whom cannot be told: nothing matches.")
-    assert "unknown, so who came when cannot be compared" in words.clocks(report)[0]
-    assert words.judge(joined(recorded()[0])).first.startswith("One rank alone is here")
-    assert words.judge(of_no_job()).first.startswith("No trace here says its rank")
+    assert (verdict.level, verdict.first) == ("unknown", "Delays between ranks cannot be measured: nothing matches.")
+    assert "unknown, so arrival times cannot be compared" in words.clocks(report)[0]
+    assert words.judge(joined(recorded()[0])).first.startswith("There is only one rank")
+    assert words.judge(of_no_job()).first.startswith("No trace states its rank")
     assert words.judge(joined(Unreadable(source="a", reason="b"))).level == "unusable"
 
 
@@ -129,7 +135,7 @@ def test_what_is_not_there_is_said_in_few_words() -> None:
     report = replace(real(), duplicated=(twice,) * 8, missing=tuple(range(0, 60, 2)))
     told = words.doubts(report)
     assert told[0].endswith("20, 22 and more.")
-    assert told[1] == "Recorded more than once: rank 3 in a.json and b.json; compared is a.json."
+    assert told[1] == "Recorded more than once: rank 3 in a.json and b.json; a.json is compared."
     assert told[6] == "3 more ranks recorded more than once; the JSON names all."
 
 
@@ -145,11 +151,11 @@ def test_clocks_are_told_with_their_error() -> None:
     said = " ".join(words.clocks(real()))
     assert said.startswith("The ranks share one clock.") and " us " in said
     estimated = " ".join(words.clocks(large()))
-    assert estimated.startswith("Clocks differ by up to ") and "set right against rank 0" in estimated
+    assert estimated.startswith("Clocks differ by up to ") and "aligned with rank 0" in estimated
 
 
 def test_traces_without_a_rank_are_not_called_one_rank() -> None:
-    assert words.clocks(of_no_job())[1] == "No trace says its rank, so that nothing can be compared."
+    assert words.clocks(of_no_job())[1] == "No trace states its rank, so nothing can be compared."
     assert "<h1>overlapscope ranks: 2 traces, " in page(of_no_job()) and "<h1>overlapscope ranks: 2 ranks, " in page(
         real()
     )
@@ -167,7 +173,7 @@ def test_headlines_have_a_value_each() -> None:
 
 @pytest.mark.parametrize("make", [real, large, of_no_job])
 def test_every_row_has_a_cell_for_every_column(make: Any) -> None:
-    for table in [*tables.all_tables(make()), tables.each_rank(make())]:
+    for table in [*all_tables(make()), tables.each_rank(make())]:
         assert table.rows
         assert all(len(row.cells) == len(table.columns) for row in table.rows)
 
@@ -175,8 +181,28 @@ def test_every_row_has_a_cell_for_every_column(make: Any) -> None:
 def test_a_thousand_ranks_are_a_screenful_or_two() -> None:
     lines = shown(large()).splitlines()
     assert len(lines) < 90
+    assert len(terminal.render(brief(document(large(), TERMINAL)), width=80).splitlines()) < 60
     assert len(in_markdown(large())) < 20_000
     assert sum("rank 1000" in line for line in lines) == 0
+
+
+def test_the_answer_and_its_evidence_are_one_screen() -> None:
+    lines = terminal.render(brief(document(real(), TERMINAL)), width=80).splitlines()
+    assert len(lines) <= 45
+    assert lines[-1].endswith("clocks.") and not any("Clocks" in line for line in lines)
+
+
+def test_what_several_ranks_need_is_said_once() -> None:
+    report = real()
+    worst = report.worst[0]
+    others = [
+        replace(worst, rank=rank, findings=tuple(replace(one, rank=rank, cost_ns=rank) for one in worst.findings))
+        for rank in (1, 2, 3)
+    ]
+    lines = shown(replace(report, worst=(worst, *others))).splitlines()
+    found = [line for line in lines if re.match(r"- [a-z-]+ \(rank", line)]
+    assert len(found) == len({finding.rule for finding in worst.findings})
+    assert all("(ranks 0 to 3; figures of rank 0): " in line for line in found)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
@@ -187,7 +213,7 @@ def test_no_line_is_wider_than_the_terminal(make: Any, width: int) -> None:
 
 def test_in_a_narrow_terminal_columns_are_left_out_and_no_number_is_broken() -> None:
     lines = shown(joined(*recorded()), 60).splitlines()
-    (head,) = [line for line in lines if line.startswith("step of ")]
+    (head,) = [line for line in lines if line.startswith("step ") and "median" in line]
     assert head.split()[-1] == "%" and "spread" not in head
     first = lines[lines.index(head) + 1]
     assert len(first.split()) == 7 and len(first) == len(head)
@@ -198,10 +224,10 @@ def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
     usual = [replace(row, rank=n, trust="degraded", doubts=(f"{n} event waits.",)) for n in range(12)]
     cut = replace(row, rank=12, trust="degraded", doubts=("The file is cut off.", "3 event waits."))
     broken = replace(row, rank=13, trust="unusable", doubts=("There is no GPU activity.",))
-    assert [one for one in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "of rank" in one] == [
-        "Trust is degraded: rank 12; of rank 12: The file is cut off.",
-        "Unusable: rank 13; of rank 13: There is no GPU activity.",
-        "Trust is degraded: rank 0, rank 1, rank 2, rank 3, rank 4 and 7 more; of rank 0: 0 event waits.",
+    assert [one for one in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "; rank" in one] == [
+        "Trust is degraded: rank 12; rank 12: The file is cut off.",
+        "Unusable: rank 13; rank 13: There is no GPU activity.",
+        "Trust is degraded: rank 0, rank 1, rank 2, rank 3, rank 4 and 7 more; rank 0: 0 event waits.",
     ]
 
 
@@ -213,9 +239,9 @@ def test_a_second_trace_of_a_rank_is_named_with_its_file() -> None:
 
 
 def test_few_ranks_have_a_row_each() -> None:
-    by_rank = {table.id: table for table in tables.all_tables(job(8))}
+    by_rank = {table.id: table for table in all_tables(job(8))}
     assert len(by_rank[tables.EACH].rows) == 8
-    assert tables.EACH not in {table.id for table in tables.all_tables(large())}
+    assert tables.EACH not in {table.id for table in all_tables(large())}
 
 
 def test_of_many_steps_those_that_spread_most_are_shown() -> None:
@@ -224,19 +250,19 @@ def test_of_many_steps_those_that_spread_most_are_shown() -> None:
     many = tuple(replace(step, name=f"ProfilerStep#{n}", max_ns=step.median_ns + n) for n in range(200))
     table = tables.steps(replace(report, steps=many), rows=5)
     assert [row.cells[0].text for row in table.rows] == [f"ProfilerStep#{n}" for n in range(195, 200)]
-    assert table.note == "The 195 other steps spread less."
+    assert table.note == "The 195 other steps differ less."
 
 
 def test_who_came_last_is_not_said_where_the_clocks_do_not_tell() -> None:
     meeting = real().meetings[0]
     assert words.late_name(replace(meeting, together=1)) == "rank 0"
     assert words.late_name(replace(meeting, together=3)) == "rank 0 or 2 more"
-    assert words.late_name(replace(meeting, together=0)) == "not to be told"
+    assert words.late_name(replace(meeting, together=0)) == "unknown"
 
 
 def test_a_rank_worth_a_look_comes_with_what_it_has_more_of() -> None:
     look = looks(real())[0]
-    assert look.title == "Rank 0 makes the others wait"
+    assert look.title == "Rank 0 delays the others"
     assert "in the same steps: idle +" in look.more and " against " in look.more
     assert look.causes.startswith("Over its whole window: idle by launch-bound ")
     assert look.findings[0].startswith("launch-bound: ")
@@ -369,15 +395,15 @@ def test_nothing_foreign_gets_through_as_it_is() -> None:
 
 def test_markdown_has_the_answer_and_whole_tables() -> None:
     lines = in_markdown(large()).splitlines()
-    assert lines[2].startswith("**Fair.** Rank 5 makes the others wait")
+    assert lines[2].startswith("**Fair.** Rank 5 delays each other rank")
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")]
-    expected = [[len(table.columns) + 1] * (len(table.rows) + 2) for table in tables.all_tables(large())]
+    expected = [[len(table.columns) + 1] * (len(table.rows) + 2) for table in all_tables(large())]
     assert bars == [count for table in expected for count in table]
 
 
 def test_html_is_one_file_with_the_maps_in_it() -> None:
     text = page(large())
-    assert "Rank 5 makes the others wait" in unescape(text)
+    assert "Rank 5 delays each other rank" in unescape(text)
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
     for id in (*range(len(metrics.shown(large()))), "steps", "buckets"):
         assert f'id="ranks-{id}"' in text

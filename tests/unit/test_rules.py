@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlapscope import rules
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.report.findings import find_all
-from overlapscope.rules import RULES, _page
+from overlapscope.rules import RULES
 from overlapscope.rules._claims import judged_windows, share_out
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Draft, Rule, name
@@ -358,14 +359,9 @@ def test_every_rule_explains_itself(rule: Rule) -> None:
 
 
 def test_rules_are_named_after_their_files() -> None:
-    files = {path.stem for path in Path(_page.__file__).parent.glob("[a-z]*.py")} - {"finding", "rule"}
+    files = {path.stem for path in Path(rules.__file__).parent.glob("[a-z]*.py")} - {"finding", "rule"}
     assert {rule.id.replace("-", "_") for rule in RULES.values()} == files
     assert list(RULES) == sorted(rule.id for rule in RULES.values())
-
-
-def test_the_documentation_lists_the_rules_as_they_are() -> None:
-    written = Path(__file__).parents[2] / "docs" / "rules.md"
-    assert written.read_text(encoding="utf-8") == _page.page(), "run python -m overlapscope.rules._page docs/rules.md"
 
 
 @pytest.mark.parametrize(

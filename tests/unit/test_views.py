@@ -12,6 +12,7 @@ import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.strip import measure
 from overlapscope.base import words
+from overlapscope.documents.model import brief
 from overlapscope.documents.strip import ASCII
 from overlapscope.render import markdown, terminal
 from overlapscope.report import strip
@@ -62,9 +63,11 @@ def test_shares_add_up_to_100() -> None:
 
 
 def test_two_times_that_differ_are_shown_differently() -> None:
-    unit = words.unit_for(117_000_000)
-    assert unit.of(89_757_787, 89_757_787) == "89.8 of 89.8 ms"
-    assert unit.of(89_757_787, 89_799_999) == "89.76 of 89.80 ms"
+    assert words.part_of(89_757_787, 89_757_787) == "all 89.8 ms"
+    assert words.part_of(89_757_787, 89_799_999) == "nearly all 89.8 ms"
+    assert words.part_of(24_300_000, 89_799_999) == "24.3 of 89.8 ms"
+    assert words.part_of(1, 89_799_999) == "< 0.1 of 89.8 ms"
+    assert words.part_of(0, 89_799_999) == "0 of 89.8 ms"
 
 
 def test_a_time_that_is_not_nothing_is_not_shown_as_nothing() -> None:
@@ -150,8 +153,8 @@ def test_the_whole_window_is_shown_where_the_median_step_would_hide_the_loss() -
 def test_verdict_names_the_overlap_the_exposed_copies_and_what_to_fix() -> None:
     text = verdict_of("traces/pipeline_1stream.json.gz")
     assert text.startswith(
-        "pipeline_1stream.json.gz, NVIDIA H200: 0% of the overlap that was possible happened; "
-        "89.8 of 89.8 ms of copies are exposed."
+        "pipeline_1stream.json.gz, NVIDIA H200: No overlap: all 89.8 ms of copies are exposed, of which 65.4 ms cannot "
+        "be hidden because copies outlast compute"
     )
     assert re.search(r"Fixing [a-z-]+ would save about \d", text)
 
@@ -160,13 +163,13 @@ def test_verdict_says_that_a_healthy_trace_is_good() -> None:
     page = page_of("traces/known_causes/healthy_prefetch.json.gz")
     verdict = judge(next(page.sections()))
     assert verdict.level == "good"
-    assert "That is good" in verdict.text
+    assert ": No overlap problems found: " in verdict.text
 
 
 def test_verdict_does_not_call_a_gpu_good_that_only_waits_for_copies() -> None:
     verdict = judge(next(page_of("traces/known_causes/no_compute.json.gz").sections()))
     assert verdict.level != "good"
-    assert "Copies outlast compute" in verdict.text
+    assert "because copies outlast compute" in verdict.text
 
 
 @pytest.mark.parametrize("name", ["ddp/rank0", "mixed_workloads/model_on_two_devices"])
@@ -180,13 +183,19 @@ def test_verdict_does_not_call_a_gpu_good_whose_idle_time_nobody_can_explain(tmp
     verdict = judge(next(page_of(str(kineto_files.write(tmp_path / "gpu_only.json", events))).sections()))
     assert verdict.level == "fair"
     assert "mostly unknown" in verdict.text
-    assert "nothing left to save" not in verdict.text
+    assert "No overlap problems" not in verdict.text
 
 
 def test_verdict_says_when_trust_is_degraded() -> None:
-    path = "traces/known_causes/event_wait_no_sync_events.json.gz"
-    assert verdict_of(path).endswith("Trust is degraded: 1 check warned (sync-events).")
-    assert "enable_cuda_sync_events" in terminal.render(document(page_of(path)), width=80)
+    page = page_of("traces/known_causes/event_wait_no_sync_events.json.gz")
+    assert (
+        judge(next(page.sections())).doubt
+        == "Trust is degraded: sync-events warned (overlapscope explain sync-events)."
+    )
+    assert "enable_cuda_sync_events" in terminal.render(document(page), width=80)
+    short = terminal.render(brief(document(page)), width=80)
+    assert "Trust is degraded: sync-events warned (overlapscope explain sync-events)." in short
+    assert "enable_cuda_sync_events" not in short
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 300])

@@ -12,7 +12,6 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.commands import main, scenarios
-from overlapscope.commands.whatif import OPTIONS
 from overlapscope.errors import UsageError
 from overlapscope.inputs import CALIBRATION, read_calibration
 from overlapscope.prediction.calibration import shipped
@@ -154,10 +153,10 @@ LADDER = (
             {"predicted_step_ns": estimate(72.1, 70, 80), "gain_ns": estimate(0, -7.9, 2.1), "gain_pct": 0.0},
             "A step would take as long as now, 72.10 ms (between 70.00 and 80.00 ms).",
         ),
-        ({"interventions": (change(touched=0),)}, "A step would take as long as now: there is nothing here that"),
-        ({"interventions": ()}, "A step takes 72.40 ms, 72.10 ms replayed: what changes would bring can be predicted."),
-        ({"interventions": (), "ladder": LADDER[:1]}, "A step takes 72.10 ms, and no change makes it shorter."),
-        (NOTHING, "Nothing is predicted: the replay does not explain this recording."),
+        ({"interventions": (change(touched=0),)}, "A step would take as long as now: these changes do not"),
+        ({"interventions": ()}, "The replay takes 72.10 ms, the recording 72.40 ms, so changes can be predicted."),
+        ({"interventions": (), "ladder": LADDER[:1]}, "A step takes 72.10 ms, and no known change makes it shorter."),
+        (NOTHING, "No prediction: the replay cannot reproduce this recording."),
     ],
 )
 def test_the_first_sentence_is_the_answer(told: dict[str, Any], expected: str) -> None:
@@ -172,35 +171,52 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
     shown = [" ".join(line.split()) for line in lines]
     for expected in (
         "x.json, NVIDIA H200, device 0; median of 4 steps",
-        "as it is 72.10",
+        "now 72.10",
         "+ pin 31.20 30.10 to 65.00 40.90 56.7",
         "compute 12.00 12.00",
         "exposed copy 60.00 18.00 17.00 to 52.00",
-        "in all 72.40 31.20 30.10 to 65.00",
+        "total 72.40 31.20 30.10 to 65.00",
         "hidden copies 0 21.3 3.0 to 22.0",
         "overlap efficiency n/a n/a",
         "1. pin: host memory pinned",
         "96 copies of 4.9 GB take 88 ms instead of 402 ms.",
         "At train.py(33): load",
         "It can be pinned. pin 3.30 ms more",
-        "Nothing reads the copy. side-stream the trace shows it",
-        "pinned copy of 50 MB to the GPU 55.1 GB/s calibration of this GPU",
-        "launch latency 5.1 us table of an H200",
-        "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were recorded: 0.4% off.",
-        "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.10 us.",
-        "In doubt: A wait of is doubtful.",
+        "Nothing reads the copy. side-stream shown by the trace",
+        "pinned copy of 50 MB to the GPU 55.1 GB/s calibration",
+        "launch latency 5.1 us H200 table",
+        "Without changes, the replay takes 72.10 ms for a step; the recording took 72.40 ms (0.4% off).",
+        "GPU ops start within 12.3 us of their recorded start; the tolerance is 5.10 us.",
+        "Caveat: A wait of is doubtful.",
     ):
         assert expected in shown
     assert not any("exposed comm" in line for line in shown), "of nothing there is nothing to say"
     assert sum("Pin it once." in line for line in shown) == 1, "what changed nothing needs no code"
-    assert "This recording has nothing of the kind." in shown
+
+
+def test_what_does_not_apply_says_what_the_recording_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", PAGEABLE, "--two-way"]) == 0
+    shown = capsys.readouterr().out
+    assert "these changes do not apply to this recording" in shown
+    assert "Not applicable: the recording has no streams with copies in both directions." in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("args", [["--best"], ["--pin"], ["--pin", "--side-stream", "--graph"]], ids=" ".join)
+def test_the_answer_and_its_evidence_are_one_screen(
+    args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["whatif", "traces/further/training/naive.json.gz", *args]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    assert any(line.startswith("Add -v for ") for line in lines[-3:])
 
 
 def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
     shown = text(predicted(**NOTHING), width=120)
     answer, subject, empty, reason, remedy, *_ = shown.splitlines()
-    assert answer.startswith("Nothing is predicted") and "median" not in subject and not empty
-    assert reason == "- A wait is doubtful." and remedy.startswith("- It may help to record again")
+    assert answer.startswith("No prediction") and "median" not in subject and not empty
+    assert reason == "- A wait is doubtful." and remedy.startswith("- Recording again may help")
     assert "measured" not in shown and "at most" not in shown and "n/a" not in shown
     assert "- A wait is doubtful." in md(predicted(**NOTHING))
 
@@ -216,8 +232,8 @@ def test_the_changes_stand_in_the_order_of_the_ladder() -> None:
 def test_what_has_no_cost_is_said_to_be_outside_the_interval() -> None:
     asked = Assumption(intervention="pin", text="It can be pinned.", cost_ns=None, shown=False)
     shown = " ".join(text(predicted(assumptions=(asked,)), width=120).split())
-    assert "It can be pinned. pin not in the interval" in shown and "can be made at all" in shown
-    assert "can be made at all" not in text(predicted(), width=120), "what is shown needs no interval"
+    assert "It can be pinned. pin not in the interval" in shown and "is possible at all" in shown
+    assert "is possible at all" not in text(predicted(), width=120), "what is shown needs no interval"
 
 
 def test_code_in_advice_is_code_in_markdown() -> None:
@@ -248,13 +264,6 @@ def test_hostile_names_reach_nobody() -> None:
 # -- the command
 
 
-def test_the_options_are_the_interventions_that_there_are() -> None:
-    offered = [(one.id, one.argument, one.required and one.argument is not None) for one in OPTIONS]
-    assert offered == [(one.id, one.argument, one.argument_required) for one in INTERVENTIONS.values()]
-    titles = {one.id: one.title for one in INTERVENTIONS.values()}
-    assert all(one.help.startswith(titles[one.id]) for one in OPTIONS)
-
-
 def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", PAGEABLE, "--pin", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -272,14 +281,14 @@ def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureF
 def test_asked_for_nothing_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", PAGEABLE]) == 0
     shown = capsys.readouterr().out
-    assert "what changes would bring can be predicted" in shown and "With nothing changed, the replay takes" in shown
-    assert all(f"--{one.id}" in shown for one in OPTIONS) and "--graph [RANGE]" in shown
+    assert "so changes can be predicted" in shown and "Add -v for fidelity of the replay." in shown
+    assert all(f"--{one}" in shown for one in INTERVENTIONS) and "--graph [RANGE]" in shown
 
 
 def test_the_best_changes_are_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", PAGEABLE, "--best"]) == 0
     shown = capsys.readouterr().out
-    assert "Ladder of gains" in shown and "+ " in shown and "What is changed" in shown
+    assert "Savings, one change added at a time" in shown and "+ " in shown and "Changes" in shown
 
 
 def test_the_predicted_timeline_is_written_and_analysed_as_any(
@@ -319,13 +328,18 @@ def test_the_report_goes_to_a_file_and_the_timeline_to_another(
     assert report.read_text("utf-8").startswith(begins[format])
     assert "traceEvents" in json.loads(timeline.read_text())
     assert main([*asked, "--timeline", str(report), "--force"]) == 2
-    assert "is named for the report and for the timeline; name two files" in capsys.readouterr().err
+    assert "is the output of both report and timeline; name two files" in capsys.readouterr().err
 
 
 def test_an_html_report_of_a_prediction_needs_no_charts() -> None:
     drawn = html.render(document(predicted(ladder=LADDER)))
     assert drawn.startswith("<!doctype html>") and "packed-plotly" not in drawn
-    for expected in ("31.20 ms instead of 72.10 ms", "Ladder of gains", "Pin it once.", "launch latency"):
+    for expected in (
+        "31.20 ms instead of 72.10 ms",
+        "Savings, one change added at a time",
+        "Pin it once.",
+        "launch latency",
+    ):
         assert expected in drawn
 
 
@@ -347,7 +361,7 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
     target = tmp_path / "predicted.json"
     assert main(["whatif", PAGEABLE, "--pin", "--timeline", str(target)]) == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith("Nothing is predicted") and "is doubtful" in captured.out
+    assert captured.out.startswith("No prediction") and "is doubtful" in captured.out
     assert not target.exists()
 
 
@@ -357,13 +371,13 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
         ([str(TRACES / "ddp"), "--pin"], "is a directory; name one trace in it"),
         ([PAGEABLE, "--pinn"], "unrecognized arguments: --pinn (did you mean '--pin'?)"),
         ([PAGEABLE, "--no-sync"], "expected one argument"),
-        (["--graph", PAGEABLE], "is a file and no RANGE; write TRACE first, or --graph=RANGE"),
-        ([PAGEABLE, "--best", "--pin"], "leave out either it or --pin"),
+        (["--graph", PAGEABLE], "is a file, not a RANGE; write TRACE first, or --graph=RANGE"),
+        ([PAGEABLE, "--best", "--pin"], "leave out --best or --pin"),
         ([PAGEABLE, "--no-sync", "cudaEventSynchronise"], "(did you mean 'cudaEventSynchronize'?); blocking calls: "),
         ([PIPELINE, "--graph", "forward"], "there is no range 'forward'; ranges: none but the steps."),
         ([PAGEABLE, "--pin", "--device", "7"], "there is no device 7; devices that did anything: 0."),
-        ([PAGEABLE, "--pin", "--calibration", PAGEABLE], "is no calibration"),
-        (["nowhere.json", "--pin"], "nowhere.json: there is no such file"),
+        ([PAGEABLE, "--pin", "--calibration", PAGEABLE], "is not a calibration"),
+        (["nowhere.json", "--pin"], "nowhere.json: the file does not exist"),
     ],
 )
 def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -400,5 +414,5 @@ def test_the_laboratorys_calibration_is_taken_where_it_is_of_the_same_gpu(
         made = msgspec.structs.replace(shipped(), gpu=gpu)
         CALIBRATION.write_bytes(msgspec.json.encode(made))
         assert read_calibration(None, trace) == (made if found else None)
-    with pytest.raises(UsageError, match=r"is of NVIDIA A100, and .* was recorded on NVIDIA H200"):
+    with pytest.raises(UsageError, match=r"is for NVIDIA A100, but .* was recorded on NVIDIA H200"):
         read_calibration(CALIBRATION, trace)

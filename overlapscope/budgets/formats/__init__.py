@@ -7,9 +7,9 @@ from typing import Final
 FORMATS: Final = {
     "text": "for people",
     "json": "everything, for programs",
-    "junit": "test cases in JUnit's XML",
-    "github": "annotations of GitHub Actions",
-    "gitlab": "GitLab's code quality report",
+    "junit": "JUnit XML test cases",
+    "github": "GitHub Actions annotations",
+    "gitlab": "GitLab code quality report",
     "markdown": "for a comment on a pull request",
     "html": "one file for a browser",
     "openmetrics": "for Prometheus",

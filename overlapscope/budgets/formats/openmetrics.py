@@ -32,21 +32,21 @@ def render(result: CheckResult) -> str:
     lines = [
         *_family(
             "overlapscope_check_outcome",
-            "What the check came to: 1 for the outcome that it has.",
+            "Outcome of the check: 1 for the outcome that it has.",
             [({"outcome": outcome}, int(outcome == result.outcome)) for outcome in words.OUTCOME],
         ),
         *_family(
             "overlapscope_budget_status",
-            "What a budget came to: 1 for the status that it has.",
+            "Status of a budget: 1 for the status that it has.",
             [(labels | {"status": one}, int(one == part.status)) for labels, _, part, _ in cases for one in _STATUSES],
         ),
     ]
     for unit, (suffix, divisor) in _BASE.items():
         mine = [(labels, part.value, limit) for labels, verdict, part, limit in cases if verdict.unit == unit]
         values = [(labels, value / divisor) for labels, value, _ in mine if value is not None]
-        lines += _family(f"overlapscope_budget_value_{suffix}", "What was measured.", values, unit=suffix)
+        lines += _family(f"overlapscope_budget_value_{suffix}", "The measured value.", values, unit=suffix)
         limits = [(labels, limit / divisor) for labels, _, limit in mine if limit is not None]
-        lines += _family(f"overlapscope_budget_limit_{suffix}", "What the value must not pass.", limits, unit=suffix)
+        lines += _family(f"overlapscope_budget_limit_{suffix}", "The limit of the value.", limits, unit=suffix)
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 

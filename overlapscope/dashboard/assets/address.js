@@ -53,7 +53,7 @@
   document.addEventListener(
     "click",
     (event) => {
-      if (!event.target.closest("#export-button")) return;
+      if (!event.target.closest(".shell-export")) return;
       for (const [id, route] of Object.entries(EXPORTS)) {
         clientside.set_props(id, { href: `${lib.basePath()}api/${route}${window.location.search}` });
       }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 import dash
@@ -27,9 +28,14 @@ from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.url import RECORDED
 from overlapscope.documents.table import Cell, Table, rows, words
+from overlapscope.errors import OverlapscopeError
 from overlapscope.report.model import Report
+from overlapscope.report.verdict import Verdict
 from overlapscope.rules.finding import Finding
 
+_NEAR = 6
+"""Traces that are offered, each with its verdict."""
+_POLL_MS = 600
 _SIGNS = {"faster": "✓", "slower": "✕", "within noise": "~", "unchanged": "="}
 
 
@@ -116,21 +122,43 @@ def _choice(context: PageContext) -> Component:
 
 
 def _nothing_chosen(context: PageContext) -> Component:
-    near = [id for id in context.library.siblings(context.opened.id) if id != context.opened.id][:8]
     if len(context.library.entries()) < 2:
         return parts.panel(
             "One trace is open",
             parts.empty(
-                "Comparing takes two: drop a second one onto this page, or start with both:",
+                "A comparison needs two. Drop a second trace onto this page, or start with both:",
                 dmc.Code("overlapscope dashboard before.json.gz after.json.gz"),
             ),
         )
-    links = [dmc.ListItem(dcc.Link(clean(id, 120), href=context.url.href(other=id))) for id in near]
     return parts.panel(
-        "Choose what to compare it with",
-        parts.empty("Choose a second trace above."),
-        *([dmc.Text("Beside it lie:", size="sm"), dmc.List(links, size="sm")] if links else []),
+        "Choose the second trace",
+        dcc.Interval(id="compare-clock", interval=_POLL_MS),
+        html.Div(_near(context)[0], id="compare-near"),
+        note="Choose it above, or take one of those with the most similar names.",
     )
+
+
+def _near(context: PageContext) -> tuple[Component, bool]:
+    """The traces whose names are most alike, each with its verdict as far as that is known; whether all are."""
+    library, mine = context.library, context.loaded.id
+    others = [entry.id for entry in library.entries() if entry.id != mine]
+    lines, links, done = [], [], True
+    for id in get_close_matches(mine, others, n=_NEAR, cutoff=0):
+        # One after another, so that nothing more is read once the page has been left.
+        found = library.verdict(id) if done else None
+        done = done and found is not None
+        lines.append((clean(id, 120), *_told(found)))
+        links.append(dcc.Link("compare →", href=context.url.href(other=id), className="timeline-link"))
+    table = Table("", (words("trace"), words("verdict"), words("", flexible=True)), rows(lines))
+    return render.table(table, context.dark, "compare-near-rows", links), done
+
+
+def _told(found: Verdict | OverlapscopeError | None) -> tuple[Cell, str]:
+    if found is None:
+        return Cell("not read yet", tone="muted"), ""
+    if isinstance(found, OverlapscopeError):
+        return Cell("cannot be read", tone="muted"), clean(str(found), 400)
+    return Cell(found.level, tone="muted" if found.level == "unusable" else found.level), clean(found.text, 400)
 
 
 # -- the answer -----------------------------------------------------------------------------------
@@ -174,7 +202,7 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
             ("before", before, change.before, change.cost.before),
             ("after", after, change.after, change.cost.after),
         )
-        told = (_told(device, finding, cost_ns) for _, _, finding, cost_ns in sides)
+        told = (_costs(device, finding, cost_ns) for _, _, finding, cost_ns in sides)
         lines.append((standing, clean(change.rule, 60), *itertools.chain(*told)))
         ways = [parts.timeline_link(context, finding.example, name) for name, context, finding, _ in sides if finding]
         links.append(html.Div([html.Div(way) for way in ways]))
@@ -185,7 +213,7 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
     return parts.table_panel(before, table, "compare-findings", links)
 
 
-def _told(device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -> tuple[str, str]:
+def _costs(device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -> tuple[str, str]:
     if finding is None:
         return "–", ""
     return clean(finding.title, 400), unit_of([device.figures.span]).text(round(cost_ns)) if cost_ns else ""
@@ -228,6 +256,18 @@ callbacks = Callbacks()
 callbacks.in_browser(
     ("overlapscope_linked", "mount"), Output("compare-mounted", "children"), Input("compare-timelines", "data")
 )
+
+
+@callbacks.add(
+    Output("compare-near", "children"),
+    Output("compare-clock", "disabled"),
+    Input("compare-clock", "n_intervals"),
+    prevent_initial_call=True,
+)
+def look(context: PageContext, ticks: int | None) -> Any:
+    """The verdicts that are known by now."""
+    return dash.no_update if context.trace is None else _near(context)
+    return dash.no_update if context.trace is None else _near(context)
 
 
 @callbacks.leads(Input("compare-before", "value"), Input("compare-after", "value"))

@@ -11,6 +11,7 @@ from dash.development.base_component import Component
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import EachCopy, issuers, list_copies, peak_gb_per_s
 from overlapscope.analysis.results import Device, Window
+from overlapscope.base.words import duration, part_of
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
@@ -45,14 +46,14 @@ def layout(context: PageContext, device: Device) -> Component:
 
 
 def _exposed(context: PageContext, device: Device) -> Component:
-    unit, exposed = context.section.unit_of(device.overlap.copy_ns), device.buckets.exposed_copy_ns
+    copied, exposed = device.overlap.copy_ns, device.buckets.exposed_copy_ns
     title = "Exposed copy by cause"
     if not exposed:
         return parts.panel(
             title,
-            parts.empty(f"All {unit.text(device.overlap.copy_ns)} of copies ran beside kernels: nothing is exposed."),
+            parts.empty(f"All {duration(copied)} of copies are hidden under kernels."),
         )
-    note = f"{unit.of(exposed, device.overlap.copy_ns)} of copies had no kernel beside them."
+    note = f"No kernel ran beside {part_of(exposed, copied)} of copies."
     return parts.panel(title, *parts.causes(context, device, "exposed-copy", "copies"), note=note)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, missing_ns
-from overlapscope.base.words import share
+from overlapscope.base.words import part_of, share
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
@@ -23,10 +23,10 @@ def layout(context: PageContext, device: Device) -> Component:
 
 
 def _idle(context: PageContext, device: Device) -> Component:
-    unit, idle = context.section.unit, device.buckets.idle_ns - missing_ns(device)
+    idle = device.buckets.idle_ns - missing_ns(device)
     if not idle:
         return parts.panel("Idle by cause", parts.empty("The GPU was never idle in this recording."))
-    note = f"{unit.of(idle, device.span_ns)} ({share(idle, device.span_ns)}) the GPU did nothing."
+    note = f"The GPU is idle for {part_of(idle, device.span_ns)} ({share(idle, device.span_ns)})."
     return parts.panel("Idle by cause", *parts.causes(context, device, "idle", "idle"), note=note)
 
 

@@ -1,16 +1,14 @@
-"""Laboratory: experiments whose outcome is known; each variant's small timeline, our figures and the published ones."""
+"""Laboratory: experiments whose outcome is known: an index of them, and one opened at a time."""
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import dash_mantine_components as dmc
-import msgspec
-from dash import MATCH, Input, Output, State, dcc, html
+from dash import dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import efficiency_shown
@@ -19,15 +17,15 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.url import UrlState
 from overlapscope.documents import model
 from overlapscope.documents.model import Block
-from overlapscope.laboratory.comparison import Comparison, compare
+from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
+from overlapscope.laboratory.comparison import Comparison, compare, tally
 from overlapscope.laboratory.document import chapter, overview
 from overlapscope.laboratory.results import Analysis, Strip, VariantResult
-from overlapscope.laboratory.tables import digits
+from overlapscope.laboratory.tables import digits, sentence
 
-_LEAD = "Experiments on copies, streams and CUDA graphs whose outcome is known: measured here, and published."
+_LEAD = "Experiments on copies, streams and CUDA graphs with a known outcome: measured here, and published by others."
 _LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
 """The palette's names of a strip's lanes, where they differ."""
 
@@ -36,119 +34,149 @@ _LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
 class _Experiment:
     """One of some results."""
 
-    index: str
-    """Of the results and of it in them: ids on the page end in it."""
+    id: str
+    """What URLs call it: its name, with a number behind it where several results have it."""
     directory: Path
     comparison: Comparison
-
-    @property
-    def grid(self) -> str:
-        """The id of where its variants are drawn."""
-        return f"laboratory-grid-{self.index}"
-
-    @property
-    def anchor(self) -> str:
-        """The id that links lead to."""
-        return f"experiment-{self.index}"
 
 
 def _experiments(library: Library) -> list[list[_Experiment]]:
     """Those of each of the results that have any."""
-    found = [
-        [_Experiment(f"{number}-{place}", directory, comparison) for place, comparison in enumerate(compare(results))]
-        for number, (directory, results) in enumerate(library.results())
-    ]
-    return [experiments for experiments in found if experiments]
+    found: list[list[_Experiment]] = []
+    times: dict[str, int] = {}
+    for directory, results in library.results():
+        here = []
+        for comparison in compare(results):
+            name = comparison.result.name
+            times[name] = times.get(name, 0) + 1
+            id = name if times[name] == 1 else f"{name} ({times[name]})"
+            here.append(_Experiment(id, directory, comparison))
+        found += [here] if here else []
+    return found
 
 
 def layout(context: PageContext) -> Component:
-    """The page."""
+    """The index, or the experiment that the address names."""
     found = _experiments(context.library)
     if not found:
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
-    drawn = [{"element": one.grid, "variants": _variants(context, one)} for one in itertools.chain(*found)]
-    return parts.page(
-        "Laboratory",
-        *(_results(experiments, context.dark) for experiments in found),
-        dcc.Store(id="laboratory-variants", data=drawn),
-        html.Div(id="laboratory-drawn", hidden=True),
-        lead=_LEAD,
-    )
+    asked = context.url.experiment
+    if asked is None:
+        return parts.page("Laboratory", *(_index(context, experiments) for experiments in found), lead=_LEAD)
+    opened = next((one for experiments in found for one in experiments if one.id == asked), None)
+    index = dcc.Link("← all experiments", href=context.url.href(experiment=None), className="timeline-link")
+    if opened is None:
+        return parts.page("Laboratory", index, parts.empty(f"There is no experiment {clean(asked, 80)!r} here."))
+    return _opened(context, opened, index)
 
 
 def _nothing() -> Component:
     return parts.panel(
         "No results are open",
-        parts.empty("Open a directory with results of the laboratory. To run it here, and then to look at it:"),
+        parts.empty("Open a directory with results of the laboratory. To run the experiments on this machine:"),
         dmc.Code(
             "overlapscope scenarios run --all\noverlapscope dashboard overlapscope-laboratory", block=True, my="xs"
         ),
-        parts.empty("Those that come with overlapscope were recorded on one H200 and opened in the same way:"),
+        parts.empty("overlapscope comes with results from one H200. To look at those:"),
         dmc.Code('overlapscope dashboard "$(overlapscope samples)"', block=True, mt="xs"),
     )
 
 
-def _results(experiments: Sequence[_Experiment], dark: bool) -> Component:
-    links = [dmc.Anchor(clean(one.comparison.result.name, 80), href=f"#{one.anchor}", size="sm") for one in experiments]
-    told = _drawn(overview([one.comparison for one in experiments]), dark)
-    panel = parts.panel("Results", *told, dmc.Group(links, gap="sm", mt="sm"))
-    return dmc.Stack([panel, *map(_experiment, experiments)], gap="md")
+# -- the index ------------------------------------------------------------------------------------
 
 
-def _experiment(experiment: _Experiment) -> Component:
-    result, index = experiment.comparison.result, experiment.index
-    return parts.panel(
+def _index(context: PageContext, experiments: Sequence[_Experiment]) -> Component:
+    """One line for each experiment, then what holds over all of them."""
+    columns = (words("experiment"), words("what it is about", flexible=True), words("result", flexible=True))
+    lines = [_line(one.comparison) for one in experiments]
+    table = Table("Experiments", (*columns, Column("claims that hold")), rows(lines))
+    links: list[Component | None] = [
+        dcc.Link("open →", href=context.url.href(experiment=one.id), className="timeline-link") for one in experiments
+    ]
+    told = _drawn(overview([one.comparison for one in experiments]), context.dark)
+    listed = parts.table_panel(context, table, "laboratory-index", links)
+    return dmc.Stack([listed, parts.panel("All experiments", *told)], gap="md")
+
+
+def _line(comparison: Comparison) -> tuple[str | Cell, ...]:
+    result = comparison.result
+    held, failed, unknown = tally(comparison.claims)
+    tone: Tone = "poor" if failed else "fair" if unknown else "good"
+    claims = Cell(f"{held} of {held + failed + unknown}", tone=tone)
+    return clean(result.name, 60), clean(result.title, 120), _result(comparison), claims
+
+
+def _result(comparison: Comparison) -> str:
+    """The first order that the experiment claims, as it was measured."""
+    walls = ((variant.name, variant.wall_ms) for variant in comparison.result.variants)
+    timed = {name: wall.median for name, wall in walls if wall is not None and wall.median > 0}
+    pair = next((pair for pair in comparison.result.faster if set(pair) <= timed.keys()), None)
+    if pair is None:
+        return ""
+    first, second = pair
+    return clean(f"{first} is {timed[second] / timed[first]:.2f} times as fast as {second}", 200)
+
+
+# -- one experiment -------------------------------------------------------------------------------
+
+
+def _opened(context: PageContext, experiment: _Experiment, index: Component) -> Component:
+    """Each variant with its timeline, links to the trace of its first rank, and the figures and claims."""
+    result = experiment.comparison.result
+    files = [experiment.directory / variant.traces[0] if variant.traces else None for variant in result.variants]
+    ids = [None if file is None else context.library.id_of(file) for file in files]
+    first = next((id for id in ids if id is not None), None)
+    cards = [
+        _card(context, experiment.comparison, variant, _links(context, id, first))
+        for variant, id in zip(result.variants, ids, strict=True)
+    ]
+    told = _drawn(chapter(experiment.comparison, "laboratory-bars"), context.dark)
+    return parts.page(
         clean(f"{result.name}: {result.title}", 200),
-        html.Div(id=experiment.grid, className="laboratory-grid"),
-        dmc.Button(
-            "Figures and claims",
-            id={"type": "laboratory-more", "index": index},
-            variant="default",
-            size="compact-sm",
-            mt="sm",
-        ),
-        html.Div(id={"type": "laboratory-detail", "index": index}),
-        note=clean(result.shows, 400),
-        id=experiment.anchor,
+        index,
+        html.Div(cards, className="laboratory-grid", id="laboratory-variants"),
+        parts.panel("Figures and claims", dmc.Stack(told, gap="sm"), id="laboratory-detail"),
     )
 
 
-def _variants(context: PageContext, experiment: _Experiment) -> list[dict[str, Any]]:
-    """What `assets/laboratory.js` draws of each variant, with links to the trace of its first rank."""
-    variants = experiment.comparison.result.variants
-    files = [experiment.directory / variant.traces[0] if variant.traces else None for variant in variants]
-    ids = [None if file is None else context.library.id_of(file) for file in files]
-    first = next((id for id in ids if id is not None), None)
-    return [
-        _variant(experiment.comparison, variant, context.colors) | {"links": _links(context.url, id, first)}
-        for variant, id in zip(variants, ids, strict=True)
-    ]
-
-
-def _variant(comparison: Comparison, variant: VariantResult, colors: dict[str, str]) -> dict[str, Any]:
+def _card(context: PageContext, comparison: Comparison, variant: VariantResult, links: list[Component]) -> Component:
     analysis = variant.analyses[0] if variant.analyses else None
     level = analysis.verdict.level if analysis else ""
-    return {
-        "name": clean(variant.name, 80),
-        "shows": clean(variant.shows, 400),
-        "level": level,
-        "color": colors.get(level, colors["muted"]),
-        "lanes": [
-            {
-                "name": clean(lane.name, 8),
-                "color": colors.get(_LANE_COLORS.get(lane.name, lane.name), colors["muted"]),
-                "fill": lane.fill,
-            }
-            for lane in (analysis.strip.lanes if analysis else ())
+    color = {"color": context.colors.get(level, context.colors["muted"])}
+    figures = [html.Div([html.Dt(name), html.Dd(value)]) for name, value in _figures(comparison, variant, analysis)]
+    return html.Article(
+        [
+            html.Header([html.H3(clean(variant.name, 80)), html.B(level, style=color)]),
+            html.P(clean(sentence(variant.shows), 400), className="laboratory-dim"),
+            *(_strip(analysis.strip, context.colors) if analysis else []),
+            html.Dl(figures),
+            html.P(links, className="laboratory-links"),
         ],
-        "caption": _caption(analysis.strip) if analysis else "",
-        "figures": _figures(comparison, variant, analysis),
-    }
+        className="laboratory-card",
+    )
 
 
-def _caption(strip: Strip) -> str:
+def _strip(strip: Strip, colors: dict[str, str]) -> list[Component]:
+    """A small timeline: a bar for each kind of work."""
+    drawn: list[Component] = []
+    for lane in strip.lanes:
+        color = colors.get(_LANE_COLORS.get(lane.name, lane.name), colors["muted"])
+        bar = html.Div(style={"backgroundImage": _gradient(lane.fill, color)}, role="img", **{"aria-label": lane.name})
+        drawn.append(html.Div([html.Span(clean(lane.name, 8)), bar], className="laboratory-lane"))
     what = clean(strip.label, 60) or "the whole recording"
-    return f"{what}, {unit_for(strip.span_ns).text(strip.span_ns)}"
+    span = unit_for(strip.span_ns).text(strip.span_ns)
+    return [*drawn, html.P(f"{what}, {span}", className="laboratory-dim laboratory-caption")]
+
+
+def _gradient(fill: str, color: str) -> str:
+    """A picture. `fill` has a character for each slice: `.` for nothing, else the tenths begun; the fuller, the
+    stronger."""
+    stops = [
+        f"{color}{round(25.5 * (int(run[1]) + 1)) if run[1] != '.' else 0:02x} "
+        f"{100 * run.start() / len(fill):.2f}% {100 * run.end() / len(fill):.2f}%"
+        for run in re.finditer(r"([.\d])\1*", fill)
+    ]
+    return f"linear-gradient(90deg, {', '.join(stops)})" if stops else "none"
 
 
 def _figures(comparison: Comparison, variant: VariantResult, analysis: Analysis | None) -> list[tuple[str, str]]:
@@ -163,51 +191,23 @@ def _figures(comparison: Comparison, variant: VariantResult, analysis: Analysis 
     return told
 
 
-def _links(url: UrlState, id: str | None, first: str | None) -> list[tuple[str, str]]:
+def _links(context: PageContext, id: str | None, first: str | None) -> list[Component]:
     if id is None:
         return []
+    url = replace(context.url, experiment=None)
     links = [("open", url.href("overview", trace=id, other=None))]
     if first is not None and first != id:
         links.append(("compare with the first", url.href("compare", trace=first, other=id)))
-    return links
-
-
-# -- its figures and claims -----------------------------------------------------------------------
-
-
-class _Id(msgspec.Struct, frozen=True):
-    """Of the button of an experiment."""
-
-    index: str
-
-
-callbacks = Callbacks()
-# The variants are drawn by the page's own script, an experiment's figures when they are asked for.
-callbacks.in_browser(
-    ("overlapscope_laboratory", "draw"), Output("laboratory-drawn", "children"), Input("laboratory-variants", "data")
-)
-
-
-@callbacks.add(
-    Output({"type": "laboratory-detail", "index": MATCH}, "children"),
-    Output({"type": "laboratory-more", "index": MATCH}, "children"),
-    Input({"type": "laboratory-more", "index": MATCH}, "n_clicks"),
-    State({"type": "laboratory-more", "index": MATCH}, "id"),
-    prevent_initial_call=True,
-)
-def show_more(context: PageContext, clicks: int | None, id: _Id) -> Any:
-    """The figures and claims of an experiment, or nothing again."""
-    known = {one.index: one.comparison for one in itertools.chain(*_experiments(context.library))}
-    if not clicks or clicks % 2 == 0 or id.index not in known:
-        return None, "Figures and claims"
-    told = _drawn(chapter(known[id.index], f"laboratory-bars-{id.index}"), context.dark)
-    return dmc.Stack(told, gap="sm", mt="sm"), "Hide figures and claims"
+    return [dcc.Link(text, href=href, className="timeline-link") for text, href in links]
 
 
 def _drawn(blocks: Iterable[Block], dark: bool) -> list[Component]:
-    """Blocks of the laboratory's report, without its timelines, which the page's script draws."""
+    """Blocks of the laboratory's report, without its timelines: those are in the cards."""
     return render.draw((block for block in blocks if not _is_timeline(block)), dark)
 
 
 def _is_timeline(block: Block) -> bool:
     return isinstance(block, model.Section) and any(isinstance(inner, model.Strip) for inner in block.blocks)
+
+
+callbacks = Callbacks()

@@ -34,6 +34,7 @@ def layout(context: PageContext, device: Device) -> Component:
     return dmc.Stack(
         [
             parts.verdict(context),
+            *_notes(context),
             *_of_recording(context),
             render.tiles(headlines(context.section, device), "overview-figures"),
             html.Div(id="overview-more"),
@@ -42,6 +43,11 @@ def layout(context: PageContext, device: Device) -> Component:
         gap="md",
         maw=1500,
     )
+
+
+def _notes(context: PageContext) -> list[Component]:
+    notes = [clean(note, 1000) for note in context.opened.report.notes]
+    return [parts.warning(context, "Warnings", notes, "overview-notes")] if notes else []
 
 
 def _of_recording(context: PageContext) -> list[Component]:

@@ -34,7 +34,8 @@ MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
 TABLE, METRIC, MEANING = "ranks-table", "ranks-metric", "ranks-meaning"
 _LISTED = 10
 _POLL_MS = 300
-_LEAD = "The ranks of one job beside one another: who makes whom wait, and where the time of each goes."
+_LEAD = "The ranks of one job side by side: who makes the others wait, and where the time of each goes."
+_NO_RANKS = "Nothing in these traces says that they belong to one job, so each is shown by itself."
 
 
 def layout(context: PageContext) -> Component:
@@ -50,39 +51,40 @@ def layout(context: PageContext) -> Component:
         return parts.page("Ranks", _alone(), lead=_LEAD)
     job = job_of(library, url.trace or "", everything=False)
     of_traces = chosen(library, url) is None
-    return parts.page(
-        "Ranks",
-        dcc.Interval(id="ranks-clock", interval=_POLL_MS),
-        dcc.Store(id="ranks-known", data=None),
-        dmc.Select(
-            id="ranks-source",
-            label="report",
-            data=_sources(context),
-            value=_source(context),
-            allowDeselect=False,
-            maw=420,
-            style={} if files and len(_sources(context)) > 1 else {"display": "none"},
-        ),
-        dmc.Switch(
-            id="ranks-all",
-            label=f"all {plural(len(siblings), 'trace')} of the folder",
-            checked=len(job.ids) < 2,
-            style={} if of_traces and job.others else {"display": "none"},
-        ),
-        html.Div(id="ranks-progress"),
-        html.Div(id="ranks-content"),
-        lead=_LEAD,
+    choices = html.Div(
+        [
+            dcc.Interval(id="ranks-clock", interval=_POLL_MS),
+            dcc.Store(id="ranks-known", data=None),
+            dmc.Select(
+                id="ranks-source",
+                label="report",
+                data=_sources(context),
+                value=_source(context),
+                allowDeselect=False,
+                maw=420,
+                style={} if files and len(_sources(context)) > 1 else {"display": "none"},
+            ),
+            dmc.Switch(
+                id="ranks-all",
+                label=f"all {plural(len(siblings), 'trace')} of the folder",
+                checked=len(job.ids) < 2,
+                style={} if of_traces and job.others else {"display": "none"},
+            ),
+            html.Div(id="ranks-progress"),
+        ]
     )
+    return dmc.Stack([choices, html.Div(id="ranks-content")], gap="md", maw=1500)
 
 
 def _alone() -> Component:
     return parts.panel(
         "One trace is open",
         parts.empty(
-            "Ranks are the traces that lie in one folder, one for each process of a job. Open the folder:",
+            "The ranks of a job are the traces of one folder, one for each process. Open the folder:",
             dmc.Code("overlapscope dashboard traces/"),
-            "A job under torchrun writes them with: overlapscope run --output traces/ train.py, once in each process.",
-            "Of a job with many ranks, or far away, open the report:",
+            "To record them, run this in each process of the job (torchrun does):",
+            dmc.Code("overlapscope run --output traces/ train.py"),
+            "If the job has many ranks or runs on another machine, open its report instead:",
             dmc.Code("overlapscope ranks traces/ --format json -o ranks.json; overlapscope dashboard ranks.json"),
         ),
     )
@@ -107,22 +109,34 @@ def _source(context: PageContext) -> str:
 def _content(context: PageContext, ranks: Ranks) -> Component:
     """All of the page that is about a report."""
     report = ranks.report
+    if sum(row.joined for row in report.ranks) < 2 and report.ranks and not report.missing:
+        return _side_by_side(context, ranks)
     verdict, doubted = judge(report), doubts(report)
     rest = [dmc.Text(" ".join(verdict.rest), fz=16, mt=4)] if verdict.rest else []
     ids = ("ranks-level", "ranks-waits")
     over_all = (tables.steps(report, rows=_LISTED), tables.spreads(report))
-    return dmc.Stack(
-        [
-            parts.answer(context, TONES[verdict.level], verdict.level, verdict.first, *rest, ids=ids),
-            *([parts.warning(context, "Mind this", doubted, "ranks-doubts")] if doubted else []),
-            *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
-            *_maps(context, ranks),
-            *_waiting(context, ranks),
-            *_worst(context, ranks),
-            *(parts.table_panel(context, table) for table in over_all if table.rows),
-            *(_each(context, ranks) if report.ranks else []),
-        ],
-        gap="md",
+    return parts.page(
+        "Ranks",
+        parts.answer(context, TONES[verdict.level], verdict.level, verdict.first, *rest, ids=ids),
+        *([parts.warning(context, "Warnings", doubted, "ranks-doubts")] if doubted else []),
+        *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
+        *_maps(context, ranks),
+        *_waiting(context, ranks),
+        *_worst(context, ranks),
+        *(parts.table_panel(context, table) for table in over_all if table.rows),
+        *(_each(context, ranks) if report.ranks else []),
+        lead=_LEAD,
+    )
+
+
+def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
+    """Traces of which no two are of one job: nothing but their figures can be compared."""
+    broken = [clean(f"{one.source}: {one.reason}", 600) for one in ranks.report.unreadable]
+    return parts.page(
+        "Traces side by side",
+        *([parts.warning(context, "Traces that cannot be read", broken, "ranks-doubts")] if broken else []),
+        _grid(context, ranks, "Each trace"),
+        lead=_NO_RANKS,
     )
 
 
@@ -143,7 +157,7 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
                 "Map of the ranks",
                 dmc.Text(metric.meaning, size="sm", id=MEANING),
                 render.graph(charts.rank_map(report, metric, context.dark), MAP, name="ranks"),
-                note=f"The stronger the colour, the worse; a cross where a trace is missing.{opened}",
+                note=f"A stronger colour is worse; a cross marks a rank whose trace is missing.{opened}",
                 beside=choice,
             )
         )
@@ -194,17 +208,22 @@ def _look(context: PageContext, ranks: Ranks, one: Look) -> Component:
 
 def _each(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    traces = [ranks.trace(row) for row in range(len(report.ranks))]
-    opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
     found = []
     if charts.has_rank_buckets(report):
         chart = render.graph(charts.rank_buckets(report, context.dark), BUCKETS, name=BUCKETS)
         found.append(parts.panel("Where the time of each rank goes", chart))
     return [
         *found,
-        parts.grid_panel(context, "Each rank", tables.every_rank(report), TABLE, opens=opens),
+        _grid(context, ranks, "Each rank"),
         parts.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
     ]
+
+
+def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
+    """All figures of each, to be sorted."""
+    traces = [ranks.trace(row) for row in range(len(ranks.report.ranks))]
+    opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
+    return parts.grid_panel(context, title, tables.every_rank(ranks.report), TABLE, opens=opens)
 
 
 # -- callbacks ------------------------------------------------------------------------------------

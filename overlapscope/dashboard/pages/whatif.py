@@ -51,12 +51,12 @@ class _Question(msgspec.Struct, frozen=True):
 def layout(context: PageContext, device: Device) -> Component:
     """The switches; what they change is shown by the callbacks."""
     kinds = tuple(INTERVENTIONS.values())
-    options = {kind.id: _options(kind.argument, device) for kind in kinds if kind.argument}
+    options = {kind.id: _options(kind.words.argument, device) for kind in kinds if kind.words.argument}
     config = {
         "trace": context.opened.id,
         "device": device.device,
         "kinds": [
-            {"id": kind.id, "options": options.get(kind.id), "required": kind.argument_required} for kind in kinds
+            {"id": kind.id, "options": options.get(kind.id), "required": kind.words.argument_required} for kind in kinds
         ],
     }
     best = context.library.predictions.known(context.loaded, Asked(device.device, None))
@@ -122,28 +122,32 @@ def _options(argument: str, device: Device) -> list[str]:
 
 def _choice(kind: Intervention, options: list[str]) -> Component:
     """A switch, and beside it the choice of what it is about."""
-    name = html.Span([kind.title, html.Span(kind.id, className="whatif-id")])
-    impossible = kind.argument_required and not options
+    name = html.Span([kind.words.title, html.Span(kind.id, className="whatif-id")])
+    impossible = kind.words.argument_required and not options
     switch = dmc.Switch(
         id=_switch(kind), label=name, checked=False, disabled=impossible, size="sm", className="whatif-switch"
     )
     explained = render.explained(html.Div(switch), kind.meaning, w=340, position="bottom-start", openDelay=200)
-    if not kind.argument:
+    if not kind.words.argument:
         return html.Div(explained)
     choose = dmc.MultiSelect(
         id=_argument(kind),
         data=[{"value": option, "label": clean(option, 80)} for option in options],
         value=[],
-        placeholder="no blocking call here" if not options else "choose" if kind.argument_required else "each step",
+        placeholder="no blocking call here"
+        if not options
+        else "choose"
+        if kind.words.argument_required
+        else "each step",
         disabled=not options,
-        display="none" if not options and not kind.argument_required else None,
+        display="none" if not options and not kind.words.argument_required else None,
         searchable=True,
         clearable=True,
         hidePickedOptions=True,
         nothingFoundMessage="nothing else here",
         size="xs",
         mt=4,
-        **{"aria-label": f"{kind.title}: {kind.argument.lower()}"},
+        **{"aria-label": f"{kind.words.title}: {kind.words.argument.lower()}"},
     )
     return html.Div([explained, choose])
 
@@ -180,7 +184,7 @@ callbacks = Callbacks()
 def _add_switches() -> None:
     kinds = tuple(INTERVENTIONS.values())
     moved = [(_switch(kind), "checked") for kind in kinds] + [
-        (_argument(kind), "value") for kind in kinds if kind.argument
+        (_argument(kind), "value") for kind in kinds if kind.words.argument
     ]
 
     def client(name: str, *arguments: Any, **more: Any) -> None:

@@ -10,28 +10,15 @@ from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.registry import Registry
 from overlapscope.base.words import check_known, did_you_mean
+from overlapscope.catalog import interventions
 from overlapscope.errors import UsageError
 from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.trace.model import Trace
 
 INTERVENTIONS: Registry[Intervention] = Registry(
-    __name__,
-    "INTERVENTION",
-    (
-        "faster-loader",
-        "pin",
-        "non-blocking",
-        "no-sync",
-        "batch-copies",
-        "side-stream",
-        "two-way",
-        "prefetch",
-        "graph",
-    ),
-    elsewhere={"graph": "cuda_graph"},
+    __name__, "INTERVENTION", interventions.INTERVENTIONS, elsewhere={"graph": "cuda_graph"}
 )
-"""Every intervention, in the order in which they are applied, whatever the order asked for: what one does, a later one
-may build on."""
+"""Every intervention, in the order in which they are applied, whatever the order asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +47,13 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
                 f"there is no intervention {name!r}{did_you_mean(name, INTERVENTIONS)}; "
                 f"there are {', '.join(INTERVENTIONS)}."
             )
-        found = INTERVENTIONS[name]
+        intervention = INTERVENTIONS[name]
         argument = argument.strip()
-        if found.argument_required and not argument:
-            raise UsageError(f"{name} has to be told its {found.argument}, as in '{name} cudaStreamSynchronize'.")
-        if argument and found.argument is None:
+        if intervention.words.argument_required and not argument:
+            raise UsageError(f"{name} needs its {intervention.words.argument}, as in '{name} cudaStreamSynchronize'.")
+        if argument and intervention.words.argument is None:
             raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
-        choices.append(Choice(found, argument or None))
+        choices.append(Choice(intervention, argument or None))
     return in_order(choices)
 
 
@@ -81,7 +68,7 @@ def check_names(trace: Trace, interventions: Sequence[str]) -> None:
 
     What is wrong with the interventions themselves, `parse` says.
     """
-    for name, _, argument in (one.strip().partition(" ") for one in interventions):
+    for name, _, argument in (intervention.strip().partition(" ") for intervention in interventions):
         asked = argument.strip()
         if asked and name == "graph":
             _check_range(trace, asked)

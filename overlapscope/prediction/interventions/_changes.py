@@ -90,15 +90,15 @@ def on_own_lanes(graph: Graph, request: Request, rows: I64, what: str) -> Applie
 
 def copies(graph: Graph, rows: I64) -> str:
     """How many copies, and how much they move: `96 copies of 4.9 GB in all`."""
-    return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in all"
+    return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in total"
 
 
 def time_in(graph: Graph, events: HostEvents) -> I64:
     """How much of the work before each call lies inside host events of its thread, in ns."""
     calls = graph.calls
     inside = np.zeros(len(calls), np.int64)
-    for thread, own in graph.by_thread():
-        inside[own] = covered(on_thread(events, thread), calls.since_ns[own], calls.start_ns[own])
+    for thread, of_thread in graph.by_thread():
+        inside[of_thread] = covered(on_thread(events, thread), calls.since_ns[of_thread], calls.start_ns[of_thread])
     return inside
 
 
@@ -108,23 +108,25 @@ def without_time_in(graph: Graph, events: HostEvents) -> tuple[Graph, I64, int]:
     calls = graph.calls
     new = calls.copied()
     spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
-    for thread, own in graph.by_thread():
+    for thread, of_thread in graph.by_thread():
         when = on_thread(events, thread)
-        began, ended, since = calls.start_ns[own], calls.end_ns[own], calls.since_ns[own]
-        handed, before = calls.handed_by[own], calls.before_ns[own]
+        began, ended, since = calls.start_ns[of_thread], calls.end_ns[of_thread], calls.since_ns[of_thread]
+        handed, before = calls.handed_by[of_thread], calls.before_ns[of_thread]
         # What is left of each stretch of work that was measured.
         left = np.where(began > since, before / np.maximum(began - since, 1), 1.0)
         # Whoever handed over while the thread was in there is not waited for any more.
         over = pick(calls.end_ns, handed, 0)
         freed = (handed >= 0) & (covered(when, over, over + 1) > 0)
-        new.handed_by[own[freed]] = -1
+        new.handed_by[of_thread[freed]] = -1
         if freed[0]:
             # A thread's first call then comes after nothing, and stays where it was.
-            new.release_ns[own[0]] = began[0]
+            new.release_ns[of_thread[0]] = began[0]
         since = np.where(freed, np.append(began[:1], ended[:-1]), since)
-        spared[own] = np.rint(left * covered(when, since, began))
-        new.before_ns[own] = np.where(freed, np.rint(left * (began - since)).astype(np.int64), before) - spared[own]
-        gone[own] = covered(when, began, ended) == ended - began
+        spared[of_thread] = np.rint(left * covered(when, since, began))
+        new.before_ns[of_thread] = (
+            np.where(freed, np.rint(left * (began - since)).astype(np.int64), before) - spared[of_thread]
+        )
+        gone[of_thread] = covered(when, began, ended) == ended - began
     new.length_ns[gone] = 0
     changed = replace(graph, calls=new, waits=graph.waits.take(~gone[graph.waits.call]))
     return changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum())

@@ -70,9 +70,9 @@ def _before_pinning(graph: Graph) -> I64:
     """The last call of its thread before each `pin_memory()`."""
     ops, calls = pinning(graph.trace), graph.calls
     found = [graph.waits.call[:0]]
-    for thread, own in graph.by_thread():
-        place = np.searchsorted(calls.start_ns[own], ops.start_ns[ops.thread == thread]) - 1
-        found.append(own[np.unique(place[place >= 0])])
+    for thread, of_thread in graph.by_thread():
+        place = np.searchsorted(calls.start_ns[of_thread], ops.start_ns[ops.thread == thread]) - 1
+        found.append(of_thread[np.unique(place[place >= 0])])
     return np.concatenate(found)
 
 
@@ -123,9 +123,9 @@ def _into_new_memory(graph: Graph, call: I64) -> Bool:
     rows = graph.calls.row[call]
     makes = ops.named(lambda name: name in _MAKES)
     new = np.zeros(len(call), np.bool_)
-    for thread, own in rows_by(runtime.thread[rows]):
-        at = runtime.start_ns[rows[own]]
+    for thread, of_thread in rows_by(runtime.thread[rows]):
+        at = runtime.start_ns[rows[of_thread]]
         made = ops.start_ns[makes & (ops.thread == thread)]
         last_copied, last_made = (pick(past, np.searchsorted(past, at) - 1, -(2**62)) for past in (np.sort(at), made))
-        new[own] = last_made > last_copied
+        new[of_thread] = last_made > last_copied
     return new

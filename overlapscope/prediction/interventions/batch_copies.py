@@ -97,14 +97,13 @@ def _calls_of(graph: Graph, run: I64, line: I64, is_own: Bool) -> I64:
 
 INTERVENTION = Intervention(
     id="batch-copies",
-    title="many small copies as one",
-    meaning=f"Copies of at most {size_text(SMALL_BYTES)} that are issued one after another, in one direction on one "
-    "stream, become one copy of all their bytes, and their calls one call. So do values that are read one by one, as "
-    "`item()` does.",
+    meaning=f"Copies of at most {size_text(SMALL_BYTES)} that are issued one after another, in one direction on "
+    "one stream, become one copy of all their bytes, with one call. Values that are read one by one, as "
+    "with `item()`, do too.",
     assumptions=(
-        Assumption("The pieces lie in one buffer on the host, or are written there in the first place.", True),
+        Assumption("The pieces lie in one buffer on the host, or can be written there in the first place.", True),
     ),
-    advice="Keep the pieces as views of one pinned buffer, copy that once with non_blocking=True, and take views of "
-    "the result on the device (torch.split, narrow).",
+    advice="Keep the pieces as views of one pinned buffer, and copy that once.\n"
+    "Use non_blocking=True, and take views of the result on the device (torch.split, narrow).",
     apply=_apply,
 )

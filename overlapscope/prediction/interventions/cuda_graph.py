@@ -72,17 +72,17 @@ def _dispatch_ns(graph: Graph, stance: Stance) -> F64:
         return np.zeros(len(calls))
     if stance == Stance.BEST:
         return np.where(calls.before_ns < LONG_WORK_NS, np.maximum(calls.before_ns, 0), 0).astype(np.float64)
-    found = np.zeros(len(calls))
-    for thread, own in graph.by_thread():
+    dispatch = np.zeros(len(calls))
+    for thread, of_thread in graph.by_thread():
         ops = on_thread(trace.cpu_ops, thread)
         # The union of the ops around each other: the part of it up to the call, as far back as the work reaches.
-        begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, calls.start_ns[own], "right") - 1, 0), 0)
-        since = calls.since_ns[own]
-        inside = calls.start_ns[own] - np.maximum(begins, since)
-        work = calls.start_ns[own] - since
-        inside = np.where(contains(ops, calls.start_ns[own]) & (work > 0), inside, 0)
-        found[own] = calls.before_ns[own] * inside / np.maximum(work, 1)
-    return found
+        begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, calls.start_ns[of_thread], "right") - 1, 0), 0)
+        since = calls.since_ns[of_thread]
+        inside = calls.start_ns[of_thread] - np.maximum(begins, since)
+        work = calls.start_ns[of_thread] - since
+        inside = np.where(contains(ops, calls.start_ns[of_thread]) & (work > 0), inside, 0)
+        dispatch[of_thread] = calls.before_ns[of_thread] * inside / np.maximum(work, 1)
+    return dispatch
 
 
 def _runs(graph: Graph, request: Request) -> list[I64]:
@@ -97,10 +97,14 @@ def _runs(graph: Graph, request: Request) -> list[I64]:
     runs = []
     for start, end in _places(graph, request.argument):
         inside = np.arange(*np.searchsorted(calls.start_ns, (start, end)))
-        for one in distinct(together[inside]):
-            own = inside[together[inside] == one]
-            apart = (np.diff(captured[own].astype(np.int8)) != 0) | (np.diff(device[own]) != 0) | divides[own[1:]]
-            runs += [run for run in np.split(own, np.flatnonzero(apart) + 1) if len(run) and captured[run[0]]]
+        for group in distinct(together[inside]):
+            grouped = inside[together[inside] == group]
+            apart = (
+                (np.diff(captured[grouped].astype(np.int8)) != 0)
+                | (np.diff(device[grouped]) != 0)
+                | divides[grouped[1:]]
+            )
+            runs += [run for run in np.split(grouped, np.flatnonzero(apart) + 1) if len(run) and captured[run[0]]]
     return runs
 
 
@@ -126,10 +130,10 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     """Where on the host: each range of that name, the outermost of nested ones; each step, or, without steps, the whole
     recording."""
     notes = graph.trace.annotations
-    own = is_step(notes) if name is None else notes.named(lambda one: one == name)
-    if name is None and not own.any():
+    chosen = is_step(notes) if name is None else notes.named(lambda found: found == name)
+    if name is None and not chosen.any():
         return [(-(2**62), 2**62)]
-    starts, ends = notes.start_ns[own], notes.end_ns[own]
+    starts, ends = notes.start_ns[chosen], notes.end_ns[chosen]
     if name is not None:
         starts, ends = union(starts, ends)
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
@@ -148,19 +152,18 @@ def _capturable(graph: Graph) -> Bool:
 
 INTERVENTION = Intervention(
     id="graph",
-    title="launches as a CUDA graph",
-    meaning="In each step, or in each range of that name, launches that follow each other become one graph launch: the "
-    "host's work between them goes, and kernels follow each other as they do inside a graph. What blocks, and copies "
-    "from and to the host, stay where they are and divide the launches into several graphs, as do a DataLoader's next "
-    "and pin_memory().",
+    meaning="In each step, or in each range of that name, consecutive launches become one graph launch: the host "
+    "work between them disappears, and kernels follow each other as they do inside a graph. Blocking "
+    "calls, copies from and to the host, a DataLoader's next and pin_memory() stay where they are and "
+    "split the launches into several graphs.",
     assumptions=(
         Assumption(
-            "Shapes and addresses stay the same from step to step, and no Python code decides anything there.", False
+            "Shapes and addresses stay the same from step to step, and no Python code makes decisions there.", False
         ),
     ),
-    advice="torch.compile(mode='reduce-overhead'), torch.cuda.make_graphed_callables for a model that is trained, or "
+    advice="Capture the step in a CUDA graph.\n"
+    "Use torch.compile(mode='reduce-overhead'), torch.cuda.make_graphed_callables for training, or "
     "torch.cuda.graph(...) around a step with static inputs, after a warm-up on a side stream.",
     apply=_apply,
-    argument="RANGE",
     uses=("graph_call_ns", "graph_node_call_ns", "graph_latency_ns", "graph_gap_ns"),
 )

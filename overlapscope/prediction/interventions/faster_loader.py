@@ -13,7 +13,10 @@ from overlapscope.prediction.interventions.intervention import Applied, Assumpti
 def _apply(graph: Graph, request: Request) -> Applied:
     notes = loading(graph.trace)
     changed, calls, spared = without_time_in(graph, notes)
-    what = f"{plural(len(notes), 'batch')} are there when asked for: {duration(spared)} of waiting go."
+    what = (
+        f"{plural(len(notes), 'batch')} are ready when the program asks for them: {duration(spared)} of waiting "
+        "disappear."
+    )
     if request.stance == Stance.WORST:
         # Workers that bring no more than there was are waited for as long.
         changed = graph
@@ -22,10 +25,10 @@ def _apply(graph: Graph, request: Request) -> Applied:
 
 INTERVENTION = Intervention(
     id="faster-loader",
-    title="data is there when it is asked for",
-    meaning="The time inside a DataLoader's next goes.",
-    assumptions=(Assumption("The loader's workers keep ahead of the steps, and do not slow the main thread.", True),),
-    advice="More workers (DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...)), cheaper "
+    meaning="The program no longer waits inside the DataLoader's next.",
+    assumptions=(Assumption("The DataLoader workers stay ahead of the steps and do not slow the main thread.", True),),
+    advice="Make the DataLoader faster than the steps.\n"
+    "Use more workers (DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...)), cheaper "
     "decoding, or data prepared beforehand.",
     apply=_apply,
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from overlapscope.base.intervals import I64
+from overlapscope.catalog.interventions import INTERVENTIONS, InterventionWords
 from overlapscope.prediction.data_dependencies import Told
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance
@@ -54,16 +55,17 @@ class Intervention:
     """A change to a program, as a change to its dependency graph."""
 
     id: str
-    title: str
-    """What the program then is like, in a few words."""
+    """That of its words in the catalogue."""
     meaning: str
     """What changes in the graph."""
     assumptions: tuple[Assumption, ...]
     advice: str
     """The code to change."""
     apply: Callable[[Graph, Request], Applied]
-    argument: str | None = None
-    """What it is told, as help calls it: `CALL`."""
-    argument_required: bool = False
     uses: tuple[str, ...] = ()
     """Fields of `Constants` that it reads."""
+
+    @property
+    def words(self) -> InterventionWords:
+        """What is said of it."""
+        return INTERVENTIONS[self.id]

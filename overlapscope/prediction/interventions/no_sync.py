@@ -28,21 +28,19 @@ def _apply(graph: Graph, request: Request) -> Applied:
     waits = graph.waits.take(~np.isin(graph.waits.call, named))
     changed = replace(graph, calls=new_calls, waits=waits)
     waited = (calls.end_ns - calls.start_ns)[named].sum()
-    what = f"{plural(len(named), 'call')} of {asked} that took {duration(waited)} in all return at once."
+    what = f"{plural(len(named), 'call')} of {asked} that took {duration(waited)} in total return at once."
     return Applied(changed, named, len(named), what)
 
 
 INTERVENTION = Intervention(
     id="no-sync",
-    title="a blocking call returns at once",
-    meaning="Calls of that name, or anywhere inside a CPU op or range of that name, that block the host return at "
-    "once: as if the value were not read, or read a step later.",
-    assumptions=(Assumption("The host's next work does not depend on what it waited for.", True),),
-    advice="Take the synchronize out of the loop: keep losses on the GPU and read them every so many steps, use "
-    "event.wait() or wait_stream() where only order between streams is meant, copy values that must be read to "
-    "pinned memory with non_blocking=True and read them a step later.",
+    meaning="Blocking calls with this name, or inside a CPU op or range with this name, return at once, as if the "
+    "value were not read, or were read a step later.",
+    assumptions=(Assumption("The host's next work does not need what it waited for.", True),),
+    advice="Take the synchronize out of the loop.\n"
+    "Keep losses on the GPU and read them every few steps; use event.wait() or wait_stream() where only the order "
+    "of streams matters; copy values that must be read to pinned memory with non_blocking=True, and read them a "
+    "step later.",
     apply=_apply,
-    argument="CALL",
-    argument_required=True,
     uses=("sync_call_ns",),
 )

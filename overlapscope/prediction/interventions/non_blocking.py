@@ -20,28 +20,28 @@ def _apply(graph: Graph, request: Request) -> Applied:
     items, calls = graph.items, graph.calls
     runtime = graph.trace.runtime_calls
     copied = np.flatnonzero(items.is_copy & ~items.gone & (items.call >= 0))
-    own = waits_of_copies(graph)
+    waits = waits_of_copies(graph)
     # cudaMemcpy and the like wait by contract; from pinned memory, cudaMemcpyAsync does not.
     pinned = copied[items.host_memory[copied] == Memory.PINNED]
     blocking = items.call[pinned][call_kinds.copies_blocking(runtime)[calls.row][items.call[pinned]]]
     if request.stance == Stance.WORST:
         # The host reads what was copied to it: those waits stay.
         down = graph.waits.call[items.kind[graph.waits.item] == Kind.D2H]
-        own, blocking = own[~np.isin(own, down)], blocking[~np.isin(blocking, down)]
-    wait_of_own = np.isin(graph.waits.call, own)
+        waits, blocking = waits[~np.isin(waits, down)], blocking[~np.isin(blocking, down)]
+    wait_of_own = np.isin(graph.waits.call, waits)
     wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
     new_calls = calls.copied()
-    waited = (calls.end_ns - calls.start_ns)[own].sum()
+    waited = (calls.end_ns - calls.start_ns)[waits].sum()
     # At worst what the call took by itself comes back as the host's time elsewhere.
-    new_calls.length_ns[own] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
-    new_calls.before_ns[own] = 0
+    new_calls.length_ns[waits] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
+    new_calls.before_ns[waits] = 0
     new_calls.length_ns[blocking] = np.minimum(new_calls.length_ns[blocking], graph.constants.copy_call_ns or 0)
     changed = replace(graph, calls=new_calls, waits=graph.waits.take(~(wait_of_own | wait_of_copy)))
     if request.stance == Stance.EXPECTED:
         dropped = graph.waits.take(wait_of_own | wait_of_copy)
         changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))
-    touched = np.union1d(own, blocking)
-    what = f"{plural(len(touched), 'wait')} behind copies, {duration(waited)} in all, no longer happen."
+    touched = np.union1d(waits, blocking)
+    what = f"{plural(len(touched), 'wait')} after copies, {duration(waited)} in total, no longer happen."
     return Applied(changed, touched, len(touched), what)
 
 
@@ -58,27 +58,27 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
     reader = np.searchsorted(since[long], calls.end_ns[downloads.call])
-    found = reader < len(long)
+    read = reader < len(long)
     # The call before the work returns when the data is there.
-    before = np.where(calls.handed_by >= 0, calls.handed_by, calls.previous)[long[reader[found]]]
-    waits = Waits(before, downloads.item[found], np.full(int(found.sum()), graph.constants.return_ns or 0, np.int64))
+    before = np.where(calls.handed_by >= 0, calls.handed_by, calls.previous)[long[reader[read]]]
+    waits = Waits(before, downloads.item[read], np.full(int(read.sum()), graph.constants.return_ns or 0, np.int64))
     return waits.take(before >= 0)
 
 
 INTERVENTION = Intervention(
     id="non-blocking",
-    title="copies with non_blocking=True",
-    meaning="The synchronize that a copy makes behind itself goes, and copy calls that wait by contract return at once "
-    "where the host's memory is pinned. From or to pageable memory the copy's call itself still blocks.",
+    meaning="The synchronize after a copy disappears, and copy calls that wait by contract return at once if the "
+    "host memory is pinned. Copy calls from or to pageable memory still block.",
     assumptions=(
         Assumption(
-            "The host needs what was copied to it only where it next works by itself for a millisecond or more, and "
-            "overwrites nothing that is still being copied from it.",
+            "The host reads downloaded data only when it next works on its own for a millisecond or more, and "
+            "does not overwrite data that is still being copied.",
             True,
         ),
     ),
-    advice="tensor.to(device, non_blocking=True), target.copy_(source, non_blocking=True), with the host's side "
-    "pinned; read what was copied to the host only after an event behind the copy.",
+    advice="Copy with non_blocking=True and pinned host memory.\n"
+    "Use tensor.to(device, non_blocking=True) or target.copy_(source, non_blocking=True); read downloaded data "
+    "only after an event recorded after the copy.",
     apply=_apply,
     uses=("copy_call_ns",),
 )

@@ -40,7 +40,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         said.append(f"pin_memory() no longer takes {duration(spared_ns)} of the host's time")
     what = ", and ".join(said)
     if len(staged) < len(pageable):
-        what += f" ({plural(len(pageable) - len(staged), 'copy')} of unknown size left as they are)"
+        what += f" ({plural(len(pageable) - len(staged), 'copy')} of unknown size unchanged)"
     return Applied(changed, calls, touched, f"{what}.", faster)
 
 
@@ -59,21 +59,21 @@ def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
     new_items.host_memory[staged] = Memory.PINNED
     called = graph.callers(faster)
     new_calls.length_ns[called] = np.minimum(graph.calls.length_ns[called], known.copy_call_ns or 0)
-    own = np.isin(graph.waits.item, staged) & (items.call[graph.waits.item] == graph.waits.call)
-    return replace(graph, items=new_items, calls=new_calls, waits=graph.waits.take(~own))
+    of_copies = np.isin(graph.waits.item, staged) & (items.call[graph.waits.item] == graph.waits.call)
+    return replace(graph, items=new_items, calls=new_calls, waits=graph.waits.take(~of_copies))
 
 
 INTERVENTION = Intervention(
     id="pin",
-    title="host memory pinned beforehand",
-    meaning="Copies from and to pageable memory take as long as copies of their size from and to pinned memory, and "
-    "their calls return at once. A synchronize behind the call stays: that is non-blocking's. What pin_memory() does "
-    "while steps run goes, since memory is pinned once, before.",
+    meaning="Copies from and to pageable memory take as long as copies of the same size from and to pinned "
+    "memory, and their calls return at once. A synchronize after the call stays; non-blocking removes it. "
+    "pin_memory() no longer runs during steps, because memory is pinned once, before them.",
     assumptions=(
         Assumption("The host's buffers are allocated and pinned once, and filled without another copy.", False),
     ),
-    advice="Allocate the host's side pinned, once: torch.empty(..., pin_memory=True), DataLoader(pin_memory=True), or "
-    "tensor.pin_memory() outside the loop; download with pinned.copy_(tensor) instead of tensor.cpu().",
+    advice="Pin the host memory once, outside the loop.\n"
+    "Use torch.empty(..., pin_memory=True), DataLoader(pin_memory=True) or tensor.pin_memory(); download with "
+    "pinned.copy_(tensor) instead of tensor.cpu().",
     apply=_apply,
     uses=("copy_call_ns", "copy_latency_ns"),
 )

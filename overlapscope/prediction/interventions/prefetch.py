@@ -23,7 +23,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     inputs, step = _inputs(graph)
     if not len(inputs):
-        return Applied(graph, inputs, 0, "There are no input copies at the start of steps.")
+        return Applied(graph, inputs, 0, "")
     changed, _ = move(graph, inputs, Stance.BEST)
     # What is copied in a step is the next one's: that one's first kernel waits for it.
     then = _kernels(graph, items.device[inputs], step + 1, last=False)
@@ -36,7 +36,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         read = reads >= 0
         data = Orders.joined([data, Orders.of(reads[read], inputs[read], graph.constants.handover_ns or 0, Why.DATA)])
     changed = replace(kept, orders=Orders.joined([kept.orders, data]))
-    what = f"{copies(graph, inputs)}, for which steps wait, run a step earlier on a stream of their own."
+    what = f"{copies(graph, inputs)}, for which steps wait, run one step earlier on their own stream."
     return Applied(changed, graph.callers(inputs), len(inputs), what)
 
 
@@ -73,16 +73,16 @@ def _kernels(graph: Graph, devices: I64, of_steps: I64, *, last: bool) -> I64:
 
 INTERVENTION = Intervention(
     id="prefetch",
-    title="input copied one step ahead",
-    meaning="Uploads that are issued before the first kernel of their step carry the next step's data: they run on a "
-    "stream of their own, and the next step's first kernel waits for them, this one's does not.",
+    meaning="Uploads that are issued before the first kernel of their step carry the next step's data: they run "
+    "on their own stream, and the next step's first kernel waits for them instead of this step's.",
     assumptions=(
-        Assumption("The next step's input is known when this step begins, and is as large as this one's.", False),
+        Assumption("The next step's input is known when this step starts, and has the same size.", False),
         Assumption("Two buffers take turns, so that the copy need not wait for the kernels of the step before.", True),
     ),
-    advice="Fetch the next batch before the work on this one is launched: with torch.cuda.stream(copies): "
-    "following = batch.to(device, non_blocking=True), from pinned memory; before its use, "
-    "torch.cuda.current_stream().wait_stream(copies) and following.record_stream(torch.cuda.current_stream()).",
+    advice="Fetch the next batch before launching the work on this one.\n"
+    "Under `with torch.cuda.stream(copies):`, call following = batch.to(device, non_blocking=True), from pinned "
+    "memory. Before using it, call torch.cuda.current_stream().wait_stream(copies) and "
+    "following.record_stream(torch.cuda.current_stream()).",
     apply=_apply,
     uses=("handover_ns",),
 )

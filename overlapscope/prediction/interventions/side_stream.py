@@ -14,15 +14,15 @@ def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     computes = distinct(items.lane[~items.is_copy & ~items.gone])
     rows = np.flatnonzero(items.is_copy & ~items.gone & np.isin(items.lane, computes))
-    what = "leave the streams of kernels for streams of their own, one for each direction."
+    what = "move from the kernels' streams to their own streams, one for each direction."
     return on_own_lanes(graph, request, rows, what)
 
 
 INTERVENTION = Intervention(
     id="side-stream",
-    title="copies on their own stream per direction",
-    meaning="Copies on streams that also run kernels move to streams of their own, one for each direction. Events keep "
-    "the order that data needs: the next kernel waits for an upload before it, a download for the kernel before it.",
+    meaning="Copies on streams that also run kernels move to their own streams, one for each direction. Events "
+    "keep the order that data needs: the next kernel waits for an upload before it, a download for the "
+    "kernel before it.",
     assumptions=(
         Assumption(
             "A kernel needs the uploads issued before it on its stream, and a download the kernels before it.",
@@ -34,9 +34,10 @@ INTERVENTION = Intervention(
             True,
         ),
     ),
-    advice="Issue copies under `with torch.cuda.stream(copies):`, one stream for each direction, from pinned memory "
-    "with non_blocking=True. Join with events: compute.wait_event(uploaded) before the kernel that reads the data, "
-    "downloads.wait_event(computed) before the copy back. Use two buffers in turn, or tensor.record_stream().",
+    advice="Issue copies on their own CUDA streams, one for each direction.\n"
+    "Use `with torch.cuda.stream(copies):`, pinned memory and non_blocking=True. Join with events: "
+    "compute.wait_event(uploaded) before the kernel that reads the data, downloads.wait_event(computed) before "
+    "the copy back. Use two buffers in turn, or tensor.record_stream().",
     apply=_apply,
     uses=("handover_ns", "h2d_two_way", "d2h_two_way"),
 )

@@ -16,20 +16,23 @@ def _apply(graph: Graph, request: Request) -> Applied:
     there = items.is_copy & ~items.gone
     uploads = distinct(items.lane[there & (items.kind == Kind.H2D)])
     rows = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, uploads))
-    return on_own_lanes(graph, request, rows, "to the host leave the streams that also carry copies to the GPU.")
+    return on_own_lanes(
+        graph, request, rows, ("to the host move away from the streams that also carry copies to the GPU.")
+    )
 
 
 INTERVENTION = Intervention(
     id="two-way",
-    title="both copy directions at once",
-    meaning="Downloads on streams that also carry uploads move to a stream of their own, so that the link works both "
-    "ways at once. While it does, each direction is slower, by the contention measured for the link.",
+    meaning="Downloads (D2H) on streams that also carry uploads (H2D) move to their own stream, so that the link "
+    "works in both directions at once. Then each direction is slower, by the contention measured for the "
+    "link.",
     assumptions=(
         Assumption("A download needs the kernels before it on its stream.", costed=False, harmless=True),
         Assumption("Nothing on the stream needs the downloads before it: buffers take turns.", True),
     ),
-    advice="Give downloads a stream of their own, apart from the uploads' (torch.cuda.Stream()), and let it wait for "
-    "the event of the kernel that makes the data.",
+    advice="Give downloads (D2H) their own CUDA stream.\n"
+    "Use torch.cuda.Stream(), apart from the stream of the uploads, and let it wait for the event of the kernel "
+    "that makes the data.",
     apply=_apply,
     uses=("handover_ns", "h2d_two_way", "d2h_two_way"),
 )

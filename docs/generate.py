@@ -1,0 +1,209 @@
+"""Writes the reference pages that follow from the code: `python -m docs.generate`, which `make docs` runs.
+
+What an option, a JSON field or a rule is, is said in the code alone; these pages are not kept in the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from overlapscope import glossary
+from overlapscope.commands import COMMANDS, subcommand
+from overlapscope.commands.schema import WRITERS, schema_of
+from overlapscope.documents.model import Text
+from overlapscope.render import markdown
+
+HERE = Path(__file__).parent
+WIDTH: Final = 100
+"""Of the usage lines."""
+
+_CODE: Final = re.compile(r"\\`.*?\\`")
+"""Code as the renderer escapes it."""
+
+_RULES: Final = """# Rules
+
+A rule turns results into advice, which `overlapscope analyze` prints under "Findings". A warning fires where at least
+1% of the judged span is at stake. A finding of severity `info` states a fact and costs nothing. [Findings and what they
+cost](../how-it-works/numbers.md#findings) explains the figures of a finding.
+
+A rule rests on parts of the recording. If one of these parts may be lost, the rule's result is unknown
+([lost parts](../how-it-works/trust.md#lost-parts)).
+
+`overlapscope explain RULE` prints any section of this page.
+"""
+_GLOSSARY: Final = """# Glossary
+
+Every word that a report prints, and what belongs to it. `overlapscope explain WORD` prints the same.
+[Rules](rules.md) and [trust checks](trust-checks.md) have pages of their own.
+"""
+_CHECKS: Final = """# Trust checks
+
+overlapscope checks every trace before it computes a number, and names each check that warns or fails. This page says
+what each check means and what to do. `overlapscope explain CHECK` prints the same; [Trust](../how-it-works/trust.md)
+has the limits.
+"""
+_COMMANDS: Final = """# Command line
+
+Every command and option, as `overlapscope COMMAND --help` prints them. The [guides](../guides/index.md) show how to use
+them.
+"""
+_JSON: Final = """# JSON structures
+
+Generated from the schemas that `overlapscope schema` prints. [JSON output](json.md) explains the contract and single
+fields.
+"""
+
+
+def pages() -> dict[str, str]:
+    """The text of each page, by its path in `docs/`."""
+    entries = glossary.entries()
+    rules = [one for one in entries if one.kind.startswith("rule")]
+    checks = [one for one in entries if one.kind == "trust check"]
+    others = [one for one in entries if one not in rules and one not in checks]
+    return {
+        "reference/rules.md": "\n".join([_RULES, _linked(rules), *map(_entry, rules)]),
+        "reference/trust-checks.md": "\n".join([_CHECKS, _linked(checks), *map(_entry, checks)]),
+        "reference/glossary.md": "\n".join([_GLOSSARY, *_by_kind(others)]),
+        "reference/command-line.md": "\n".join([_COMMANDS, *_commands()]),
+        "reference/json-structures.md": "\n".join([_JSON, *_structures()]),
+    }
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def _linked(entries: Iterable[glossary.Entry]) -> str:
+    rows = (f"| [`{one.word}`](#{one.word}) | {_cell(one.summary)} |" for one in entries)
+    return "\n".join(["| | |", "|---|---|", *rows, ""])
+
+
+def _entry(entry: glossary.Entry, *, level: int = 2, anchor: str = "") -> str:
+    heading = f"{'#' * level} {entry.word} {{#{anchor or entry.word}}}"
+    return "\n".join([heading, "", *_run_in(map(_own, markdown.lines((Text(entry.summary), *entry.blocks)))), ""])
+
+
+def _run_in(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of markdown in which a part's title stands in bold at the head of its text."""
+    title = ""
+    for line in lines:
+        if line.startswith("### "):
+            title = line.removeprefix("### ")
+        elif title and line:
+            yield f"**{title}:**\n\n{line}" if line.startswith(("- ", "```")) else f"**{title}.** {line}"
+            title = ""
+        elif not title:
+            yield line
+
+
+def _own(line: str) -> str:
+    """A line of markdown whose words are ours: code is code."""
+    return _CODE.sub(lambda code: re.sub(r"\\(.)", r"\1", code[0]), line)
+
+
+def _by_kind(entries: Iterable[glossary.Entry]) -> Iterator[str]:
+    """A section for each kind, so that a word with two meanings stands in both."""
+    kinds: dict[str, list[glossary.Entry]] = {}
+    for one in entries:
+        kinds.setdefault(one.kind, []).append(one)
+    for kind, known in kinds.items():
+        yield f"## {kind.capitalize()}\n"
+        slug = kind.replace(" ", "-")
+        yield from (_entry(one, level=3, anchor=f"{slug}-{one.word}".replace(" ", "-")) for one in known)
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+def _commands() -> Iterator[str]:
+    for name in COMMANDS:
+        command = subcommand(name)
+        parser = _parser(f"overlapscope {name}", inspect.cleandoc(command.__doc__ or ""))
+        command.prepare_parser(parser)
+        yield from _command(parser, level=2)
+
+
+def _parser(prog: str, description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=prog, description=description, formatter_class=_Wide)
+
+
+class _Wide(argparse.HelpFormatter):
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, **{**settings, "width": WIDTH})
+
+
+def _command(parser: argparse.ArgumentParser, *, level: int) -> Iterator[str]:
+    """A section for a command, and one for each of its actions."""
+    usage = parser.format_usage().removeprefix("usage: ").strip()
+    yield f"{'#' * level} {parser.prog}\n\n{parser.description}\n\n```text\n{usage}\n```\n"
+    actions = [one for one in parser._actions if not isinstance(one, argparse._SubParsersAction | argparse._HelpAction)]
+    if actions:
+        rows = (f"| {_cell(_spelled(one))} | {_cell(_help(parser, one))} |" for one in actions)
+        yield "\n".join(["| argument | meaning |", "|---|---|", *rows, ""])
+    for one in parser._actions:
+        if isinstance(one, argparse._SubParsersAction):
+            for inner in dict.fromkeys(one.choices.values()):
+                yield from _command(inner, level=level + 1)
+
+
+def _spelled(action: argparse.Action) -> str:
+    """`--output FILE`, `-o FILE`."""
+    shown = argparse.HelpFormatter("")._format_action_invocation(action)
+    return ", ".join(f"`{one}`" for one in shown.split(", "))
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    return _own(markdown.escape(parser._get_formatter()._expand_help(action))) if action.help else ""
+
+
+def _cell(text: str) -> str:
+    """Text as it stands in a row of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# -- schemas --------------------------------------------------------------------------------------
+
+
+def _structures() -> Iterator[str]:
+    for kind in WRITERS:
+        schema = schema_of(kind)
+        yield f"## {kind}\n\n`overlapscope schema {kind}` prints it as JSON schema (2020-12).\n"
+        for name, structure in schema["$defs"].items():
+            yield _structure(kind, name, structure)
+
+
+def _structure(kind: str, name: str, structure: Mapping[str, Any]) -> str:
+    fields = structure.get("properties", {})
+    rows = (f"| `{field}` | {_type(kind, shape)} |" for field, shape in fields.items())
+    said = markdown.escape(" ".join(structure.get("description", "").split()))
+    table = ["| field | type |", "|---|---|", *rows, ""] if fields else []
+    return "\n".join([f"### {name} {{#{kind}-{name.lower()}}}", "", said, "", *table])
+
+
+def _type(kind: str, shape: Mapping[str, Any]) -> str:
+    """A schema in words: `list of Device`, `integer or null`."""
+    if "$ref" in shape:
+        name = shape["$ref"].rpartition("/")[2]
+        return f"[{name}](#{kind}-{name.lower()})"
+    if "anyOf" in shape:
+        return " or ".join(_type(kind, one) for one in shape["anyOf"])
+    if "enum" in shape:
+        return ", ".join(f"`{one}`" for one in shape["enum"])
+    if shape.get("type") == "array":
+        return f"list of {_type(kind, shape.get('items', {}))}"
+    if isinstance(shape.get("additionalProperties"), Mapping):
+        return f"map of names to {_type(kind, shape['additionalProperties'])}"
+    return str(shape.get("type", "any"))
+
+
+def main() -> None:
+    for path, text in pages().items():
+        (HERE / path).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The changes to a program that `overlapscope whatif` can predict, in the order in which they are applied: what one
+does, a later one may build on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class InterventionWords:
+    """What is said of one of them anywhere."""
+
+    id: str
+    title: str
+    """What it does, as a phrase: `use pinned memory on the host`."""
+    needs: str
+    """What a recording must have for it to change anything: `pageable copies`."""
+    argument: str | None = None
+    """What it is told, as help calls it: `CALL`."""
+    argument_help: str = ""
+    argument_required: bool = False
+
+    @property
+    def help(self) -> str:
+        """The title, with what its argument is."""
+        return f"{self.title}: {self.argument_help}" if self.argument_help else self.title
+
+
+_ALL: Final = (
+    InterventionWords("faster-loader", "do not wait for the DataLoader", "time in a DataLoader's next"),
+    InterventionWords("pin", "use pinned memory on the host", "pageable copies or pin_memory() calls"),
+    InterventionWords("non-blocking", "copy with non_blocking=True", "copies that block the host"),
+    InterventionWords(
+        "no-sync",
+        "do not wait in a blocking call",
+        "such blocking calls",
+        argument="CALL",
+        argument_help="CALL, or calls inside the op or range CALL",
+        argument_required=True,
+    ),
+    InterventionWords("batch-copies", "merge many small copies into one", "runs of small copies"),
+    InterventionWords(
+        "side-stream", "copy on CUDA streams of their own, one per direction", "copies on streams that also run kernels"
+    ),
+    InterventionWords(
+        "two-way", "copy in both directions (H2D and D2H) at once", "streams with copies in both directions"
+    ),
+    InterventionWords("prefetch", "copy the input one step ahead", "steps that start with input copies"),
+    InterventionWords(
+        "graph",
+        "launch kernels as a CUDA graph",
+        "consecutive kernel launches",
+        argument="RANGE",
+        argument_help="of each range named RANGE, or of each step",
+    ),
+)
+
+INTERVENTIONS: Final = {words.id: words for words in _ALL}

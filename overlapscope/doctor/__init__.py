@@ -1,0 +1,1 @@
+"""What works in this installation, and what is missing or broken."""

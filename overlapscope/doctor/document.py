@@ -1,0 +1,51 @@
+"""What a diagnosis consists of when it is shown."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from overlapscope.base.words import listed
+from overlapscope.doctor.result import Diagnosis, Status
+from overlapscope.documents.model import Block, Document, Heading, Items, Text, with_code
+from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
+
+_TONES: Final[dict[Status, Tone]] = {"ok": "good", "missing": "fair", "broken": "poor"}
+
+
+def document(found: Diagnosis) -> Document:
+    """The outcome, the versions, a row for each part, and what to do."""
+    versions = found.versions
+    told = (
+        ("overlapscope", f"{found.tool.version} in {found.location}"),
+        ("Python", versions.python),
+        ("system", versions.system),
+        ("PyTorch", versions.torch or "none"),
+        ("CUDA of PyTorch", versions.cuda),
+        ("ROCm of PyTorch", versions.rocm),
+        ("GPU driver", versions.driver),
+    )
+    checks = ((check.id, Cell(check.status, tone=_TONES[check.status]), check.detail) for check in found.checks)
+    blocks: list[Block] = [
+        Heading("overlapscope doctor", 1),
+        Text(_outcome(found), tone=_TONES["broken" if found.having("broken") else "ok"]),
+        Table("Versions", (words("what"), _prose("version")), rows((name, text) for name, text in told if text)),
+        Table("Parts", (words("part"), words("status"), _prose("detail")), rows(checks)),
+    ]
+    remedies = tuple(with_code(f"{check.id}: {check.remedy}") for check in found.checks if check.remedy)
+    if remedies:
+        blocks += [Heading("What to do"), Items(remedies)]
+    return Document("overlapscope doctor", tuple(blocks))
+
+
+def _prose(title: str) -> Column:
+    return Column(title, number=False, flexible=True, prose=True)
+
+
+def _outcome(found: Diagnosis) -> str:
+    broken, missing = found.having("broken"), found.having("missing")
+    sentences = [f"Broken: {listed(broken)}." if broken else "Nothing is broken."]
+    if missing:
+        sentences.append(f"Missing: {listed(missing)}.")
+    if not broken:
+        sentences.append("Traces can be read, compared and checked.")
+    return " ".join(sentences)

@@ -1,0 +1,156 @@
+"""Examines the installation, part by part."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from overlapscope.base import extras
+from overlapscope.base.words import clean, listed, plural, size
+from overlapscope.dashboard.launch import has_windows
+from overlapscope.doctor import trial as trials
+from overlapscope.doctor.result import Diagnosis, Examined, Versions
+from overlapscope.doctor.trial import Trial
+from overlapscope.errors import MissingPackage, UsageError
+
+_DRIVERS: Final = (
+    ("/proc/driver/nvidia/version", r"Kernel Module\b.*?(\d+\.[\d.]+)"),
+    ("/sys/module/amdgpu/version", r"(\S+)"),
+)
+_CAP_SYS_ADMIN: Final = 1 << 21
+_BUILDS: Final = "See https://pytorch.org/get-started for the build of PyTorch that fits the driver."
+
+
+def examine() -> Diagnosis:
+    """Takes a second without PyTorch, and several with it: `trial.run`."""
+    trial = Trial() if "torch" in extras.missing("record") else trials.run()
+    driver = next((found[1] for file, pattern in _DRIVERS if (found := re.search(pattern, _read(file)))), None)
+    return Diagnosis(
+        location=clean(str(Path(__file__).parents[1])),
+        versions=Versions(
+            python=platform.python_version(),
+            system=f"{platform.system()} {platform.release()} {platform.machine()}",
+            torch=trial.torch,
+            cuda=trial.cuda,
+            rocm=trial.rocm,
+            driver=driver,
+        ),
+        gpus=tuple(map(clean, trial.gpus)),
+        checks=(
+            *recording(trial),
+            _extra("dashboard"),
+            _browser(),
+            _extra("cluster"),
+            _hta(),
+            _cache(),
+        ),
+    )
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _extra(name: str) -> Examined:
+    missing = extras.missing(name)
+    if missing:
+        detail = f"Not installed: {listed(missing)}. Needed by {extras.EXTRAS[name].serves}."
+        return Examined(id=name, status="missing", detail=detail, remedy=extras.how_to_install(name))
+    return Examined(id=name, status="ok", detail=f"Installed. Used by {extras.EXTRAS[name].serves}.")
+
+
+# -- recording ------------------------------------------------------------------------------------
+
+
+def recording(trial: Trial) -> Iterator[Examined]:
+    """The packages, the GPU, and the recording of what it does: each where what comes before it is there."""
+    error = clean(trial.error)
+    if error and not trial.torch:
+        yield Examined(id="record", status="broken", detail=f"PyTorch cannot be imported: {error}.", remedy=_BUILDS)
+        return
+    yield _extra("record")
+    if error and not trial.gpus:
+        yield Examined(id="gpu", status="broken", detail=f"PyTorch cannot use the GPU: {error}.", remedy=_BUILDS)
+    elif trial.torch and not trial.gpus:
+        why = clean(trial.why_none)
+        yield Examined(id="gpu", status="missing", detail=f"{why[:1].upper()}{why[1:]}. Only the host is recorded.")
+    elif trial.gpus:
+        names = [name if count == 1 else f"{count} {name}" for name, count in Counter(map(clean, trial.gpus)).items()]
+        yield Examined(id="gpu", status="ok", detail=f"PyTorch sees {listed(names)}.")
+        yield _gpu_recording(trial.recorded, error)
+
+
+def _gpu_recording(recorded: int | None, error: str) -> Examined:
+    counters = "RmProfilingAdminOnly: 1" in _read("/proc/driver/nvidia/params") and not _is_admin()
+    if recorded:
+        but = " The driver denies this user hardware counters, which overlapscope does not use." if counters else ""
+        detail = f"torch.profiler recorded {plural(recorded, 'GPU op')} in a test run.{but}"
+        return Examined(id="gpu-recording", status="ok", detail=detail)
+    failed = (
+        f"torch.profiler failed in a test run: {error}" if error else "torch.profiler recorded no GPU op in a test run"
+    )
+    if counters:
+        detail = f"{failed}. The driver lets only administrators profile (RmProfilingAdminOnly: 1)."
+        remedy = (
+            "Load the driver with `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d, "
+            "or start the container with `--cap-add SYS_ADMIN`."
+        )
+    else:
+        detail = f"{failed}."
+        remedy = (
+            "Stop other profilers of this GPU (Nsight, DCGM). If that does not help, remove other copies of CUPTI from "
+            "LD_LIBRARY_PATH."
+        )
+    return Examined(id="gpu-recording", status="broken", detail=detail, remedy=remedy)
+
+
+def _is_admin() -> bool:
+    held = re.search(r"^CapEff:\s*([0-9a-f]+)", _read("/proc/self/status"), re.MULTILINE)
+    return held is not None and bool(int(held[1], 16) & _CAP_SYS_ADMIN)
+
+
+# -- the rest -------------------------------------------------------------------------------------
+
+
+def _browser() -> Examined:
+    if has_windows():
+        return Examined(id="browser", status="ok", detail="The dashboard can open a window here.")
+    return Examined(
+        id="browser",
+        status="missing",
+        detail="No window can be opened here: there is no display.",
+        remedy="`overlapscope dashboard` prints its address, and over SSH the `ssh -L` command for it.",
+    )
+
+
+def _hta() -> Examined:
+    found = _extra("hta")
+    if found.status == "ok":
+        from overlapscope.hta.build import require
+
+        try:
+            require()
+        except MissingPackage as error:
+            return Examined(id="hta", status="broken", detail=str(error))
+    return found
+
+
+def _cache() -> Examined:
+    from overlapscope.reading.cache_folder import describe
+
+    try:
+        state = describe()
+    except UsageError as error:
+        return Examined(id="cache", status="broken", detail=str(error))
+    if state.problem is not None:
+        remedy = "Large traces are read again each time. Set OVERLAPSCOPE_CACHE_DIR to a folder that can be written to."
+        return Examined(id="cache", status="missing", detail=clean(state.problem), remedy=remedy)
+    held = f"{plural(state.entries or 0, 'trace')}, {size(state.bytes)}; the limit is {size(state.limit_bytes)}"
+    return Examined(id="cache", status="ok", detail=f"{clean(state.folder or '')} holds {held}.")

@@ -1,0 +1,59 @@
+"""`overlapscope doctor` as a user runs it, where PyTorch is there, broken or not there at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import torch
+
+from overlapscope.doctor.result import schema
+
+CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
+
+
+def doctor(code: int, place: Path, **environment: str) -> dict[str, Any]:
+    """What it prints as JSON in a process whose first modules are those in `place`."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, place, "doctor", "--format", "json"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    jsonschema.validate(found, schema())
+    return found
+
+
+def statuses(found: dict[str, Any]) -> dict[str, str]:
+    return {check["id"]: check["status"] for check in found["checks"]}
+
+
+def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
+    found = doctor(0, tmp_path, DISPLAY="", WAYLAND_DISPLAY="", CUDA_VISIBLE_DEVICES="")
+    assert found["kind"] == "doctor" and found["versions"]["torch"] == torch.__version__
+    assert found["gpus"] == []
+    assert statuses(found) == {
+        "record": "ok",
+        "gpu": "missing",
+        "dashboard": "ok",
+        "browser": "missing" if sys.platform == "linux" else "ok",
+        "cluster": "ok",
+        "hta": "ok",
+        "cache": "ok",
+    }
+
+
+def test_a_torch_that_cannot_be_imported_and_settings_that_make_no_sense_are_broken(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
+    found = doctor(1, tmp_path, OVERLAPSCOPE_CACHE_SIZE="lots")
+    assert statuses(found)["record"] == statuses(found)["cache"] == "broken"
+    assert "libcudart.so.13: cannot open" in found["checks"][0]["detail"]
+    assert found["versions"]["torch"] is None

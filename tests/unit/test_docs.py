@@ -1,0 +1,217 @@
+"""The pages in `docs/` and the ones at the top: their links lead somewhere, and what they tell a reader to type works.
+
+    pytest tests/unit/test_docs.py --update-golden      # writes the outputs that pages quote anew
+
+Blocks of `sh`, `console`, `python` and `toml` are run, in a directory of bundled recordings. `console` blocks quote
+what commands print (`$ COMMAND`, `| head -n N` included); `sh` blocks quote nothing. What cannot run here stands in
+`NOT_RUN`, or says why in front of its block: `<!-- not run: needs a GPU -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import overlapscope
+from docs.generate import pages
+from overlapscope import errors
+from overlapscope.catalog.checks import CHECKS
+from overlapscope.commands import COMMANDS, main, subcommand
+from overlapscope.reading.samples import SAMPLES
+from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, Block, lines
+
+WIDTH = 80
+"""Of the terminal in which quoted outputs are made."""
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+MADE = {DOCS / path for path in pages()}
+NOT_RUN = {
+    "run": "records a program: tests/torch/test_documentation.py",
+    "dashboard": "serves until Ctrl-C: tests/browser",
+    "doctor": "looks at this machine, and starts processes: tests/torch/test_doctor.py",
+    "completion": "writes into the home directory: tests/process",
+    "hta": "needs HolisticTraceAnalysis: tests/process",
+    "ranks": "starts processes: tests/process",
+    "scenarios run": "needs a GPU: tests/torch",
+    "scenarios calibrate": "needs a GPU: tests/gpu",
+    "scenarios list": "needs PyTorch: tests/torch",
+}
+"""Commands whose arguments are parsed and no more, and why."""
+OTHER_PROGRAMS = {"pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
+"""Programs that a block may call that are not ours; their lines are not run."""
+REASONS = {"needs a GPU", "needs PyTorch", "needs HolisticTraceAnalysis"}
+LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy", "html"}
+
+
+def _of(*languages: str) -> pytest.MarkDecorator:
+    chosen = [block for block in BLOCKS if block.language in languages]
+    return pytest.mark.parametrize("block", chosen, ids=[block.id for block in chosen])
+
+
+# -- the site -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_and_picture_is_there(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)\s#]+)", page.read_text(encoding="utf-8"))
+    wanted = {target: (page.parent / target).resolve() for target in targets}
+    assert {target for target, path in wanted.items() if not path.exists() and path not in MADE} == set()
+
+
+def test_every_page_stands_in_the_navigation_once() -> None:
+    listed: list[str] = []
+
+    def walk(entry: object) -> None:
+        for inner in entry if isinstance(entry, list) else entry.values() if isinstance(entry, dict) else ():
+            walk(inner)
+        if isinstance(entry, str):
+            listed.append(entry)
+
+    walk(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    there = {*DOCS.rglob("*.md")} | MADE
+    assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in there)
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    named = set(re.findall(r"^::: overlapscope\.(\w+)$", (DOCS / "reference/python.md").read_text(), re.MULTILINE))
+    assert named >= {name for name in overlapscope.__all__ if not name.startswith("_")}
+
+
+def test_the_command_line_page_has_every_command() -> None:
+    page = pages()["reference/command-line.md"]
+    assert [name for name in COMMANDS if f"\n## overlapscope {name}\n" not in page] == []
+    assert "## overlapscope baseline" in page and "### overlapscope baseline write" in page
+
+
+def test_troubleshooting_has_every_error_and_every_trust_check() -> None:
+    text = (DOCS / "troubleshooting.md").read_text()
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert [kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in text] == []
+    checks = pages()["reference/trust-checks.md"]
+    assert [id for id in CHECKS if f"\n## {id} {{#{id}}}\n" not in checks] == []
+    assert all(check.meaning and check.remedy for check in CHECKS.values())
+
+
+def test_figures_on_the_overview_of_the_evaluation_are_those_of_its_pages() -> None:
+    overview = (DOCS / "evaluation/index.md").read_text()
+    for section in overview.split("\n## ")[1:]:
+        linked = re.findall(r"\]\(([\w-]+\.md)\)", section)
+        known = "".join((DOCS / "evaluation" / page).read_text() for page in linked)
+        figures = re.findall(r"\d+[.,]?\d*(?:%| ms| s| times| of \d+)", section)
+        assert linked and [figure for figure in figures if figure not in known] == [], section.splitlines()[0]
+
+
+# -- what a reader types --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with what the pages speak of."""
+    for sample in SAMPLES.iterdir():
+        (tmp_path / sample.name).symlink_to(sample)
+    for name, recorded in {
+        "trace": "training_naive",
+        "train.trace": "training_naive",
+        "nightly": "training_prefetched",
+        "before.trace": "training_naive",
+        "after.trace": "training_prefetched",
+    }.items():
+        shutil.copy(SAMPLES / f"{recorded}.json.gz", tmp_path / f"{name}.json.gz")
+    for name in ("traces", "train.traces", "runs/before", "runs/after"):
+        shutil.copytree(SAMPLES / "ddp", tmp_path / name)
+    (tmp_path / "h200").symlink_to(SAMPLES / "laboratory")
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    assert main(["baseline", "write", "train.trace.json.gz", "-o", "baseline.json"]) == 0
+    return tmp_path
+
+
+def _run(line: str) -> None:
+    program, *arguments = shlex.split(line)
+    if program in OTHER_PROGRAMS:
+        return
+    assert program == "overlapscope", line
+    if any(f"{shlex.join(arguments)} ".startswith(f"{name} ") for name in NOT_RUN):
+        parser = argparse.ArgumentParser()
+        subcommand(arguments[0]).prepare_parser(parser)
+        parser.parse_args(arguments[1:])
+        return
+    assert main(arguments) in (0, 1, 3), line
+
+
+def test_blocks_are_fenced_and_say_their_language() -> None:
+    assert {block.id: block.language for block in BLOCKS if block.language not in LANGUAGES} == {}
+    assert {block.id: block.not_run for block in BLOCKS if block.not_run and block.not_run not in REASONS} == {}
+    for page in TAUGHT:
+        prose = re.sub(r"^( *)```.*?^\1```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert not re.findall(r"\n\n    \S.*", prose), page
+
+
+@_of("sh")
+def test_commands_run(block: Block, place: Path) -> None:
+    for line in lines(block.text):
+        _run(line)
+
+
+@_of("console")
+def test_quoted_outputs_are_those_of_the_commands(
+    block: Block, place: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    said = ""
+    for line in re.findall(r"^\$ (.*)$", block.text, re.MULTILINE):
+        command, _, most = line.partition(" | head -n ")
+        _run(command)
+        printed = capsys.readouterr().out.splitlines()
+        shown = "\n".join(one.rstrip() for one in (printed[: int(most)] if most else printed))
+        said += f"$ {line}\n{shown}\n"
+    if request.config.getoption("--update-golden"):
+        text = block.page.read_text()
+        block.page.write_text(text.replace(f"```console\n{block.text}```", f"```console\n{said}```"))
+    assert said == block.text, "look at it, then --update-golden"
+
+
+def test_the_readme_quotes_what_its_commands_print(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its blocks are indented, and hold commands, or lines that these print."""
+    shown = [one.strip() for one in re.findall(r"^ {4}(\S.*| +\S.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)]
+    commands = [line for line in shown if line.split()[0] in {"overlapscope", *OTHER_PROGRAMS}]
+    capsys.readouterr()
+    for line in lines("\n".join(commands)):
+        _run(line)
+    printed = {line.strip() for line in capsys.readouterr().out.splitlines()}
+    assert len(commands) > 3
+    assert [line for line in shown if line not in commands and line not in printed] == []
+
+
+@_of("python")
+def test_python_runs(block: Block, place: Path) -> None:
+    code = compile(block.text, block.id, "exec")
+    if not block.not_run:
+        exec(code, {"__name__": "docs"})
+
+
+@_of("toml")
+def test_configurations_are_understood(block: Block, place: Path) -> None:
+    read = tomllib.loads(block.text)
+    name = "pyproject.toml" if "tool" in read else "overlapscope.toml"
+    (place / name).write_text(block.text)
+    assert main(["check", "trace.json.gz", "--config", name, "--baseline", "baseline.json"]) in (0, 1, 3)
+
+
+def test_extras_that_pages_install_are_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {
+        extra
+        for block in BLOCKS
+        for group in re.findall(r"pip install .*\[([\w,]+)\]", block.text)
+        for extra in group.split(",")
+    }
+    assert asked and asked <= set(extras)

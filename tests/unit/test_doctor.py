@@ -1,0 +1,69 @@
+"""What `overlapscope doctor` says of an installation: each part's status, and what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overlapscope.base import extras
+from overlapscope.base.saved import encode
+from overlapscope.commands import main
+from overlapscope.doctor.document import document
+from overlapscope.doctor.examine import recording
+from overlapscope.doctor.result import Diagnosis, Examined, Versions
+from overlapscope.doctor.trial import Trial
+from overlapscope.render import markdown, terminal
+
+H100 = "NVIDIA H100"
+
+
+@pytest.mark.parametrize(
+    ("trial", "statuses", "said"),
+    [
+        (Trial(torch="2.13", why_none="this PyTorch sees none"), ["ok", "missing"], "This PyTorch sees none. Only"),
+        (Trial(error="ImportError: libcudart.so.13"), ["broken"], "cannot be imported: ImportError: libcudart.so.13"),
+        (Trial(torch="2.13", error="RuntimeError: no driver"), ["ok", "broken"], "cannot use the GPU: RuntimeError"),
+        (Trial(torch="2.13", gpus=(H100, H100), recorded=3), ["ok", "ok", "ok"], "sees 2 NVIDIA H100. "),
+        (Trial(torch="2.13", gpus=(H100,), recorded=3), ["ok", "ok", "ok"], "recorded 3 GPU ops in a test run"),
+        (Trial(torch="2.13", gpus=(H100,), recorded=0), ["ok", "ok", "broken"], "recorded no GPU op in a test run"),
+        (Trial(torch="2.13", gpus=(H100,), error="CUPTI_ERROR"), ["ok", "ok", "broken"], "in a test run: CUPTI_ERROR"),
+        (Trial(torch="2.13", gpus=("x\x1b[31m",), recorded=1), ["ok", "ok", "ok"], r"sees x\x1b[31m."),
+    ],
+)
+def test_what_pytorch_said_becomes_a_status_for_each_part(trial: Trial, statuses: list[str], said: str) -> None:
+    examined = list(recording(trial))
+    assert [check.status for check in examined] == statuses
+    assert said in " ".join(f"{check.detail} " for check in examined)
+    assert all(check.remedy for check in examined if check.status == "broken")
+
+
+def diagnosis(*checks: Examined) -> Diagnosis:
+    versions = Versions(python="3.11.7", system="Linux", torch="2.13.0", cuda="13.0")
+    return Diagnosis(location="/somewhere/overlapscope", versions=versions, gpus=(), checks=checks)
+
+
+def test_the_outcome_comes_first_and_what_to_do_last() -> None:
+    remedy = extras.how_to_install("hta")
+    found = diagnosis(
+        Examined(id="record", status="ok", detail="Installed."),
+        Examined(id="hta", status="missing", detail="Not installed: hta.", remedy=remedy),
+    )
+    text = terminal.render(document(found), width=80)
+    assert text.startswith("Nothing is broken. Missing: hta. Traces can be read")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "hta: Install it with pip install " in " ".join(text.partition("What to do")[2].split()).replace("`", "")
+    assert "CUDA of PyTorch" in text and "ROCm" not in text
+    assert f"`{extras.install_line('hta')}`" in markdown.render(document(found))
+
+
+def test_what_is_broken_is_named_first() -> None:
+    text = terminal.render(document(diagnosis(Examined(id="gpu", status="broken", detail="It hangs."))), width=80)
+    assert text.startswith("Broken: gpu.\n")
+
+
+def test_a_diagnosis_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "doctor.json"
+    path.write_bytes(encode(diagnosis()))
+    assert main(["check", str(path)]) == 2
+    assert "is a diagnosis of an installation" in capsys.readouterr().err
