@@ -12,15 +12,10 @@ from overlapscope.documents.strip import LABEL_WIDTH
 from overlapscope.render import terminal
 from overlapscope.report.document import document
 from overlapscope.report.page import Page
+from tests.support.helpers import TRACES, various
 from tests.support.recordings import analysis_of, report_of
 
-ROOT = Path(__file__).parents[2]
 LINES, WIDTH = 45, 80
-TRACES = sorted(
-    path.relative_to(ROOT)
-    for folder in ("traces", "overlapscope/samples")
-    for path in (ROOT / folder).rglob("*.json.gz")
-)
 
 
 def page_of(recording: Path, *, verbose: bool = False) -> Page:
@@ -32,7 +27,7 @@ def page_of(recording: Path, *, verbose: bool = False) -> Page:
     return Page(report_of(recording), verbose=verbose, strips=strips)
 
 
-@pytest.mark.parametrize("recording", TRACES, ids=str)
+@pytest.mark.parametrize("recording", various(), ids=lambda path: str(path.relative_to(TRACES)))
 def test_a_report_fits_a_screen(recording: Path) -> None:
     page = page_of(recording)
     lines = terminal.render(brief(document(page)), width=WIDTH).splitlines()
