@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     checks = [median(mine).seconds for name, mine in runs.items() if name.startswith("check")]
     met = "met" if max(checks) < GOAL_S else "missed"
     text = [
-        "# Speed of check and diff",
+        "# Performance of check and diff",
         "",
         f"Written by `python -m benchmarks.check`: medians of {repeats} whole processes each, taking turns, for a",
         f"recording of GPT-2 in training ({megabytes:.0f} MB, not packed), on the machine of",

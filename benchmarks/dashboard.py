@@ -378,7 +378,7 @@ def main() -> None:
     zoomed, targets = zoom_report(results)
     paged, more = page_report(pages)
     lines = [
-        "# The dashboard in a browser",
+        "# Performance of the dashboard",
         "",
         "Written by `python -m benchmarks.dashboard`. A move is one key or one turn of the mouse wheel, from its input",
         "event to the end of drawing the exact answer for it; the next is made when that is done. A browser tells the",

@@ -26,7 +26,7 @@ LABORATORY = ROOT / "traces" / "laboratory"
 OTHERS = {LABORATORY, ROOT / "traces" / "further", ROOT / "traces" / "second"}
 """Recordings that predictions are held against; nothing is stated of their causes."""
 
-HEAD = """# Diagnosis against truth
+HEAD = """# Causes against truth
 
 Written by `python benchmarks/diagnoses.py` from the recordings in `traces/`; a test fails when it is stale. The truth
 follows from how each program is written (`tests/programs`), not from what was found. Shares are of the device's

@@ -126,7 +126,7 @@ def repeats(recordings: By) -> str:
         sets = [", ".join(f"{one.step_ms:.3f}" for one in clean(mine, name)) for name in SETS]
         rows.append([program, *sets, f"{100 * (max(steps) / min(steps) - 1):.1f}%", f"{told} of {len(pairs)}"])
     head = ["program", "first set", "second set", "longest above shortest", "pairs told apart"]
-    return wrapped(f"""## One program, again and again
+    return wrapped(f"""## Repeated recordings of one program
 
 The median step of each recording, in ms:
 
@@ -134,7 +134,7 @@ The median step of each recording, in ms:
 
 {_outliers(recordings)}
 
-### Why the steps of a recording cannot tell
+### Why one recording is not enough
 
 Within one recording steps are alike, as clocks, link and host stay what they are while it lasts. So the
 {100 * CONFIDENCE:.0f}% interval of the change, which knows nothing but these steps, is narrow: in **{apart} of
@@ -173,7 +173,7 @@ def floors(recordings: By) -> str:
         first = clean(mine, "first")
         step_ms = statistics.median(one.step_ms for one in first)
         rows.append([program, f"{step_ms:.3f}", *(f"{floor_ms(first, metric):.3f}" for metric in FLOORS)])
-    return wrapped(f"""## What is allowed for
+    return wrapped(f"""## Noise floor
 
 A change counts only where it is larger than the noise floor (`overlapscope/compare/noise.py`), which adds up:
 
@@ -201,7 +201,7 @@ def alike(found: Sequence[Repeated]) -> str:
     pairs, failed = _summed(one.pairs for one in found), _summed(one.failed["default"] for one in found)
     steps, ranges = (_summed(getattr(one, name) for one in found) for name in ("in_steps", "in_ranges"))
     why = "how much of a copy falls into so short a range as an optimizer's step depends on when the host launches it"
-    return wrapped(f"""## With that, one program is one program
+    return wrapped(f"""## False failures
 
 At default settings, over both sets together:
 
@@ -293,7 +293,7 @@ def stricter(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
         tried = [[row for row in rows if (row.program, row.kind) == one] for one in TRIED]
         lines.append([name, *cells, *(_size(least_found(mine, name)) for mine in tried)])
     head = ["settings", "pairs of one set", "of two sets", *(f"{program}, {WORDS[kind]}" for program, kind in TRIED)]
-    return wrapped(f"""## How to be stricter
+    return wrapped(f"""## Stricter settings
 
 **Lower the percentages**, and keep the noise floors. In `overlapscope.toml`:
 
@@ -338,7 +338,7 @@ def all_planted(rows: Sequence[Planted]) -> str:
     """The table of all of them."""
     head = ["program", "planted", "budgets that fail", "beyond noise in every diff"]
     head += ["asked", "measured", "mean step", "check fails", "step beyond noise in a diff"]
-    text = wrapped("""## All that was planted
+    text = wrapped("""## All planted slowdowns
 
 In brackets how often a budget fails, where that is not every time the check does; and the share of a clean step.
 """)
@@ -353,7 +353,7 @@ def opening(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
         for name in PROGRAMS
     ]
     sizes = sorted(one.asked_pct for one in kernels if one is not None and one.asked_pct is not None)
-    return wrapped(f"""# How much recordings differ, and what is found all the same
+    return wrapped(f"""# Noise between recordings
 
 Written by `python -m benchmarks.noise docs/evaluation/noise.md` from `tests/repeats.tar.xz`; a test fails where the
 parts that are quick to make are stale. It is why `overlapscope diff` and `overlapscope check --baseline` let some

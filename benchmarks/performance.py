@@ -139,7 +139,7 @@ def beside_hta(rows: Sequence[Compared]) -> tuple[list[str], list[Target]]:
 def limits(found: dict[str, Any]) -> list[str]:
     seconds, size, events = found["seconds"], found["bytes"], found["events"]
     lines = [
-        f"## How far from the limit, {size / 1e6:.0f} MB",
+        f"## Distance from the limit, {size / 1e6:.0f} MB",
         "",
         f"{events:,} events. A plain read copies the file from the page cache. The bare decode makes typed objects of",
         "all events with msgspec and drops them, in one process: no reader that goes through it can need less.",
@@ -306,7 +306,7 @@ def main() -> None:
         PLOT,
     )
     lines = [
-        "# Speed and memory",
+        "# Performance",
         "",
         "Written by `make bench`. The traces are a recording of GPT-2 in training, grown to size by",
         "`benchmarks/grow.py`. Files are in the page cache, bytecode is cached too, processes are fresh.",

@@ -140,7 +140,7 @@ def page(sizes: Sequence[Size], large: Large, workers: int, about: str) -> str:
     ahead = f"{HOST_OFFSET_NS / 1e6:.3f} ms"
     return "\n".join(
         [
-            "# Many ranks: speed and memory",
+            "# Performance of ranks",
             "",
             "Written by `python -m benchmarks.ranks`. The jobs are two real recordings of a data-parallel training on",
             "two H200, multiplied by `benchmarks/ranks_job.py`: the events stay as recorded, while rank numbers,",
@@ -165,7 +165,7 @@ def page(sizes: Sequence[Size], large: Large, workers: int, about: str) -> str:
             "",
             *found(sizes),
             "",
-            f"## On paper: {MANY:,} ranks of {large.megabytes:.0f} MB",
+            f"## Extrapolated: {MANY:,} ranks of {large.megabytes:.0f} MB",
             "",
             *paper(large),
             "",

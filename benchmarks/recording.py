@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".md"))
     output = parser.parse_args().output
     lines = [
-        "# What recording costs",
+        "# Performance while recording",
         "",
         f"Written by `python benchmarks/recording.py`: {machine()}; median of {ROUNDS} rounds of {STEPS} steps, each",
         "step waited for.",

@@ -47,7 +47,7 @@ def explain(asked: str) -> Document:
     found = [entry for entry in entries() if _plain(entry.word) == _plain(asked)]
     if not found:
         hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in entries()})
-        raise UsageError(f"no report says {asked!r}{hint}; `overlapscope explain` lists the words that they say.")
+        raise UsageError(f"no report uses the word {asked!r}{hint}; `overlapscope explain` lists all words.")
     blocks: list[Block] = []
     for entry in found:
         blocks += [Heading(f"{entry.word} ({entry.kind})"), Text(entry.summary), *entry.blocks]
@@ -114,12 +114,12 @@ def _rule(rule: Rule) -> Entry:
             Text(" ".join(rule.meaning.split())),
             *_said("How it is computed", " ".join(rule.computation.split())),
             *_said("What the fix saves", rule.cost),
-            *_said("What it rests on", rests(rule.rests_on)),
+            *_said("What it needs", rests(rule.rests_on)),
             *_said(
-                "What belongs to it",
+                "Related",
                 f"Explains the causes {listed(causes)}." if causes else "",
                 _tried(_tries(rule)),
-                f"`overlapscope check --forbid {rule.id}` fails where it fires.",
+                f"`overlapscope check --forbid {rule.id}` fails if it fires.",
             ),
             Heading("Wrong", 3),
             Code(rule.wrong.strip("\n")),
@@ -136,7 +136,7 @@ def _tries(rule: Rule) -> list[str]:
 
 def _tried(interventions: Iterable[str]) -> str:
     options = [f"`--{intervention}`" for intervention in interventions]
-    return f"Tried by `overlapscope whatif` with {listed(options)}." if options else ""
+    return f"`overlapscope whatif` predicts the fix with {listed(options)}." if options else ""
 
 
 def _intervention(intervention: Intervention) -> Entry:
@@ -147,12 +147,12 @@ def _intervention(intervention: Intervention) -> Entry:
         f"{intervention.words.title[:1].upper()}{intervention.words.title[1:]}.",
         (
             Text(intervention.meaning),
-            *_said("What it takes for granted", *(assumption.text for assumption in intervention.assumptions)),
+            *_said("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
             *_said("The code to change", intervention.advice),
             *_said(
-                "What belongs to it",
-                f"Tried by `overlapscope whatif TRACE --{intervention.id}`.",
-                f"Fixes what the rules {listed(rules)} find." if rules else "",
+                "Related",
+                f"`overlapscope whatif TRACE --{intervention.id}` predicts it.",
+                f"It fixes the findings of {listed(rules)}." if rules else "",
             ),
         ),
     )
@@ -169,11 +169,11 @@ def _cause(cause: Cause, subject: Subject) -> Entry:
         _CAUSE[subject],
         cause.meaning,
         (
-            *_said("What helps", cause.remedy),
+            *_said("How to fix it", cause.remedy),
             *_said(
-                "What belongs to it",
+                "Related",
                 f"Found by rule {cause.rule}." if cause.rule else "",
-                f"{'Also told' if cause.rule else 'Told'} by {listed(others)}." if others else "",
+                f"{'Also named' if cause.rule else 'Named'} by {listed(others)}." if others else "",
                 _tried(tried),
                 _counts(cause, subject),
             ),
@@ -183,9 +183,9 @@ def _cause(cause: Cause, subject: Subject) -> Entry:
 
 def _counts(cause: Cause, subject: Subject) -> str:
     if cause.id in (CopyCause.LEAD_IN, IdleCause.MISSING_OPS):
-        return "No metric counts it."
+        return "It counts in no metric."
     left_out = () if cause.blames_call else ("host_stall_time",)
-    return f"Counts in {listed(metric for metric in _blaming(subject) if metric not in left_out)}."
+    return f"It counts in {listed(metric for metric in _blaming(subject) if metric not in left_out)}."
 
 
 def _blaming(subject: str) -> list[str]:
@@ -201,9 +201,9 @@ def _bucket(bucket: Bucket) -> Entry:
         "bucket",
         f"The time in which {bucket.meaning}.",
         _said(
-            "What belongs to it",
+            "Related",
             f"Its causes are {listed(causes)}." if causes else "",
-            f"Counts in {listed(metrics)}." if metrics else "",
+            f"It counts in {listed(metrics)}." if metrics else "",
         ),
     )
 
@@ -216,11 +216,11 @@ def _metric(metric: Metric) -> Entry:
         f"{metric.meaning[:1].upper()}{metric.meaning[1:]}.",
         (
             Text(f"It is {_UNITS[metric.unit]}; {'more' if metric.more_is_better else 'less'} is better."),
-            *_said("What it rests on", rests(metric.rests_on)),
+            *_said("What it needs", rests(metric.rests_on)),
             *_said(
-                "What belongs to it",
+                "Related",
                 f"Explained by the causes {listed(dict.fromkeys(causes))}." if causes else "",
-                f"`overlapscope check --explain {metric.id}` tells how a figure comes about.",
+                f"`overlapscope check --explain {metric.id}` shows how a value is computed.",
             ),
         ),
     )
@@ -232,10 +232,10 @@ def _check(check: TrustCheck) -> Entry:
         "trust check",
         check.meaning,
         (
-            *_said("What is in doubt then", check.affects),
+            *_said("What it affects", check.affects),
             *_said("What to do", check.remedy),
             *_said("What can still be compared", check.comparable),
-            *_said("What belongs to it", *_named_alike(check.id)),
+            *_said("Related", *_named_alike(check.id)),
         ),
     )
 
@@ -243,4 +243,4 @@ def _check(check: TrustCheck) -> Entry:
 def _named_alike(check: str) -> Iterator[str]:
     for subject, causes in CAUSES.items():
         if check in causes:
-            yield f"There is a {_CAUSE[subject]} of that name for the time that it speaks of."
+            yield f"A {_CAUSE[subject]} has the same name."

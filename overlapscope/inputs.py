@@ -36,7 +36,9 @@ _Report = TypeVar("_Report", "Report", "RanksReport")
 Source = Trace | str | os.PathLike[str]
 """A trace, or the file that holds it; where several are meant, also the directory or pattern that holds them."""
 
-TOLD_OF_A_REPORT = "--plain-step needs a trace, and this is a report; pass it to `overlapscope analyze` instead."
+TOLD_OF_A_REPORT = (
+    "--plain-step needs a trace, but this is a report; pass the option to `overlapscope analyze` instead."
+)
 
 CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
 """Where `overlapscope scenarios calibrate` leaves its result, from the working directory."""
@@ -60,7 +62,7 @@ def read_trace(source: Source, *, limit_bytes: int | None = None, cache: bool = 
     if isinstance(source, Trace):
         return source
     if os.path.isdir(source):
-        raise UsageError(f"{source}: is a directory; name one trace in it, as ranks are predicted one by one.")
+        raise UsageError(f"{source}: is a directory; name one trace in it, because each rank is predicted separately.")
     return load(os.fspath(source), limit_bytes=LIMIT_BYTES if limit_bytes is None else limit_bytes, cache=cache)
 
 
@@ -141,7 +143,7 @@ def read_calibration(path: Path | None, trace: Trace, *, device: int | None = No
     if None not in gpus and gpus != {calibrated.gpu}:
         ran_on = ", ".join(sorted(filter(None, gpus)))
         raise UsageError(
-            f"{path}: is of {calibrated.gpu}, and {trace.source} was recorded on {ran_on}; name another file."
+            f"{path}: is for {calibrated.gpu}, but {trace.source} was recorded on {ran_on}; name another file."
         )
     return calibrated
 
@@ -163,7 +165,7 @@ def _read_written(path: Path, kind: Kind) -> Report:
     if kind != "report":
         or_else = ", or open it with `overlapscope dashboard`" if kind == "ranks" else ""
         raise UnreadableTrace(
-            f"{path}: is {_WRITTEN[kind]}, of which nothing can be compared or judged; name the traces{or_else}."
+            f"{path}: is {_WRITTEN[kind]}, which cannot be compared or judged; name the traces{or_else}."
         )
     again = "analyze its traces again with `overlapscope analyze --format json`"
     return _of_this_version(path, from_json, SCHEMA_VERSION, _WRITTEN["report"], again)

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from overlapscope.analysis.jobs import mixture
-from overlapscope.base.words import clean, listed, plural
+from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
 from overlapscope.budgets.places import Place, find_places
-from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
 from overlapscope.budgets.verdicts import CheckResult, Outcome, Status, Subject, Verdict
@@ -213,8 +212,8 @@ def _program_words(report: Report) -> str | None:
     if plain is None or not environment.is_plain(environment.fingerprint(report)):
         return None
     return (
-        f"The check judges the plain program: a step takes {show(plain.step_ns, 'ns')} without the profiler "
-        f"({plain.origin}) and {show(plain.recorded_step_ns, 'ns')} in the recording."
+        f"The check judges the plain program: a step takes {duration(plain.step_ns)} without the profiler "
+        f"({plain.origin}) and {duration(plain.recorded_step_ns)} in the recording."
     )
 
 
@@ -247,7 +246,7 @@ def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
     rest = [f"{count[status]} {said}" for status, said in words.items() if count[status]]
     if rest:
         return f"{count['pass']} of {total} passed, {', '.join(rest)}."
-    return f"All {total} budgets passed." if len(verdicts) > 1 else "The budget passed."
+    return f"All {total} passed." if len(verdicts) > 1 else "The budget passed."
 
 
 def _named(verdicts: list[Verdict]) -> str:

@@ -42,6 +42,10 @@ PAGE_BYTES: Final = 900_000
 """So that a page stays below 1 MB."""
 MOST_STEPS: Final = 50
 """That an explanation lists at each place."""
+_FEW_REASONS: Final = 2
+"""Of each verdict, in the short form."""
+_FEW_KEPT: Final = 10
+"""Budgets that passed, in the short form."""
 _SHORT: Final = ("skipped", "pass")
 """A line says it all: why something is skipped, a warning says once."""
 _TONES: Final[dict[Status | Outcome, Tone]] = {"pass": "good", "fail": "poor"}
@@ -53,9 +57,12 @@ _LIMIT = 100
 # -- a check --------------------------------------------------------------------------------------
 
 
-def log(result: CheckResult) -> Document:
-    """The check as a log is read: what failed and why, then what else there is to say, the outcome last."""
-    blocks: list[Block] = [*_sections(result), *_kept(result), *_outcome(result)]
+def log(result: CheckResult, *, verbose: bool = True) -> Document:
+    """The check in a terminal: the outcome, what failed and why, and what passed. The short form has the longest
+    reasons alone, without their evidence."""
+    blocks: list[Block] = [*_outcome(result), *_sections(result, verbose=verbose), *_kept(result, verbose=verbose)]
+    if not verbose and any(_has_reasons(verdict) for verdict in result.verdicts):
+        blocks.append(Text("Add -v for all reasons and the evidence.", "muted"))
     return Document(_title(result), tuple(blocks))
 
 
@@ -85,19 +92,25 @@ def _title(result: CheckResult) -> str:
 
 
 def _outcome(result: CheckResult) -> Iterator[Block]:
-    if len(result.sources) > 1:
-        yield Text(words.judged(result), tone="muted")
-    if result.program is not None:
-        yield Text(words.prose(result.program), tone="muted")
     tone = _TONES.get(result.outcome, "fair")
     yield Text(words.prose(result.summary), tone, badge=words.OUTCOME[result.outcome])
+    if result.program is not None:
+        yield Text(words.prose(result.program), tone="muted")
+    if len(result.sources) > 1:
+        yield Text(words.judged(result), tone="muted")
 
 
-def _kept(result: CheckResult) -> Iterator[Block]:
+def _kept(result: CheckResult, *, verbose: bool) -> Iterator[Block]:
     short = [verdict for verdict in result.verdicts if verdict.status in _SHORT]
-    if short:
+    shown = short if verbose else short[:_FEW_KEPT]
+    if shown:
         # The name of a budget says where and what is allowed.
-        yield _table(short).without(("on", "limit"))
+        yield _table(shown).without(("on", "limit"))
+        yield from _rest(short, len(shown))
+
+
+def _has_reasons(verdict: Verdict) -> bool:
+    return verdict.status in ("fail", "accepted") and bool(verdict.reasons)
 
 
 def _table(verdicts: Iterable[Verdict]) -> Table:
@@ -145,18 +158,18 @@ def _tone(verdict: Verdict) -> Tone:
     return "fair" if verdict.status == "fail" and not verdict.counts else _TONES.get(verdict.status, "fair")
 
 
-def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
+def _sections(result: CheckResult, *, full: bool = False, verbose: bool = True) -> Iterator[Section]:
     """One for each verdict that needs more than a line; `full` names what it was judged on in the title."""
     explained: set[str] = set()
     unknown: set[str] = set()
     for verdict in result.verdicts:
         if verdict.status not in _SHORT:
             named = words.title(verdict) if full else words.name(verdict.budget)
-            blocks = _verdict(_abridged(verdict, unknown), explained)
+            blocks = _verdict(_abridged(verdict, unknown), explained, verbose=verbose)
             yield Section(tuple(blocks), f"{_word(verdict)} {named}", "panel", _tone(verdict))
 
 
-def _verdict(verdict: Verdict, explained: set[str] | None = None) -> Iterator[Block]:
+def _verdict(verdict: Verdict, explained: set[str], *, verbose: bool) -> Iterator[Block]:
     if verdict.value is not None or verdict.limit is not None:
         value, limit = words.figures(verdict)
         before = "" if verdict.baseline is None else show(verdict.baseline, verdict.unit)
@@ -166,11 +179,11 @@ def _verdict(verdict: Verdict, explained: set[str] | None = None) -> Iterator[Bl
     yield Text(said)
     if exception and exception not in said:
         yield Text(exception, tone="muted")
-    if verdict.status in ("fail", "accepted"):
-        reasons = verdict.reasons[: words.REASONS]
-        yield Items(tuple(_reason(reason, explained) for reason in reasons))
+    if _has_reasons(verdict):
+        reasons = verdict.reasons[: words.REASONS if verbose else _FEW_REASONS]
+        yield Items(tuple(_reason(reason, explained, verbose=verbose) for reason in reasons))
         more = len(verdict.reasons) - len(reasons)
-        if more:
+        if more and verbose:
             yield Text(f"{more} more; --format json lists all.", tone="muted")
 
 
@@ -186,15 +199,17 @@ def _abridged(verdict: Verdict, told: set[str]) -> Verdict:
     return verdict
 
 
-def _reason(reason: Reason, explained: set[str] | None) -> Words:
-    """What lies behind a failure. What to change is said once for each rule in `explained`."""
+def _reason(reason: Reason, explained: set[str] | None, *, verbose: bool) -> Words:
+    """What lies behind a failure. What to change is said once for each rule in `explained`; without its evidence where
+    not `verbose`, and in one line."""
     said = [Span(words.prose(reason.title), strong=True)]
     where = words.within(reason)
     said += [Span(f"at {where}", "muted")] if where else []
-    said += map(Span, _lines(reason.detail))
+    said += map(Span, _lines(reason.detail) if verbose else ())
     again = reason.rule is not None and explained is not None and reason.rule in explained
     if not again:
-        said += [Span(line, "accent") for line in _lines(words.advice(reason))]
+        advice = _lines(words.advice(reason))
+        said += [Span(line, "accent") for line in (advice if verbose else advice[:1])]
     if reason.rule is not None:
         rule = words.name(reason.rule)
         said.append(Span(f"See {rule} above." if again else f"More: overlapscope explain {rule}", "muted"))
@@ -226,7 +241,7 @@ def explanation(explanations: Iterable[Explanation]) -> Document:
             blocks += [panel(title, Text(words.prose(said)))] if said else []
         blocks += [_values(name, ruling, ruling.place) for name, ruling in one.rulings if ruling.place is not None]
         if verdict.reasons:
-            blocks.append(panel("Why", Items(tuple(_reason(reason, None) for reason in verdict.reasons))))
+            blocks.append(panel("Why", Items(tuple(_reason(reason, None, verbose=True) for reason in verdict.reasons))))
     return Document("overlapscope check", tuple(blocks))
 
 

@@ -9,10 +9,9 @@ from msgspec import structs
 
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
-from overlapscope.base.words import bandwidth, clean, plural, size
+from overlapscope.base.words import bandwidth, clean, duration, plural, size
 from overlapscope.budgets.metrics import Blame
 from overlapscope.budgets.places import Place
-from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Spent
 from overlapscope.budgets.verdicts import Reason
 from overlapscope.catalog.causes import CAUSES, Subject
@@ -102,11 +101,11 @@ class _Finder:
         # The budget's own value may be a median.
         average = " on average" if len(self.place.samples) > 1 else ""
         each = "" if self.place.budget.scope == "window" else f" a step{average}"
-        took = f"{what}: {show(each_ns, 'ns')}{each}"
+        took = f"{what}: {duration(each_ns)}{each}"
         if past_ns is None:
             return took, each_ns
         grown = round(each_ns - past_ns)
-        return f"{took}, {show(grown, 'ns')} more than in the baseline", grown
+        return f"{took}, {duration(grown)} more than in the baseline", grown
 
     def _causes(self, blame: Subject) -> Iterator[Reason]:
         metric = self.place.budget.what

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from overlapscope.analysis.results import Device
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, duration, plural
 from overlapscope.budgets.missing import doubt
 from overlapscope.budgets.places import Place, place_words, subjects
 from overlapscope.budgets.quantity import show
@@ -197,5 +197,5 @@ def _message(report: Report, rule: str, worst: Ruling, findings: Sequence[Findin
     there_are, largest = "There is 1 finding", ", which"
     if len(findings) > 1:
         there_are, largest = f"There are {plural(len(findings), 'finding')}", "; the largest"
-    cost = f"{largest} costs at most {show(costliest.bound_ns, 'ns')}" if costliest.bound_ns else ""
+    cost = f"{largest} costs at most {duration(costliest.bound_ns)}" if costliest.bound_ns else ""
     return f"{there_are} of {rule}{cost}{on}. {worst.exception}".rstrip()

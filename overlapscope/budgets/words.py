@@ -105,7 +105,7 @@ def advice(reason: Reason) -> str:
     if reason.advice:
         return reason.advice
     cause = CAUSES["exposed-copy" if reason.title.startswith("exposed") else "idle"].get(reason.cause or "")
-    return f"{cause.meaning} {cause.remedy}".strip() if cause else ""
+    return cause.remedy or cause.meaning if cause else ""
 
 
 def place(verdict: Verdict) -> tuple[str, int] | None:

@@ -47,7 +47,7 @@ def _info(format: str) -> int:
     if state.free_bytes is not None:
         rows.append(("free", f"{size(state.free_bytes)} on this disk"))
     widest = max(len(name) for name, _ in rows)
-    works = f"Traces of {size(LEAST_BYTES)} or more (unpacked) are kept."
+    works = f"The cache stores traces of {size(LEAST_BYTES)} or more (unpacked)."
     closing = clean(state.problem) if state.problem else works
     return _print(*(f"{name:<{widest}}  {value}" for name, value in rows), "", closing)
 

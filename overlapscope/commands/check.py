@@ -14,7 +14,14 @@ from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.budgets.formats import FORMATS
-from overlapscope.commands._options import add_allow_predicted, add_plain_step, add_reading, add_traces, format_name
+from overlapscope.commands._options import (
+    add_allow_predicted,
+    add_plain_step,
+    add_reading,
+    add_traces,
+    add_verbose,
+    format_name,
+)
 from overlapscope.commands._output import check_output, write
 from overlapscope.errors import ConfigError, UsageError
 
@@ -88,6 +95,7 @@ class Command:
         parser.add_argument(
             "--explain", metavar="BUDGET", help="explain one budget: how it is computed, and every value"
         )
+        add_verbose(parser, "also show all reasons for a failure, with the evidence")
         add_allow_predicted(parser)
         add_plain_step(parser)
         add_reading(parser)
@@ -117,7 +125,7 @@ class Command:
         for warning in result.warnings:
             tell(f"overlapscope: warning: {warning}")
         for target in targets:
-            write(_written(result, target), target.path, force=True)
+            write(_written(result, target, verbose=args.verbose), target.path, force=True)
             if target.format == "github":
                 _summarize(result)
         if args.explain is not None:
@@ -225,13 +233,13 @@ def step_summary(result: CheckResult) -> str:
     return markdown.render(document.page(result, Room(markdown.lines, document.SUMMARY_BYTES), folded=True))
 
 
-def _written(result: CheckResult, target: Target) -> bytes:
+def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
     if target.format != "text":
         return drawn(result, target.format).encode("utf-8", "replace")
     from overlapscope.budgets.document import log
     from overlapscope.render import terminal
 
-    return terminal.to_stream(log(result), None if target.path else sys.stdout)
+    return terminal.to_stream(log(result, verbose=verbose), None if target.path else sys.stdout)
 
 
 def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:

@@ -48,7 +48,7 @@ class Command:
         if not report.ranks:
             first = report.unreadable[0]
             raise UnreadableTrace(
-                f"none of {plural(len(report.unreadable), 'trace')} could be read; {first.source}: {first.reason}"
+                f"{plural(len(report.unreadable), 'trace')} could not be read; {first.source}: {first.reason}"
             )
         write(_drawn(report, args), args.output, force=args.force)
         return DONE

@@ -69,7 +69,7 @@ def run(entries: Sequence[Entry], plan: Plan, machine: Machine, progress: Progre
         plan.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{plan.directory}: cannot be made ({error.strerror or error}); choose another directory."
+            f"{plan.directory}: cannot be created ({error.strerror or error}); choose another directory."
         ) from None
     return [result for entry in entries for result in _Experiment(entry, plan, machine, progress).run()]
 

@@ -107,7 +107,7 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
             # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
             first = first_path_of.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
-                notes.append(f"{path}: is left out, as it is the same file as {first}.")
+                notes.append(f"{path}: is skipped: it is the same file as {first}.")
     return Found(tuple(first_path_of.values()), tuple(notes))
 
 
@@ -133,10 +133,10 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
         if not path.exists():
             if "://" in str(source):
                 raise UnreadableTrace(
-                    f"{source}: is a URL, which only `overlapscope ranks` reads; fetch the file first."
+                    f"{source}: is a URL, which only `overlapscope ranks` reads; download the file first."
                 )
             if not glob.has_magic(str(source)):
-                raise UnreadableTrace(f"{source}: there is no such file; check the path.")
+                raise UnreadableTrace(f"{source}: the file does not exist; check the path.")
             matches = sorted((Path(match) for match in glob.glob(str(source), recursive=True)), key=natural)
             files = [entry for entry in matches if _may_be_read(entry)]
             if not files:
@@ -157,9 +157,9 @@ def _may_be_read(path: Path) -> bool:
 
 def _left_out(paths: Iterable[Path]) -> list[str]:
     """A sentence for each that looks as if somebody meant it, at most some."""
-    sentences = [f"{path}: is left out, as {why}." for path in paths if (why := _why_left_out(path)) is not None]
+    sentences = [f"{path}: is skipped: {why}." for path in paths if (why := _why_left_out(path)) is not None]
     more = len(sentences) - _TOLD_OF
-    return [*sentences[:_TOLD_OF], f"{more} more are left out."] if more > 1 else sentences
+    return [*sentences[:_TOLD_OF], f"{more} more are skipped."] if more > 1 else sentences
 
 
 def _why_left_out(path: Path) -> str | None:
@@ -168,12 +168,12 @@ def _why_left_out(path: Path) -> str | None:
         traces = 0
         with suppress(OSError):
             traces = sum(is_trace_name(entry.name) for entry in path.iterdir())
-        return f"it is a directory ({traces} with the name of a trace in it); name it too" if traces else None
+        return f"it is a directory with files named like traces ({traces:,}); name it too" if traces else None
     if path.name.lower().endswith(SUFFIXES):
-        return "it is hidden" if path.name.startswith(".") else "it is no regular file"
+        return "it is hidden" if path.name.startswith(".") else "it is not a regular file"
     with suppress(OSError):
         if path.is_file() and _BEGINS_LIKE_A_TRACE.match(_head(path)):
-            return f"its name ends in none of {', '.join(SUFFIXES)}; name it to have it read"
+            return f"its name does not end in {', '.join(SUFFIXES)}; name it to read it"
     return None
 
 

@@ -63,7 +63,7 @@ def limit_bytes() -> int:
     try:
         return parse_size(told)
     except ValueError as error:
-        raise UsageError(f"{LIMIT_VARIABLE}: {error}; 0 keeps nothing.") from None
+        raise UsageError(f"{LIMIT_VARIABLE}: {error}; 0 turns the cache off.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def describe() -> CacheInfo:
     limit = limit_bytes()
     entries = total = free = problem = None
     if path is None:
-        problem = f"Nothing is kept: this user has no home folder; name one in {FOLDER_VARIABLE}."
+        problem = f"Nothing new is stored, because this user has no home folder; set {FOLDER_VARIABLE} to a folder."
     else:
         existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
         try:
@@ -211,9 +211,9 @@ def describe() -> CacheInfo:
             entries = sum(file.is_entry for file in held)
             total = sum(file.bytes for file in held)
         except OSError as error:
-            problem = f"Nothing is kept: the folder cannot be read ({error.strerror or error})."
+            problem = f"Nothing new is stored, because the folder cannot be read ({error.strerror or error})."
         if problem is None:
-            problem = _no_writing(existing) if limit else "Nothing is kept: the limit is 0."
+            problem = _no_writing(existing) if limit else "Nothing new is stored, because the limit is 0."
         with suppress(OSError):
             free = shutil.disk_usage(existing).free
     return CacheInfo(
@@ -233,5 +233,5 @@ def _no_writing(folder: Path) -> str | None:
             file.write(bytes(_PROBE_BYTES))
             file.flush()
     except OSError as error:
-        return f"Nothing new is kept: {folder} cannot be written to ({error.strerror or error})."
+        return f"Nothing new is stored, because {folder} is not writable ({error.strerror or error})."
     return None

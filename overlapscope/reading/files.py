@@ -187,11 +187,11 @@ class SourceFile:
         path = self.path
         match error:
             case FileNotFoundError():
-                return UnreadableTrace(f"{path}: there is no such file; check the path.")
+                return UnreadableTrace(f"{path}: the file does not exist; check the path.")
             case IsADirectoryError():
                 return UnreadableTrace(f"{path}: is a directory; name a trace file in it.")
             case PermissionError():
-                return UnreadableTrace(f"{path}: may not be read; check the file's permissions.")
+                return UnreadableTrace(f"{path}: is not readable; check its permissions.")
         return UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check the file.")
 
 
@@ -277,13 +277,11 @@ def _copied(path: Path, limit_bytes: int) -> IO[bytes]:
             copy.flush()
         except OSError as error:
             raise UnreadableTrace(
-                f"{path}: cannot be kept in a temporary file while it is read ({error.strerror or error}); "
-                "write it to a file and name that."
+                f"{path}: cannot be stored in a temporary file ({error.strerror or error}); write it to a file and "
+                "name that file."
             ) from None
     if not os.path.getsize(copy.name):
-        raise UnreadableTrace(
-            f"{path}: nothing came through the pipe; see whether the command that writes to it failed."
-        )
+        raise UnreadableTrace(f"{path}: the pipe was empty; check whether the command that writes to it failed.")
     return copy
 
 

@@ -128,8 +128,7 @@ def _damage(source: str, finished: Finished, stream: EventStream, repaired: int,
     impossible, example = _drop_impossible(finished, begin_ns, end_ns)
     if finished.total_ns() > _LARGEST_TOTAL_NS:
         raise UnreadableTrace(
-            f"{source}: its events last over two years together, which no recording does; its times are damaged, "
-            "record it again."
+            f"{source}: its events last more than two years in total, so its times are damaged; record it again."
         )
     return Damage(
         truncated=losses.truncated,

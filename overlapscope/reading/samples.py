@@ -9,9 +9,9 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 
 WHAT_THEY_ARE = {
     "training_naive.json.gz": "training that copies each batch from pageable memory",
-    "training_prefetched.json.gz": "the same with pinned batches, copied ahead on a stream of their own",
-    "offload_one_stream.json.gz": "an offload pipeline: in, compute and out on one stream",
-    "offload_three_streams.json.gz": "the same on three streams",
+    "training_prefetched.json.gz": "the same with pinned batches, prefetched on their own CUDA stream",
+    "offload_one_stream.json.gz": "an offload pipeline: copy in, compute and copy out on one CUDA stream",
+    "offload_three_streams.json.gz": "the same on three CUDA streams",
     "small_transformer.json.gz": "kernels so small that the host cannot launch them fast enough",
     "data_loading.json.gz": "a GPU that waits for its DataLoader",
     "host_sync.json.gz": "a host that waits for the GPU in every step",

@@ -86,11 +86,11 @@ class Destination:
         """Raises UsageError for names that stand for nothing, and for files that traces cannot be written as."""
         path = Path(path)
         if not path.name.endswith(SUFFIXES):
-            raise UsageError(f"{path}: a trace is written as .json or .json.gz; call it {_suggested_name(path)}.")
+            raise UsageError(f"{path}: a trace must be .json or .json.gz; name it {_suggested_name(path)}.")
         for name in _PLACEHOLDER.findall(str(path)):
             if name not in _NAMES:
                 known = ", ".join(f"{{{placeholder}}}" for placeholder in _NAMES)
-                raise UsageError(f"{path}: {{{name}}} stands for nothing; a file name can have {known}.")
+                raise UsageError(f"{path}: {{{name}}} is not a placeholder; a file name can contain {known}.")
         directory = next(parent for parent in path.parents if not _PLACEHOLDER.search(str(parent)))
         pattern, now = str(path.relative_to(directory)), time.strftime("%Y%m%d-%H%M%S")
         return cls(directory.absolute(), pattern, now, None if path.is_absolute() else Path.cwd())
@@ -146,14 +146,14 @@ class Destination:
         """See to it that a file of its can be written there. Raises UsageError where not."""
         shown = self.shown(path)
         if not self.directory.is_dir():
-            raise UsageError(f"{shown}: there is no directory {self.shown(self.directory)}; create it first.")
+            raise UsageError(f"{shown}: the directory {self.shown(self.directory)} does not exist; create it first.")
         self.make_directories(path)
         if path.is_dir():
             raise UsageError(f"{shown}: is a directory; name a file in it.")
         if path.exists() and not os.access(path, os.W_OK):
-            raise UsageError(f"{shown}: may not be written to; choose another file.")
+            raise UsageError(f"{shown}: is not writable; choose another file.")
         if not os.access(path.parent, os.W_OK):
-            raise UsageError(f"{shown}: the directory {shown.parent} may not be written to; choose another.")
+            raise UsageError(f"{shown}: the directory {shown.parent} is not writable; choose another.")
 
 
 def window_path(path: Path, number: int) -> Path:

@@ -83,7 +83,7 @@ class OwnProfiler:
         profile = getattr(started, "profiler", started)
         if profile is None or not profiler_running() or thread != threading.get_ident():
             self._wanted = False
-            self.failure = "The program's own torch.profiler, whose schedule counts here, recorded nothing."
+            self.failure = "The program's own torch.profiler recorded nothing; its schedule decides what is recorded."
         elif stop:
             profile.__exit__(None, None, None)
             self._ended = profile
@@ -274,7 +274,7 @@ def _ignore(profile: Any) -> None:
     setattr(profile, "_function_events" if hasattr(type(profile), "function_events") else "function_events", nothing)
     _ignored.add(profile)
     for ignoring in _ignoring:
-        ignoring.note = "The program's own profiler was ignored: what it shows and exports is empty."
+        ignoring.note = "The program's own profiler was ignored: its tables and exports are empty."
 
 
 def _step(step: Callable[..., Any], profile: Any) -> None:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
 
 _NO_STACKS = (
-    "There are no stacks, which are not recorded while steps are waited for; --wait 0 records them from the start."
+    "The trace has no stacks, because they are not recorded while the recorder waits for steps; --wait 0 records "
+    "them from the start."
 )
 
 
@@ -210,7 +211,7 @@ class Recorder:
     def finish(self) -> None:
         """Stop, write what is not written, and add to the trace what was timed behind it."""
         if self.put_off and self._schedule.at_once:
-            self._fail("The program used no GPU and marked no step: there is no trace.")
+            self._fail("There is no trace: the program used no GPU and marked no step.")
         elif self.running:
             self._end()
             self._notes += self._what_is_missing()
@@ -219,7 +220,9 @@ class Recorder:
             self._files.time_behind(self._timer.read())
             self._timer.restart()
         if self._done and self._schedule.plain_steps and not (self._schedule.by_steps or self._files.timed):
-            self._notes.append("No step ended before or behind the recording, so none was timed without it.")
+            self._notes.append(
+                "No step ended before or after the recording, so no step was timed without the profiler."
+            )
         self._notes += self._files.amend()
 
     def discard(self) -> None:
@@ -381,7 +384,7 @@ class Recorder:
             reason = self.why_worthless(take.session)
             if reason is not None:
                 self._rehearsal = self._recording = None
-                self._fail(f"The program marked no step, used no GPU and {reason}: there is no trace.")
+                self._fail(f"There is no trace: the program marked no step, used no GPU and {reason}.")
                 return
         if take is None or not take.wanted or (self._done and self._schedule.by_steps and not take.judged_ns):
             self._recording = None

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from overlapscope.recorder.hazards import Hazard, HazardChecker
 
 _ELSEWHERE = (
-    "Steps were marked on another thread than the one that began the recording, where they do not count; mark them on "
-    "that one."
+    "Steps were marked on a different thread from the one that started the recording, so they do not count; mark "
+    "them on that thread."
 )
 
-_CHECKED = "Data races were looked for until the recording was complete; a larger --active looks longer."
+_CHECKED = "Data races were checked until the recording was complete; a larger --active checks longer."
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,10 +52,12 @@ R = TypeVar("R")
 DEFAULT_MAX_SIZE_BYTES = 1 << 30
 DEFAULT_PLAIN_STEPS = 10
 _UNTIMED = (
-    "No plain steps were timed: with CUDA 12 and older, or TEARDOWN_CUPTI=0, CUPTI stays attached after a recording "
-    "and slows the program. Pass what a step takes without a profiler as --plain-step."
+    "No plain steps were timed: with CUDA 12 and older, or TEARDOWN_CUPTI=0, CUPTI stays attached after a "
+    "recording and slows the program. Pass the step time without the profiler as --plain-step."
 )
-_UNGUARDED = "This system does not say how much memory events take, so --max-size has no effect (it needs glibc 2.33)."
+_UNGUARDED = (
+    "This system does not report how much memory events take, so --max-size has no effect (it needs glibc 2.33)."
+)
 
 
 class Recording:
@@ -388,11 +390,11 @@ class Recording:
 
     def _check_free(self) -> None:
         if self._driver.has_begun:
-            raise UsageError("this recording was made already; make another one with overlapscope.record(...).")
+            raise UsageError("this recording has ended already; make another one with overlapscope.record(...).")
         if (other := current()) is not None:
             other._make_way(self)
         if profiler_running():
-            raise UsageError("another torch profiler is running, and only one can; take out that one or this.")
+            raise UsageError("another torch profiler is running, and only one can run at a time; remove one of them.")
 
     def _make_way(self, other: Recording) -> None:
         """`other` is to begin while this one is under way. Raises UsageError."""

@@ -107,14 +107,14 @@ class Schedule:
         }
         chosen = [way for way, taken in ways.items() if taken]
         if len(chosen) > 1 and chosen != ["wait", "active"]:
-            raise UsageError(f"{chosen[0]} and {chosen[1]} both say what is recorded; choose one of them.")
+            raise UsageError(f"{chosen[0]} and {chosen[1]} both choose what is recorded; use only one of them.")
         if self.slow_step is not None and not self.warmup:
             raise UsageError("slow_step needs a warmup of 1 or more: the first step of a window is never judged.")
         if self.repeat > _MOST_WINDOWS:
             raise UsageError(f"repeat is {self.repeat:,}; it must be {_MOST_WINDOWS:,} or less.")
         endless = self.active is None and self.duration_s is None and self.capture_range is None
         if self.repeat > 1 and endless and self.slow_step is None:
-            raise UsageError("repeat needs windows that end; say how long one is with active or duration_s.")
+            raise UsageError("repeat needs windows with an end; set their length with active or duration_s.")
 
     @property
     def by_clock(self) -> bool:
@@ -161,7 +161,7 @@ class Schedule:
             return None
         if finished == 0:
             return None if self.wait == 0 else "The program marked no step, so all of it was recorded."
-        instead = "its first steps were recorded instead" if judged_steps else "what was recorded counts as it is"
+        instead = "its first steps were recorded instead" if judged_steps else "the recording is used as it is"
         opens, judged = self._needed
         needed = opens + self.warmup + judged
         if finished >= needed:
@@ -176,13 +176,13 @@ class Schedule:
     def why_none(self) -> str:
         """A sentence for a program that ended before its first window opened."""
         if self.capture_range == CUDA_PROFILER_API:
-            return "The program never called cudaProfilerStart on its main thread: there is no trace."
+            return "There is no trace: the program never called cudaProfilerStart on its main thread."
         if self.capture_range is not None:
-            return f"The program never entered a range {self.capture_range} on its main thread: there is no trace."
+            return f"There is no trace: the program never entered a range {self.capture_range} on its main thread."
         if self.by_clock:
             when = f"{self.delay_s or 0:g} s after the start (not on the main thread: with the next step)"
-            return f"The program ended before a window opened, {when}: there is no trace."
-        return "The program ended before anything was to be recorded: there is no trace."
+            return f"There is no trace: the program ended before the recording started, {when}."
+        return "There is no trace: the program ended before the recording started."
 
     @property
     def _needed(self) -> tuple[int, int]:

@@ -146,7 +146,10 @@ class Session:
         if self.all_threads or self._light or not others:
             return None
         which = "with --memory" if all_threads.possible() else torch.__version__
-        return f"The ops of other threads are not in the trace: torch {which} records those of one and of autograd's."
+        return (
+            f"The ops of other threads are not in the trace: torch {which} records only one thread and those of "
+            "autograd."
+        )
 
     @property
     def empty(self) -> bool:

@@ -55,9 +55,9 @@ class StepTimes:
                 f"a step takes {unit.text(median_ns(self.before_ns))} before the recording and "
                 f"{unit.text(median_ns(self.after_ns))} after it: the program or the machine changed."
             )
-            return f"{said} While it is recorded, it takes {unit.text(recorded_ns)}." if recorded_ns else said
+            return f"{said} In the recording, it takes {unit.text(recorded_ns)}." if recorded_ns else said
         few = "" if len(plain_ns) >= self.asked else f" ({plural(len(plain_ns), 'step')} timed)"
-        recorded = f", and {unit.text(recorded_ns)} while it is recorded" if recorded_ns else ""
+        recorded = f", and {unit.text(recorded_ns)} in the recording" if recorded_ns else ""
         return f"a step takes {unit.text(median_ns(plain_ns))}{few}{recorded}."
 
 
@@ -90,11 +90,11 @@ class SlowSteps:
     def none(self) -> str:
         """A sentence where none came."""
         if self._seen <= _FEWEST:
-            return f"Only {plural(self._seen, 'step')} could be judged, too few to tell a slow one: there is no trace."
+            return f"There is no trace: only {plural(self._seen, 'step')} could be judged, too few to tell a slow one."
         usual_ns = median_ns(self._lengths_ns)
         return (
-            f"No step took over {self._times:g} times the median of {duration(usual_ns)} "
-            f"({plural(self._seen, 'step')} were judged): there is no trace."
+            f"There is no trace: no step took more than {self._times:g} times the median of {duration(usual_ns)} "
+            f"({plural(self._seen, 'step')} judged)."
         )
 
 

@@ -42,7 +42,7 @@ class Take:
         try:
             self.session = Session(options)
         except Exception as error:
-            raise RecordingFailed(f"torch.profiler does not start: {_first_line(error)}") from error
+            raise RecordingFailed(f"torch.profiler failed to start: {_first_line(error)}") from error
         self._guard = MemoryGuard(max_size_bytes, on_too_much, stacks=options.stacks)
         self._begun_ns = time.perf_counter_ns()
         """When the present step began."""
@@ -56,10 +56,10 @@ class Take:
             return False
         where = f", in step {finished}" if finished else ""
         least = (
-            " With stacks an eighth of that is the limit." if self.session is not None and self.session.stacks else ""
+            " With stacks, the limit is an eighth of that." if self.session is not None and self.session.stacks else ""
         )
         self.notes.append(
-            f"Recording ended early{where}: its events had taken up to {exceeded_bytes / 1e9:.2f} GB of memory "
+            f"Recording ended early{where}: its events took up to {exceeded_bytes / 1e9:.2f} GB of memory "
             f"(--max-size).{least}"
         )
         return True
@@ -108,7 +108,7 @@ class Take:
         except Exception as error:
             self.session = None
             raise RecordingFailed(
-                f"the profiler cannot be stopped, and there is no trace: {_first_line(error)}"
+                f"the profiler cannot be stopped, so there is no trace: {_first_line(error)}"
             ) from error
         finally:
             self._close_annotation()

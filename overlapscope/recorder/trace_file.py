@@ -99,13 +99,13 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
     undisturbed()
     try:
         if Written.now(path) != written:
-            raise OSError("it is not the file that was written")
+            raise OSError("the file was replaced")
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
             amended = Path(directory) / "trace"
             with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as source, amended.open("wb") as raw:
                 head = source.read(_HEAD_BYTES)
                 if head.count(old) != 1:
-                    raise OSError("its metadata is not as it was written")
+                    raise OSError("its metadata was changed")
                 with _packing(raw) if path.name.endswith(".gz") else raw as target:
                     target.write(head.replace(old, new))
                     shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
@@ -207,7 +207,7 @@ class TraceFiles:
         written = write(session.export, path, unfinished=session.unfinished, since_ns=self._since_ns)
         self._files[number] = _File(written, session.metadata)
         if written.path != path:
-            self.notes = [f"{path}: is another process's trace, so this one is {written.path.name}."]
+            self.notes = [f"{path}: belongs to another process, so this trace is {written.path.name}."]
 
     def time_behind(self, timed: TimedSteps) -> None:
         """These steps came behind the window that was written last."""

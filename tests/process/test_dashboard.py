@@ -351,5 +351,5 @@ def test_a_report_is_shown_only_with_its_traces(tmp_path: Path) -> None:
     shutil.copy(TRACE, tmp_path / "t.json.gz")
     report = ov.analyze(ov.load(tmp_path / "t.json.gz"))
     (tmp_path / "t.json.gz").unlink()
-    with pytest.raises(UsageError, match=r"t\.json\.gz: there is no such file"):
+    with pytest.raises(UsageError, match=r"t\.json\.gz: the file does not exist"):
         ov.show(report)

@@ -338,7 +338,7 @@ def test_no_command_writes_over_what_it_reads(
         next((word.replace(key, name) for key, name in names.items() if key in word), word) for word in line.split()
     ]
     assert main(words) == 2
-    assert "is what is read" in capfd.readouterr().err
+    assert "is also an input" in capfd.readouterr().err
     assert (tmp_path / "in.json.gz").read_bytes() == GOOD.read_bytes()
 
 
@@ -348,7 +348,7 @@ def test_the_configuration_that_is_found_is_not_written_over(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "overlapscope.toml").write_text("")
     assert main(["check", str(GOOD), "--format", "json:overlapscope.toml"]) == 2
-    assert "is what is read" in capfd.readouterr().err
+    assert "is also an input" in capfd.readouterr().err
     assert (tmp_path / "overlapscope.toml").read_text() == ""
 
 

@@ -92,7 +92,7 @@ def test_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ("arguments", "sentence"),
     [
         (["temporl", PIPELINE], "did you mean 'temporal'"),
-        (["temporal"], "name the traces to analyse"),
+        (["temporal"], "no trace is named"),
         (["sequences", PIPELINE], "name them with --operator"),
         (["stragglers", PIPELINE], "two ranks or more"),
         (["stragglers", str(TRACES / "ddp")], "overlapscope ranks"),
@@ -123,7 +123,13 @@ def test_where_hta_gives_up_on_whole_microseconds_nothing_is_promised(tmp_path: 
 
 
 def test_what_a_trace_lacks_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is nothing of the kind" in output(capsys, "queue-full", PIPELINE)
+    assert "these traces have none" in output(capsys, "queue-full", PIPELINE)
+
+
+def test_the_directory_of_an_overlay_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = tmp_path / "new" / "drawn"
+    output(capsys, "critical-path", PIPELINE, "--overlay", str(drawn))
+    assert list(drawn.iterdir())
 
 
 def test_names_from_the_trace_are_harmless(tmp_path: Path) -> None:

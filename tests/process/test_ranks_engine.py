@@ -256,7 +256,7 @@ def test_a_report_that_lies_beside_the_traces_is_none_of_them(
     for rank in (0, 1):
         (tmp_path / f"rank{rank}.json.gz").unlink()
     assert main(["ranks", str(tmp_path)]) == 2
-    assert "no trace in this directory, but for a report of ranks" in capsys.readouterr().err
+    assert "this directory has a report of ranks, but no trace" in capsys.readouterr().err
 
 
 def test_a_report_of_ranks_is_not_taken_for_one_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,7 +271,7 @@ def test_nothing_readable_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "rank0.json").write_text("{}")
     assert main(["ranks", str(tmp_path)]) == 2
     output, said = capsys.readouterr()
-    assert output == "" and said.startswith("overlapscope: error: nothing could be read of 1 trace; ")
+    assert output == "" and said.startswith("overlapscope: error: 1 trace could not be read; ")
 
 
 @pytest.mark.parametrize(

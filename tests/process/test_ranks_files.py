@@ -110,7 +110,7 @@ def test_workers_read_the_web_and_name_what_is_not_there(web: str) -> None:
     job = web.replace("://", "://user:secret@") + "/job"
     found = list(reduce_all(expand_urls([f"{job}/rank0.json.gz?key=secret", f"{job}/rank7.json.gz"]), workers=2))
     (lost,) = [one for one in found if isinstance(one, Unreadable)]
-    assert (lost.source, lost.reason) == (f"{web}/job/rank7.json.gz", "there is no such file; check the URL.")
+    assert (lost.source, lost.reason) == (f"{web}/job/rank7.json.gz", "the file does not exist; check the URL.")
     (rank,) = [rank for one in found if not isinstance(one, Unreadable) for rank in one]
     assert (rank.rank, rank.source) == (0, f"{web}/job/rank0.json.gz")
 
@@ -119,7 +119,7 @@ def test_a_single_trace_that_cannot_be_fetched_is_named_as_among_several() -> No
     (location,) = expand_urls("http://user:secret@127.0.0.1:1/rank0.json.gz")
     (outcome,) = reduce_all([location])
     assert isinstance(outcome, Unreadable) and outcome.source == "http://127.0.0.1:1/rank0.json.gz"
-    assert outcome.reason.startswith("could not be read, though tried 3 times (") and "secret" not in outcome.reason
+    assert outcome.reason.startswith("could not be read in 3 tries (") and "secret" not in outcome.reason
 
 
 def test_a_cluster_within_this_process_reads_its_memory(memory: str) -> None:
@@ -148,9 +148,9 @@ def test_a_trace_that_unpacks_to_more_than_the_limit_is_named_by_its_url(memory:
 @pytest.mark.parametrize(
     ("url", "error", "words"),
     [
-        ("memory://nothing", UnreadableTrace, "there is no such file or directory"),
+        ("memory://nothing", UnreadableTrace, "the file or directory does not exist"),
         ("memory://nothing/*.json", UnreadableTrace, "the pattern matches no file"),
-        ("nonsense://u:secret@x/y", UsageError, "nonsense://x/y: fsspec cannot make anything of this URL"),
+        ("nonsense://u:secret@x/y", UsageError, "nonsense://x/y: fsspec does not understand this URL"),
         ("http://u:secret@127.0.0.1:1/", UnreadableTrace, "http://127.0.0.1:1/: cannot be looked at"),
         ("http://[::1]:1/x", OverlapscopeError, "http://"),
     ],
@@ -164,7 +164,7 @@ def test_where_nothing_is_the_url_is_named_without_its_secrets(
 
 
 def test_a_web_directory_without_traces_says_so(web: str) -> None:
-    with pytest.raises(UnreadableTrace, match="there is no such file or directory"):
+    with pytest.raises(UnreadableTrace, match="the file or directory does not exist"):
         expand_urls(f"{web}/none/")
     with pytest.raises(UnreadableTrace, match="the pattern matches no file"):
         expand_urls(f"{web}/job/*.zip")

@@ -362,7 +362,7 @@ def test_a_description_is_a_few_lines_and_harmless() -> None:
         "read-while-copied, 2 times: a host tensor is read while a copy may still be writing it",
         "  a\\x1b[31m.py:3  copies into it",
         "      host = x.to('cpu',\\u202e non_blocking=True)",
-        "  a line outside Python  reads it",
+        "  code outside Python  reads it",
         "    tensor: float32[2]\\r, on stream 0x7",
         "    missing: synchronize()",
     ]

@@ -325,7 +325,7 @@ def test_without_any_gpu_it_says_so_in_a_sentence(tmp_path: Path) -> None:
     path = scenario(tmp_path, "quick", QUICK.replace("gpus=0", "gpus=1"))
     done = overlapscope("scenarios", "run", path, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
-    assert "there is no CUDA device that PyTorch can use" in done.stderr
+    assert "PyTorch finds no CUDA device" in done.stderr
     assert not (tmp_path / "overlapscope-laboratory").exists()
 
 
@@ -364,11 +364,11 @@ def test_the_example_in_the_docs_is_an_experiment(tmp_path: Path) -> None:
     ("args", "expected"),
     [
         (["copy_matrx"], "did you mean 'copy_matrix'?"),
-        (["nothing.py"], "nothing.py: there is no such file"),
+        (["nothing.py"], "nothing.py: this file does not exist"),
         ([], "one of the arguments NAME --all is required"),
         (["copy_matrix", "--all"], "not allowed with argument"),
         (["copy_matrix", "--repeat", "none"], "'none' is not a number of iterations"),
-        (["copy_matrix", "--output", "pyproject.toml"], "is no directory"),
+        (["copy_matrix", "--output", "pyproject.toml"], "is not a directory"),
     ],
 )
 def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:

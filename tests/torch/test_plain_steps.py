@@ -71,18 +71,18 @@ class TestWhatIsSaid:
     @pytest.mark.parametrize(
         ("before_ms", "after_ms", "recorded_ms", "sentence"),
         [
-            ([31.8] * 10, [31.9] * 10, [47.5] * 5, "a step takes 31.85 ms, and 47.50 ms while it is recorded."),
+            ([31.8] * 10, [31.9] * 10, [47.5] * 5, "a step takes 31.85 ms, and 47.50 ms in the recording."),
             (
                 [31.5, 31.6, 31.5] * 4,
                 [35.5] * 10,
                 [47.5],
                 "a step takes 31.50 ms before the recording and 35.50 ms after it: the program or the machine changed. "
-                "While it is recorded, it takes 47.50 ms.",
+                "In the recording, it takes 47.50 ms.",
             ),
             # Within their spread, and by less than 2%.
-            ([30.0, 40.0] * 5, [36.0, 39.0] * 5, [50.0], "a step takes 37.50 ms, and 50.00 ms while it is recorded."),
+            ([30.0, 40.0] * 5, [36.0, 39.0] * 5, [50.0], "a step takes 37.50 ms, and 50.00 ms in the recording."),
             ([100.0] * 10, [101.0] * 10, [], "a step takes 100.5 ms."),
-            ([], [2.0] * 3, [2.5], "a step takes 2.000 ms (3 steps timed), and 2.500 ms while it is recorded."),
+            ([], [2.0] * 3, [2.5], "a step takes 2.000 ms (3 steps timed), and 2.500 ms in the recording."),
             ([], [], [2.5], None),
         ],
     )
@@ -118,7 +118,7 @@ class TestAmending:
     @pytest.mark.parametrize("old", [b"nowhere", b"name"])
     def test_what_is_not_there_once_is_left_alone(self, old: bytes, written: Written) -> None:
         before = written.path.read_bytes()
-        with pytest.raises(RecordingFailed, match="its metadata is not as it was written"):
+        with pytest.raises(RecordingFailed, match="its metadata was changed"):
             trace_file.amend(written, old, b"")
         assert written.path.read_bytes() == before
         assert list(written.path.parent.iterdir()) == [written.path]

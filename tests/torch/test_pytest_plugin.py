@@ -401,9 +401,9 @@ class TestMarkers:
             ("skip_steps='1'", "overlap: skip_steps: is '1', but must be a whole number, 0 or more"),
             (
                 "scope='windows', max_idle='3 ms'",
-                "scope: is 'windows', but must be steps or window (did you mean 'window'?)",
+                "overlap: scope: is 'windows', but must be steps or window (did you mean 'window'?)",
             ),
-            ("range='forward'", "overlap: range says where a limit holds, but there is none"),
+            ("range='forward'", "overlap: range says where a limit applies, but there is no limit"),
             (
                 "range='forward', min_copy_bandwidth='3 GB/s'",
                 "copy_bandwidth is known only for steps and for the window",

@@ -92,7 +92,7 @@ PROGRAMS = {
         "from concurrent.futures import ThreadPoolExecutor\n"
         "with ThreadPoolExecutor(1) as pool: print(list(pool.map(train, [2] * 8)))",
         0,
-        "Steps were marked on another thread",
+        "Steps were marked on a different thread",
         op="aten::linear",
     ),
     "forks, and children are to be recorded": Program(

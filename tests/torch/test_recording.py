@@ -313,7 +313,7 @@ class TestWhatIsRefused:
             ov.record(tmp_path / name)
 
     def test_a_directory_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="there is no directory"):
+        with pytest.raises(UsageError, match="does not exist; create it"):
             ov.record(tmp_path / "no" / "x.json").begin()
         (tmp_path / "x.json").mkdir()
         with pytest.raises(UsageError, match="is a directory"):
@@ -501,7 +501,7 @@ with ov.record(path, active=2) as rec:
             thread.start()
             thread.join()
         (note,) = rec.notes
-        assert note.startswith("Steps were marked on another thread")
+        assert note.startswith("Steps were marked on a different thread")
 
     @pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
     def test_ops_and_ranges_of_all_threads_are_recorded(self, path: Path) -> None:
@@ -802,7 +802,7 @@ class TestPlainSteps:
                 rec.step()
         assert watched == [True, True, True, False, False]
         assert [note for note in rec.notes if "Data races" in note] == [
-            "Data races were looked for until the recording was complete; a larger --active looks longer."
+            "Data races were checked until the recording was complete; a larger --active checks longer."
         ]
         with ov.record(path, active=1, check_hazards=True) as rec:
             rec.step()
@@ -925,7 +925,7 @@ class TestSeveralProcesses:
         else:
             assert said == f"{path}\n"
             assert rec.path == path.with_name(f"x.pid{os.getpid()}.trace.json.gz")
-            assert rec.notes == (f"{path}: is another process's trace, so this one is {rec.path.name}.",)
+            assert rec.notes == (f"{path}: belongs to another process, so this trace is {rec.path.name}.",)
             other.communicate("\n")
             # It is gone, and what it left is an old file.
             with ov.record(path, plain_steps=0) as rec:
@@ -1049,7 +1049,7 @@ class TestRanks:
 
         assert [trace.rank for trace in load_all(path.with_name("x.traces"))] == [0, 1]
         assert written == [path.with_name("x.traces") / f"rank{rank}.trace.json.gz" for rank in (0, 1)]
-        with pytest.raises(UsageError, match="there is no directory"):
+        with pytest.raises(UsageError, match="does not exist; create it"):
             ov.record(path.parent / "no" / "x.json").begin()
 
 
@@ -1153,7 +1153,7 @@ for _ in range({}):
     weight.sum().backward()
     optimizer.step()
 """
-        assert "used no GPU and marked no step: there is no trace" in self.run(program.format(0), tmp_path)
+        assert "There is no trace: the program used no GPU and marked no step" in self.run(program.format(0), tmp_path)
         assert not (tmp_path / "x.trace.json.gz").exists()
         self.run(program.format(6), tmp_path)
         assert steps(tmp_path / "x.trace.json.gz") == [1, 2, 3, 4, 5]

@@ -205,12 +205,12 @@ def test_spawned_processes_import_the_program(program: list[str], tmp_path: Path
         (["-m", "sys"], "not written in Python"),
         (["torchrun", "plain.py"], "torchrun [options] -m overlapscope run"),
         (["-m", "torch.distributed.run"], "python -m torch.distributed.run [options] -m overlapscope run"),
-        (["python", "plain.py"], "overlapscope runs Python itself: leave out python."),
+        (["python", "plain.py"], "overlapscope starts Python itself; leave out python."),
         (["--wait", "-1", "plain.py"], "wait is -1"),
         (["--active", "0", "plain.py"], "active is 0"),
         (["--max-size", "much", "plain.py"], "'much' is not a size"),
         (["--output", "x.txt", "plain.py"], "x.trace.json.gz"),
-        (["--output", "no/where.json", "plain.py"], "there is no directory no"),
+        (["--output", "no/where.json", "plain.py"], "the directory no does not exist"),
         (["--output", "there.json", "plain.py"], "there.json: exists, already exists; use --force"),
         (["there.py"], "there.trace.json.gz: exists, already exists; use --force"),
         (["--forty-two", "plain.py"], "--forty-two"),
@@ -251,7 +251,7 @@ def train():
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
 """
-NO_GPU = f"overlapscope: no GPU activity: {devices.why_unused()}, so there is nothing to say about overlap."
+NO_GPU = f"overlapscope: the trace has no GPU activity, so overlap cannot be measured: {devices.why_unused()}."
 
 
 def wrote(path: str) -> str:
@@ -397,7 +397,7 @@ OWN_PROFILERS = {
         "    for _ in range(9): train(); p.step()\n",
         [],
         [
-            "overlapscope: The program's own torch.profiler, whose schedule counts here, recorded nothing.",
+            "overlapscope: The program's own torch.profiler recorded nothing; its schedule decides what is recorded.",
             "overlapscope: nothing was recorded.",
         ],
         None,
@@ -458,8 +458,8 @@ def test_a_program_that_dies_leaves_its_trace_and_its_traceback(tmp_path: Path) 
     assert said(run)[: len(python.stderr.splitlines())] == python.stderr.splitlines()
     assert said(run)[len(python.stderr.splitlines()) :] == [
         wrote("train.trace.json.gz"),
-        "overlapscope: The program made only 2 of the 29 steps needed (22 before the recording, 2 of warm-up and 5 to "
-        "judge); what was recorded counts as it is. --plain-steps 0 needs 6.",
+        "overlapscope: The program made only 2 of the 29 steps needed (22 before the recording, 2 of warm-up and "
+        "5 to judge); the recording is used as it is. --plain-steps 0 needs 6.",
         NO_GPU,
     ]
     assert steps(tmp_path / "train.trace.json.gz") == [0, 1]
@@ -606,7 +606,7 @@ def test_processes_that_the_program_starts_are_recorded_or_told_of(tmp_path: Pat
     run = forked.run(command, tmp_path)
     assert run.returncode == 0 and run.stdout == "4\n1\n", run.stderr
     assert (
-        "overlapscope: processes that the program started left traces (3); `overlapscope analyze program.traces`"
+        "overlapscope: processes that the program started wrote traces (3); `overlapscope analyze program.traces`"
         in (run.stderr)
     )
     other, *ranks = sorted((tmp_path / "program.traces").iterdir())

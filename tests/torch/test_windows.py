@@ -73,7 +73,7 @@ class TestByTheTime:
         )
         found = names(tmp_path / "x.json")
         assert "due" in found and "early" not in found and "late" not in found
-        assert said == ["No step ended before or behind the recording, so none was timed without it."]
+        assert said == ["No step ended before or after the recording, so no step was timed without the profiler."]
 
     @pytest.mark.parametrize(
         "wait",
@@ -93,7 +93,9 @@ class TestByTheTime:
 
     def test_a_program_that_ends_before_is_told(self, tmp_path: Path) -> None:
         said = run("--delay 30", "work('w')", tmp_path)
-        assert said[0].startswith("The program ended before a window opened, 30 s after the start ")
+        assert said[0].startswith(
+            "There is no trace: the program ended before the recording started, 30 s after the start "
+        )
         assert said[1:] == ["nothing was recorded."]
 
     def test_where_there_are_steps_whole_ones_are_recorded_and_those_around_are_timed(self, tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ class TestARange:
 
     def test_one_that_is_never_entered(self, tmp_path: Path) -> None:
         said = run("--capture-range epochs", self.EPOCHS, tmp_path)
-        assert said[0] == "The program never entered a range epochs on its main thread: there is no trace."
+        assert said[0] == "There is no trace: the program never entered a range epochs on its main thread."
 
     def test_those_of_nvtx_lie_within_one_another(self, tmp_path: Path) -> None:
         # PyTorch for CPUs has no NVTX.
@@ -226,7 +228,10 @@ class TestASlowStep:
 
     def test_where_none_came_that_is_told(self, tmp_path: Path) -> None:
         said = run("--slow-step 100", self.LOOP.format(60), tmp_path)
-        assert said[0].startswith("No step took over 100 times the median of ") and said[1] == "nothing was recorded."
+        assert (
+            said[0].startswith("There is no trace: no step took more than 100 times the median of ")
+            and said[1] == "nothing was recorded."
+        )
         assert not (tmp_path / "x.json").exists()
 
     def test_steps_are_held_against_those_before_them(self) -> None:
@@ -266,7 +271,7 @@ torch.autograd._disable_profiler()
 
     def test_it_records_nothing_and_marks_the_steps(self, tmp_path: Path) -> None:
         said = run("--ignore-own-profiler --wait 0 --warmup 0 --active 9 --plain-steps 0", self.PROGRAM, tmp_path)
-        assert said == ["The program's own profiler was ignored: what it shows and exports is empty."]
+        assert said == ["The program's own profiler was ignored: its tables and exports are empty."]
         assert steps(tmp_path / "x.json") == list(range(9))
         assert names(tmp_path / "x.json").count("loop") == 9
 
@@ -292,14 +297,14 @@ prof.export_chrome_trace("own.json")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"duration_s": 1, "active": 2}, "delay_s or duration_s and active both say what is recorded"),
+        ({"duration_s": 1, "active": 2}, "delay_s or duration_s and active both choose what is recorded"),
         ({"capture_range": "x", "delay_s": 0}, "capture_range and delay_s or duration_s both say"),
         ({"capture_range": "x", "slow_step": 2}, "slow_step and capture_range both say"),
         ({"delay_s": float("nan")}, "delay_s is nan; it must be 0 or more"),
         ({"duration_s": 0}, "duration_s is 0; it must be more than 0"),
         ({"slow_step": 1}, "slow_step is 1; it must be more than 1"),
         ({"slow_step": 2, "warmup": 0}, "slow_step needs a warmup"),
-        ({"repeat": 2}, "repeat needs windows that end"),
+        ({"repeat": 2}, "repeat needs windows with an end"),
         ({"repeat": 0, "active": 1}, "repeat is 0"),
     ],
 )

@@ -222,7 +222,7 @@ def test_a_file_without_events_becomes_valid_json(text: bytes, tmp_path: Path) -
 
 
 def test_a_file_that_is_gone_is_an_error_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableTrace, match="there is no such file"):
+    with pytest.raises(UnreadableTrace, match="the file does not exist"):
         copy_of(tmp_path / "gone.json", analyze_trace(make_trace([Op(Kind.COMPUTE, 5, 9)])))
 
 

@@ -71,16 +71,16 @@ def names(trace: Trace) -> list[str]:
         (b'{"a": {"traceEvents": 1}', "traceEvents"),
         (b'{"a": ', "traceEvents"),
         (b"{", "."),
-        (b"[", "none of the events"),
-        (b"[1, 2, 3]", "none of the events"),
-        (b'["a"]', "none of the events"),
-        (b'[{"a": 1}]', "none of the events"),
-        (b'{"traceEvents": [', "none of the events"),
-        (b"[" * 200_000, "none of the events"),
+        (b"[", "none of its events"),
+        (b"[1, 2, 3]", "none of its events"),
+        (b'["a"]', "none of its events"),
+        (b'[{"a": 1}]', "none of its events"),
+        (b'{"traceEvents": [', "none of its events"),
+        (b"[" * 200_000, "none of its events"),
         (b"{" * 200_000, "not JSON"),
         (b'{"a":' * 200_000, "traceEvents"),
-        (b'{"traceEvents":' + b"[" * 200_000, "none of the events"),
-        (b'{"traceEvents":[{"args":' + b"[" * 200_000 + b"]" * 200_000 + b"}]}", "none of the events"),
+        (b'{"traceEvents":' + b"[" * 200_000, "none of its events"),
+        (b'{"traceEvents":[{"args":' + b"[" * 200_000 + b"]" * 200_000 + b"}]}", "none of its events"),
         (random.Random(1).randbytes(50_000), "not JSON"),
         (b"{" + random.Random(2).randbytes(50_000), "."),
         (b"\x1f\x8b" + random.Random(3).randbytes(5000), "."),
@@ -103,7 +103,7 @@ def test_what_is_no_trace_is_one_sentence_that_names_the_file(tmp_path: Path, co
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableTrace, match="no such file"):
+    with pytest.raises(UnreadableTrace, match="the file does not exist"):
         load(tmp_path / "nowhere.json")
 
 
@@ -416,7 +416,7 @@ def test_a_copy_of_a_time_rounded_to_nothing_keeps_its_size(tmp_path: Path) -> N
 def test_durations_that_add_up_to_years_are_no_recording(tmp_path: Path) -> None:
     # Events all along ten days, each as long as that: their sum exceeds 64 bits.
     days = [kernel_text(str(500_000_000 * number), "8.6e11") for number in range(1, 1800)]
-    with pytest.raises(UnreadableTrace, match="over two years"):
+    with pytest.raises(UnreadableTrace, match="more than two years"):
         read(tmp_path, around(*days * 6))
 
 

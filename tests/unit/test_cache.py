@@ -588,7 +588,7 @@ def test_cache_info_and_clear(
     assert capsys.readouterr().out.startswith("Removed 1 trace, ")
     assert users_folder.held() == [] and precious.exists()
     assert main(["cache", "clear"]) == 0
-    assert capsys.readouterr().out == f"{users_folder.path} held nothing.\n"
+    assert capsys.readouterr().out == f"{users_folder.path} was empty.\n"
 
 
 def test_cache_info_says_why_nothing_is_kept(
@@ -599,12 +599,12 @@ def test_cache_info_says_why_nothing_is_kept(
         return capsys.readouterr().out.splitlines()[-1]
 
     with files_no_larger_than(4096):
-        assert last_line().startswith(f"Nothing new is kept: {tmp_path} cannot be written to (")
+        assert last_line().startswith(f"Nothing new is stored, because {tmp_path} is not writable (")
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "0")
-    assert last_line() == "Nothing is kept: the limit is 0."
+    assert last_line() == "Nothing new is stored, because the limit is 0."
     (tmp_path / "cache").write_bytes(b"")
     monkeypatch.delenv("OVERLAPSCOPE_CACHE_SIZE")
-    assert last_line().startswith("Nothing is kept: the folder cannot be read (")
+    assert last_line().startswith("Nothing new is stored, because the folder cannot be read (")
 
 
 def test_a_limit_that_is_no_size_is_told(users_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

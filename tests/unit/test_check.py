@@ -64,7 +64,7 @@ def test_a_kept_budget_exits_with_0(trace: str, capsys: pytest.CaptureFixture[st
     assert main(["check", trace, "--budget", "step_time <= 1 ms"]) == 0
     captured = capsys.readouterr()
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
-    assert lines[1:] == ["pass step_time <= 1 ms 0.90 ms", "", "The budget passed."]
+    assert lines == ["The budget passed.", "", "budget value", "pass step_time <= 1 ms 0.90 ms"]
     assert captured.err == ""
 
 
@@ -76,11 +76,24 @@ def test_a_failed_budget_exits_with_1_and_says_why(trace: str, capsys: pytest.Ca
         "exposed_copy_time is 200 us, but at most 150 us is allowed; median of 8 steps.",
         "- exposed copy, same-stream: 200 us a step on average",
         "at aten::copy_, cudaMemcpyAsync",
-        "Issue the copies on a stream of their own",
         "More: overlapscope explain copy-on-compute-stream",
     ):
         assert part in out
-    assert out.endswith("\n1 of 1 budget failed: exposed_copy_time <= 150 us.\n")
+    assert out.startswith("1 of 1 budget failed: exposed_copy_time <= 150 us.\n")
+    assert out.endswith("\nAdd -v for all reasons and the evidence.\n")
+    assert main(["check", trace, "--budget", "exposed_copy_time <= 150 us", "-v"]) == 1
+    assert len(capsys.readouterr().out) > len(out)
+
+
+@pytest.mark.parametrize("recording", ["further/training/naive.json.gz", "pipeline_1stream.json.gz", "ddp"])
+def test_a_usual_check_is_one_screen(
+    recording: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    budgets = [part for text in ("idle_pct <= 0%", "step_time <= 1 us") for part in ("--budget", text)]
+    for args in ([], budgets):
+        main(["check", f"traces/{recording}", *args])
+        assert len(capsys.readouterr().out.splitlines()) <= 45
 
 
 @pytest.mark.parametrize(
@@ -391,11 +404,11 @@ def test_a_forbidden_rule_names_the_rank_and_gives_the_largest_first(tmp_path: P
     verdict = only(judge(traces, "forbid = ['copy-on-compute-stream']"))
     assert (verdict.status, verdict.value, verdict.subject.rank) == ("fail", 2, 1)
     assert verdict.message == (
-        "There are 2 findings of copy-on-compute-stream; the largest costs at most 3.2 ms, on rank 1."
+        "There are 2 findings of copy-on-compute-stream; the largest costs at most 3.20 ms, on rank 1."
     )
     assert [reason.title[:8] for reason in verdict.reasons] == ["rank 1: ", "rank 0: "]
     one = only(judge(write_steps(tmp_path / "one.json", rank=0), "forbid = ['copy-on-compute-stream']"))
-    assert one.message == "There is 1 finding of copy-on-compute-stream, which costs at most 1.6 ms."
+    assert one.message == "There is 1 finding of copy-on-compute-stream, which costs at most 1.60 ms."
 
 
 def test_absent_ranks_are_warned_of_beside_a_failure(tmp_path: Path) -> None:
@@ -521,10 +534,10 @@ def test_formats_go_to_files_and_one_to_stdout(trace: str, tmp_path: Path, capsy
     args = ["check", trace, "--budget", "step_time <= 1 us", "--format", f"json:{out}", "--format", "text"]
     assert main([*args, "--format", f"text:{tmp_path / 'out.txt'}"]) == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith("FAIL")
+    assert captured.out.startswith("1 of 1 budget failed")
     assert f"Wrote {out}" in captured.err
     assert json.loads(out.read_text())["outcome"] == "fail"
-    assert (tmp_path / "out.txt").read_text().startswith("FAIL step_time <= 1 us")
+    assert "\nFAIL step_time <= 1 us\n" in (tmp_path / "out.txt").read_text()
 
 
 def test_json_matches_its_published_schema(trace: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["analyze", PIPELINE, "--step", "9"], "there is no step 9; steps: 3 to 6."),
         (["analyze", GPT2, "--range", "Optimizer.step"], "did you mean 'Optimizer.step#AdamW.step'?"),
         (["analyze", PIPELINE, "--device", "3"], "devices that did anything: 0."),
-        (["explain", "pageabl"], "no report says 'pageabl' (did you mean 'pageable'?)"),
+        (["explain", "pageabl"], "no report uses the word 'pageabl' (did you mean 'pageable'?)"),
     ],
 )
 def test_wrong_usage_is_told_in_a_sentence_and_exits_2(

@@ -159,14 +159,14 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
         found = ov.diff(launches(before), launches(after))
         assert found.of == "recorded"
         [doubt] = [one for one in found.doubts if one.id == "plain"]
-        assert f"known only of the trace {which}" in doubt.detail
+        assert f"Only the trace {which} has a plain step" in doubt.detail
         assert found.devices[0].figures == ov.diff(launches(), launches()).devices[0].figures
 
 
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
     stacks = opened(STACKS)
     without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
-    for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "once corrected")):
+    for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "Corrected")):
         sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
         found = ov.diff(*sides)
         assert found.of == of
@@ -186,7 +186,7 @@ def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
     told = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
     assert told.outcome == "pass"
     assert told.program is not None
-    assert "a step takes 2 ms while nothing is recorded (told), and 2.83 ms in the recording" in told.program
+    assert "a step takes 2.00 ms without the profiler (told) and 2.83 ms in the recording" in told.program
     recorded = ov.check(LAUNCHES, step_time("2.1 ms"))
     assert (recorded.outcome, recorded.program) == ("fail", None)
     # What is only estimated decides nothing.
@@ -224,12 +224,14 @@ def test_like_is_judged_by_like(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
     old = ov.check(LAUNCHES, baseline=recorded, plain_step_ns=2 * MS)
     assert old.outcome != "fail" and old.program is None
-    assert any("The baseline is of a recording, so this recording is judged" in one for one in old.warnings)
+    assert any(
+        "The baseline was made from a recording, so the recorded figures are judged" in one for one in old.warnings
+    )
 
     unknown = ov.check(LAUNCHES, baseline=plain)
     assert unknown.outcome == "inconclusive" and unknown.program is None
     assert {one.status for one in unknown.verdicts} == {"skipped"}
-    assert any("what a step takes here while nothing is recorded is not known" in one for one in unknown.warnings)
+    assert any("the plain step of this trace is unknown" in one for one in unknown.warnings)
 
 
 def test_a_program_that_became_slower_fails_however_it_was_recorded() -> None:
@@ -250,7 +252,7 @@ def test_a_written_report_is_judged_without_being_told_again(tmp_path: Path) -> 
     assert from_file.verdicts == told.verdicts
     assert ov.diff(path, path).of == "plain"
     for job in (path, launches(2 * MS)):
-        with pytest.raises(UsageError, match="pass it to"):
+        with pytest.raises(UsageError, match="pass the option to"):
             ov.check(job, plain_step_ns=1 * MS)
 
 

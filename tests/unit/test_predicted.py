@@ -51,7 +51,7 @@ def test_check_refuses_it_unless_asked_by_name(taken: str, capsys: pytest.Captur
     assert main(["check", taken]) == 2
     assert "was predicted by `overlapscope whatif`" in capsys.readouterr().err
     assert main(["check", taken, "--allow-predicted", "--budget", "window idle_pct <= 100%"]) == 0
-    assert "What is judged was predicted by `overlapscope whatif`" in capsys.readouterr().out
+    assert "The check judges a prediction of `overlapscope whatif`" in capsys.readouterr().out
     with pytest.raises(UsageError, match="--allow-predicted"):
         assert_overlap(taken)
 

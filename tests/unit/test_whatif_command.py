@@ -175,7 +175,7 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         "+ pin 31.20 30.10 to 65.00 40.90 56.7",
         "compute 12.00 12.00",
         "exposed copy 60.00 18.00 17.00 to 52.00",
-        "in all 72.40 31.20 30.10 to 65.00",
+        "total 72.40 31.20 30.10 to 65.00",
         "hidden copies 0 21.3 3.0 to 22.0",
         "overlap efficiency n/a n/a",
         "1. pin: host memory pinned",
@@ -185,21 +185,38 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         "Nothing reads the copy. side-stream shown by the trace",
         "pinned copy of 50 MB to the GPU 55.1 GB/s calibration",
         "launch latency 5.1 us H200 table",
-        "With nothing changed, the replay takes 72.10 ms for a step, where 72.40 ms were recorded: 0.4% off.",
-        "GPU ops begin at most 12.3 us from where they did in their step, which is judged by a tolerance of 5.10 us.",
-        "In doubt: A wait of is doubtful.",
+        "Without changes, the replay takes 72.10 ms for a step; the recording took 72.40 ms (0.4% off).",
+        "GPU ops start within 12.3 us of their recorded start; the tolerance is 5.10 us.",
+        "Caveat: A wait of is doubtful.",
     ):
         assert expected in shown
     assert not any("exposed comm" in line for line in shown), "of nothing there is nothing to say"
     assert sum("Pin it once." in line for line in shown) == 1, "what changed nothing needs no code"
-    assert "Not applicable: this recording has nothing to change." in shown
+
+
+def test_what_does_not_apply_says_what_the_recording_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", PAGEABLE, "--two-way"]) == 0
+    shown = capsys.readouterr().out
+    assert "these changes do not apply to this recording" in shown
+    assert "Not applicable: the recording has no streams with copies in both directions." in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("args", [["--best"], ["--pin"], ["--pin", "--side-stream", "--graph"]], ids=" ".join)
+def test_the_answer_and_its_evidence_are_one_screen(
+    args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["whatif", "traces/further/training/naive.json.gz", *args]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    assert any(line.startswith("Add -v for ") for line in lines[-3:])
 
 
 def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
     shown = text(predicted(**NOTHING), width=120)
     answer, subject, empty, reason, remedy, *_ = shown.splitlines()
     assert answer.startswith("No prediction") and "median" not in subject and not empty
-    assert reason == "- A wait is doubtful." and remedy.startswith("- It may help to record again")
+    assert reason == "- A wait is doubtful." and remedy.startswith("- Recording again may help")
     assert "measured" not in shown and "at most" not in shown and "n/a" not in shown
     assert "- A wait is doubtful." in md(predicted(**NOTHING))
 
@@ -360,7 +377,7 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
         ([PIPELINE, "--graph", "forward"], "there is no range 'forward'; ranges: none but the steps."),
         ([PAGEABLE, "--pin", "--device", "7"], "there is no device 7; devices that did anything: 0."),
         ([PAGEABLE, "--pin", "--calibration", PAGEABLE], "is not a calibration"),
-        (["nowhere.json", "--pin"], "nowhere.json: there is no such file"),
+        (["nowhere.json", "--pin"], "nowhere.json: the file does not exist"),
     ],
 )
 def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -397,5 +414,5 @@ def test_the_laboratorys_calibration_is_taken_where_it_is_of_the_same_gpu(
         made = msgspec.structs.replace(shipped(), gpu=gpu)
         CALIBRATION.write_bytes(msgspec.json.encode(made))
         assert read_calibration(None, trace) == (made if found else None)
-    with pytest.raises(UsageError, match=r"is of NVIDIA A100, and .* was recorded on NVIDIA H200"):
+    with pytest.raises(UsageError, match=r"is for NVIDIA A100, but .* was recorded on NVIDIA H200"):
         read_calibration(CALIBRATION, trace)

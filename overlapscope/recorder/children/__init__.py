@@ -53,7 +53,7 @@ def make_room(where: Path, *, force: bool) -> None:
     if where.is_dir():
         for old in (path for path in where.iterdir() if _FILE.fullmatch(path.name)):
             if not force:
-                raise UsageError(f"{old}: exists, will not overwrite it without --force.")
+                raise UsageError(f"{old}: already exists; use --force to overwrite it.")
             old.unlink(missing_ok=True)
 
 

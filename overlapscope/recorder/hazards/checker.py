@@ -54,7 +54,7 @@ class HazardChecker:
         Raises UsageError where a checker of this process has begun already: there can be one.
         """
         if _running:
-            raise UsageError("hazards are being looked for already; stop that checker first.")
+            raise UsageError("a hazard checker is running already; stop it first.")
         _running.append(self)
         self._sync_events.start()
         self._host_memory.start()
@@ -72,7 +72,7 @@ class HazardChecker:
 
     def _failed(self, error: Exception) -> None:
         self._notes.append(
-            f"The search for hazards ended early, because of an error of its own: {type(error).__name__}: {error}"
+            f"The check for hazards ended early because of an internal error: {type(error).__name__}: {error}"
         )
 
 

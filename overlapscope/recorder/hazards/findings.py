@@ -16,7 +16,7 @@ Kind = Literal["read-while-copied", "overwritten-while-copied", "freed-while-cop
 MEANING: dict[Kind, str] = {
     "read-while-copied": "a host tensor is read while a copy may still be writing it",
     "overwritten-while-copied": "host memory is overwritten while a copy may still be using it",
-    "freed-while-copied": "pinned host memory is given back while a copy may still be using it",
+    "freed-while-copied": "pinned host memory is freed while a copy may still be using it",
     "stream-without-wait": "a tensor is used on two streams, and the second does not wait for the first",
 }
 """Every kind of hazard, in one sentence each."""
@@ -24,7 +24,7 @@ _COPY_DOES = {"d2h": "copies into it", "h2d": "copies from it"}
 _ACCESS_DOES: dict[Kind, str] = {
     "read-while-copied": "reads it",
     "overwritten-while-copied": "writes it",
-    "freed-while-copied": "gives its memory back",
+    "freed-while-copied": "frees its memory",
 }
 
 
@@ -42,7 +42,7 @@ class Place:
     """What happens there to the tensor, such as `copies into it`."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "a line outside Python"
+        return f"{self.file}:{self.line}" if self.file else "code outside Python"
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,8 +187,8 @@ class HazardMode(TorchDispatchMode):
             self._native_allocator = backend == "native"
             if not self._native_allocator:
                 self._say(
-                    f"Races between streams on device memory were not looked for: the allocator {backend} "
-                    "does not report what it does."
+                    f"Races between streams on device memory were not checked: the allocator {backend} does not "
+                    "report its actions."
                 )
         return self._native_allocator
 
