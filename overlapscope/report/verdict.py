@@ -166,12 +166,14 @@ def _untold(gone: frozenset[Part]) -> str:
 
 
 def _doubt(section: Section) -> str:
-    """`Trust is degraded: clock-skew failed; launches and steps warned.`"""
+    """`Trust is degraded: clock-skew failed; launches and steps warned (overlapscope explain clock-skew).`"""
     trust = section.trace.trust
     if trust.verdict != "degraded":
         return ""
     by_status = {word: [check.id for check in trust.checks if check.status == status] for status, word in _STATUS}
-    return f"Trust is degraded: {'; '.join(f'{listed(ids)} {word}' for word, ids in by_status.items() if ids)}."
+    told = "; ".join(f"{listed(ids)} {word}" for word, ids in by_status.items() if ids)
+    worst = next(id for ids in by_status.values() for id in ids)
+    return f"Trust is degraded: {told} (overlapscope explain {worst})."
 
 
 _STATUS = (("fail", "failed"), ("warn", "warned"))
