@@ -390,7 +390,7 @@ def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
     assert main(["analyze", "ranks"]) == main(["check", "ranks"]) == code
     assert "internal error" not in capfd.readouterr().err
     assert main(["whatif", "ranks/rank0.json.gz", "--pin"]) == 0
-    assert main(["scenarios", "report", "laboratory"]) == 2
+    assert main(["scenarios", "report", "--results", "laboratory"]) == 2
 
 
 @pytest.mark.parametrize("make", [_as_pipe, _as_circle, _as_directory, _as_device])
