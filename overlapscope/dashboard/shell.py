@@ -250,8 +250,8 @@ def _switched(url: UrlState, opened: Opened) -> str:
     return url.href(of=of, start_ns=view.start_ns - origin, end_ns=view.end_ns - origin)
 
 
-def _content(context: PageContext) -> Component | None:
-    """What is shown at an address: its page, or what is in the way; None while its traces are on their way."""
+def _content(context: PageContext) -> Component | list[Component]:
+    """What is shown at an address: its page, or what is in the way; nothing while its traces are on their way."""
     url, library = context.url, context.library
     page = PAGES.get(url.page)
     if page is None:
@@ -264,7 +264,8 @@ def _content(context: PageContext) -> Component | None:
             if (failure := library.failure(id)) is not None:
                 return parts.unreadable(url, id, failure)
             if opened is None:
-                return None
+                # For None Dash would keep the paths of what was there, and fail at a late answer for it.
+                return []
         if url.trace is None:
             return parts.nothing_opened(url, reports=bool(library.ranks_files()))
     layout = page.module.layout

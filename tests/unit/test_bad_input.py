@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope import analyze
@@ -122,7 +122,6 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None, max_examples=300)
 def test_no_bytes_whatever_escape_as_another_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("bytes") / "t.json"
     for prefix in (b"", b"{", b"[", b'{"traceEvents": [', b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1'):
@@ -310,7 +309,6 @@ def test_a_bracket_before_an_event_does_not_take_the_others_along(tmp_path: Path
 
 
 @given(seed=st.integers(0, 10**9), flips=st.integers(1, 12), size=st.sampled_from([256, 3000, 1 << 19]))
-@settings(deadline=None, max_examples=80)
 def test_random_damage_costs_little_and_never_more_than_it_says(
     tmp_path_factory: pytest.TempPathFactory, seed: int, flips: int, size: int
 ) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import overlapscope as ov
@@ -121,7 +121,6 @@ names = st.text(max_size=8) | st.sampled_from(["", "\0", "\U0001f600", "\N{REPLA
 hosts = st.lists(st.builds(Host, names, st.integers(0, 10), st.integers(10, 1 << 62), st.integers(-1, 9)), max_size=4)
 
 
-@settings(max_examples=50)
 @given(
     annotations=hosts,
     cpu_ops=hosts,
