@@ -113,7 +113,7 @@ def timelines(context: PageContext, prediction: Predicted, changes: Sequence[str
 def _aligned(before: Device, after: Device) -> tuple[Window, Window]:
     """The step of median length of those whose end is known, and the same step as predicted; else the windows."""
     step = median_step(before.steps[:-1] or before.steps)
-    same = next((one for one in after.steps if step is not None and one.name == step.name), None)
+    same = next((candidate for candidate in after.steps if step is not None and candidate.name == step.name), None)
     return (before.window, after.window) if step is None or same is None else (step.window, same.window)
 
 

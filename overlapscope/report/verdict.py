@@ -54,7 +54,7 @@ def judge(section: Section) -> Verdict:
     if level == "good" and (gone or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns):
         level = "fair"
     # What matters comes first, and two of it are a sentence.
-    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda one: -one[0])
+    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss[0])
     clauses = [clause for _, clause in losses[:_CLAUSES]]
     fix = _fix(section, device)
     if level == "good":

@@ -267,7 +267,6 @@ callbacks.in_browser(
 def look(context: PageContext, ticks: int | None) -> Any:
     """The verdicts that are known by now."""
     return dash.no_update if context.trace is None else _near(context)
-    return dash.no_update if context.trace is None else _near(context)
 
 
 @callbacks.leads(Input("compare-before", "value"), Input("compare-after", "value"))

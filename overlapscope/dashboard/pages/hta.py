@@ -49,7 +49,10 @@ def layout(context: PageContext) -> Component:
             dmc.Select(
                 id="hta-name",
                 label="analysis",
-                data=[{"value": one.name, "label": f"{one.name}: {one.summary}"} for one in ANALYSES.values()],
+                data=[
+                    {"value": analysis.name, "label": f"{analysis.name}: {analysis.summary}"}
+                    for analysis in ANALYSES.values()
+                ],
                 value=next(iter(ANALYSES)),
                 allowDeselect=False,
                 searchable=True,
@@ -136,11 +139,11 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
 
 def _tables(context: PageContext, result: HtaResult) -> Component:
     panels = []
-    for number, one in enumerate(result.tables):
-        left = len(one.rows) - MOST_ROWS
-        note = f"The first {MOST_ROWS:,} rows of {len(one.rows):,}; the CSV has all." if left > 0 else ""
-        drawn = parts.grid(context, table(one, MOST_ROWS), f"hta-table-{number}")
-        panels.append(parts.panel(clean(one.title), drawn, note=note))
+    for number, shown in enumerate(result.tables):
+        left = len(shown.rows) - MOST_ROWS
+        note = f"The first {MOST_ROWS:,} rows of {len(shown.rows):,}; the CSV has all." if left > 0 else ""
+        drawn = parts.grid(context, table(shown, MOST_ROWS), f"hta-table-{number}")
+        panels.append(parts.panel(clean(shown.title), drawn, note=note))
     missing = lacking(result)
     panels += [parts.panel("Not in these traces", parts.empty(*missing))] if missing else []
     head = dmc.Text(heading(result), c="dimmed", size="sm", id="hta-heading")
