@@ -52,8 +52,8 @@ def _check(claims: Claims) -> Iterator[Draft]:
         "overlap",
         detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, {at_once}; the direction "
         f"changed {plural(turns, 'time')}. {reason} The link carries both directions at once, though each a little "
-        "more slowly. Only copy time that no compute can hide (cause no-compute) is counted, so no other finding except "
-        "slow-link counts it.",
+        "more slowly. Only copy time that no compute can hide (cause no-compute) is counted, so no other finding "
+        "except slow-link counts it.",
         advice="Use one stream for uploads and another for downloads.\n"
         "Join them with compute by events: while layer n is computed, upload layer n + 1 and download layer n - 1.",
         bound_ns=cost,
