@@ -31,16 +31,16 @@ HEAD = """# Causes against truth
 Written by `python benchmarks/diagnoses.py` from the recordings in `traces/`; a test fails when it is stale. The truth
 follows from how each program is written (`tests/programs`), not from what was found. Shares are of the device's
 exposed copy time or idle time; an expected cause must explain at least the share in brackets. No cause is expected if
-several play together, or if there is almost nothing to explain. The causes were stated before the analysis ran; the least
-shares were set with the first results in view, below what the unavoidable rest (launching, latency) leaves.
+several play together, or if there is almost nothing to explain. The causes were stated before the analysis ran; the
+least shares were set with the first results in view, below what the unavoidable rest (launching, latency) leaves.
 
-`mixed_workloads` were recorded after the causes had been written, to test them on something they were not written for.
-They showed two errors, which are fixed: idle time of one device waiting for another was `unknown`, and a loader's
-alternating steps were taken for a warm-up. A review with made-up and mutated traces found more, among them late batches
-of several tensors and clocks that differ by 12 us; `tests/unit/test_causes.py` tests each. Six more programs
-(`amp_training` to `uneven_prefetch`) were recorded after that. Two of them showed that idle time after a synchronize was
-charged to it for the first gap only, and that CPU ops under a millisecond were taken for waiting; both are fixed. For
-`amp_training` the expectation itself was wrong: its host is too slow ever to wait long.
+`mixed_workloads` were recorded after the causes had been written, to test them on something they were not written
+for. They showed two errors, which are fixed: idle time of one device waiting for another was `unknown`, and a
+loader's alternating steps were taken for a warm-up. A review with made-up and mutated traces found more, among them
+late batches of several tensors and clocks that differ by 12 us; `tests/unit/test_causes.py` tests each. Six more
+programs (`amp_training` to `uneven_prefetch`) were recorded after that. Two of them showed that idle time after a
+synchronize was charged to it for the first gap only, and that CPU ops under a millisecond were taken for waiting;
+both are fixed. For `amp_training` the expectation itself was wrong: its host is too slow ever to wait long.
 
 `pytest -m gpu` runs all tests that need a GPU. It records the programs of `known_causes` again on the GPU at hand and
 expects the same causes; records prefetching loops, graphs and programs that choose their GPUs late; runs the hazard
@@ -54,12 +54,12 @@ LABORATORY_HEAD = """
 ## The laboratory
 
 The recordings of the experiments in `scenarios/`, at the published sizes, made with overlapscope's own recorder. Each
-scenario file says what its recordings must show; that was written before any of them was recorded. A rule in brackets must
-not fire. Figures are of the judged steps, without the recorder's warm-up. Before that, all experiments on one GPU had been
-run at the small scale: there 4 of 326 claims did not hold, all because a small model does not keep an H200 busy. In two
-variants without pinned memory the DataLoader was too slow, the prefetcher had nothing to hide copies under, and two streams
-of products of 5000 x 5000 gained 3% (`streams-without-overlap` asks for less). [Published experiments](experiments.md)
-compares the measurements with the published figures.
+scenario file says what its recordings must show; that was written before any of them was recorded. A rule in brackets
+must not fire. Figures are of the judged steps, without the recorder's warm-up. Before that, all experiments on one
+GPU had been run at the small scale: there 4 of 326 claims did not hold, all because a small model does not keep an
+H200 busy. In two variants without pinned memory the DataLoader was too slow, the prefetcher had nothing to hide
+copies under, and two streams of products of 5000 x 5000 gained 3% (`streams-without-overlap` asks for less).
+[Published experiments](experiments.md) compares the measurements with the published figures.
 
 """
 
