@@ -135,7 +135,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(SAMPLES / f"{recorded}.json.gz", tmp_path / f"{name}.json.gz")
     for name in ("traces", "train.traces", "runs/before", "runs/after"):
         shutil.copytree(SAMPLES / "ddp", tmp_path / name)
-    (tmp_path / "h200").symlink_to(SAMPLES / "laboratory")
+    shutil.copytree(SAMPLES / "laboratory", tmp_path / "h200")
     (tmp_path / "train.py").write_text("print('trained')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
