@@ -24,7 +24,7 @@ _POLL_MS = 300
 _PLAIN = "plain"
 """What the switch says where the address says nothing."""
 _HIDDEN = {"display": "none"}
-_PROGRAMS = "Recording slows the host. Plain: the timeline replayed without what recording costs."
+_PROGRAMS = "Recording slows the host. Plain shows the timeline replayed without that cost."
 
 _SCHEME = """
 function(clicks, known) {

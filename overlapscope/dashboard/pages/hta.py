@@ -28,7 +28,7 @@ MOST_ROWS = 2_000
 _WEIGHT = 4
 """Of a result among those that are kept, to be shown again or saved."""
 _LEAD = (
-    "What HolisticTraceAnalysis computes from this trace, with its own definitions and its rounding to whole "
+    "What HolisticTraceAnalysis computes from this trace, with its own definitions and rounded to whole "
     "microseconds. The other pages do not depend on it."
 )
 
@@ -41,7 +41,7 @@ def layout(context: PageContext) -> Component:
     try:
         require()
     except MissingPackage as error:
-        return parts.page("HTA", parts.panel("HTA is not here", parts.empty(clean(str(error)))), lead=_LEAD)
+        return parts.page("HTA", parts.panel("HTA is not installed", parts.empty(clean(str(error)))), lead=_LEAD)
     ranks = job_of(context.library, context.opened.id, everything=False).ids
     several = 1 < len(ranks) <= MOST_RANKS
     choice = dmc.Group(
@@ -58,7 +58,7 @@ def layout(context: PageContext) -> Component:
                 searchable=True,
                 w=420,
             ),
-            dmc.TextInput(id="hta-operator", label="host ops with this in their names", value="aten::", w=240),
+            dmc.TextInput(id="hta-operator", label="host ops whose names contain", value="aten::", w=240),
             dmc.Switch(
                 id="hta-ranks",
                 label=f"all {plural(len(ranks), 'rank')}",
