@@ -78,7 +78,8 @@ class Listening:
             except OSError as error:
                 if number == wanted[-1]:
                     raise UsageError(
-                        f"port {number} of {host} cannot be had ({error.strerror or error}); choose another with --port."
+                        f"port {number} of {host} cannot be had ({error.strerror or error}); choose another with "
+                        "--port."
                     ) from None
             except ValueError:
                 # What waitress makes of a name that cannot be resolved.
