@@ -12,7 +12,7 @@ VENV := .venv
 DEMO := .venv-demo
 RELEASE := .venv-release
 PIP_FLAGS := --disable-pip-version-check --quiet
-PYTEST_FLAGS ?= -n 2 --dist loadgroup
+PYTEST_FLAGS ?= -n 2
 FUZZ_SECONDS ?= 3600
 
 .DEFAULT_GOAL := help
@@ -27,11 +27,11 @@ demo: $(DEMO)/.ready  ## the dashboard on the bundled recordings, until Ctrl-C o
 	$(DEMO)/bin/overlapscope dashboard "$$traces" & \
 	sleep $(DEMO_SECONDS) && kill $$! && wait $$!
 
-quick: $(VENV)/.ready  ## run what needs no process, torch, browser or wheel: three minutes
+quick: $(VENV)/.ready  ## run what needs no process, torch, browser or wheel: a minute
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) tests/unit
 
 test: $(VENV)/.ready browser  ## run the whole suite, with the CPU build of torch and a real browser
-	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --durations=25 --durations-min=1
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --hypothesis-profile thorough --durations=25 --durations-min=1
 
 lint: $(VENV)/.ready  ## check style with ruff, and what imports what with import-linter
 	$(VENV)/bin/ruff check .

@@ -15,6 +15,7 @@ from tests.support.ranks_samples import job
 
 IMAGES = Path(__file__).parent / "images"
 TRACES = IMAGES.parents[1] / "traces"
+SAMPLES = IMAGES.parents[1] / "overlapscope" / "samples"
 TRACE = "laboratory/offload_pipeline/two_streams"
 WIDTH, HEIGHT = 1280, 860
 
@@ -25,9 +26,10 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=chromium.find(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         overview(page, served)
-        timeline(page, served)
         whatif(page, served)
         ranks(page)
+        with serve(SAMPLES) as samples:
+            timeline(page, samples)
         browser.close()
 
 
@@ -37,15 +39,14 @@ def overview(page: Page, served: Served) -> None:
 
 
 def timeline(page: Page, served: Served) -> None:
-    """Zoomed into the worst exposed copy, which is chosen, with a span selected around it."""
-    visit(page, served, "timeline", trace=TRACE)
+    """Steps that copy their batch from pageable memory; the worst exposed copy is chosen."""
+    visit(page, served, "timeline", trace="training_naive")
     page.get_by_role("button", name="exposed copy").click()
     expect(page.locator("#timeline[data-exact=true]")).to_be_visible()
-    for _ in range(3):
-        page.get_by_role("button", name="Zoom out").click()
+    page.get_by_role("button", name="Zoom out").click()
     expect(page.locator("#timeline[data-exact=true]")).to_be_visible()
     page.wait_for_timeout(300)
-    page.screenshot(path=IMAGES / "timeline.png")
+    page.screenshot(path=IMAGES / "timeline.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": 545})
 
 
 def whatif(page: Page, served: Served) -> None:

@@ -58,7 +58,7 @@ def overlap(
     scope: str = "steps",
     allow_missing: bool = False,
 ) -> Settings:
-    """Fail the test if what `overlap_profile` recorded breaks one of these limits, or if it cannot be told.
+    """Fail the test if the recording of `overlap_profile` breaks one of these limits, or cannot be judged.
 
     Limits have units: "80%", "3 ms", "40 GB/s". `max_exposed_copy`, `max_exposed_comm` and `max_idle` are times of a
     step, or percentages: of the time in which copies or collectives run, and of the step. `forbid` lists rules
@@ -66,9 +66,9 @@ def overlap(
 
     Each limit holds for the `aggregate` of the steps (median, mean, worst or a percentile such as p90), without the
     first `skip_steps`; with `range` for the ranges whose name matches that pattern instead; with `scope="window"` for
-    the recording as a whole. `allow_missing` lets pass what cannot be told.
+    the whole recording. `allow_missing` passes limits that cannot be judged.
 
-    Markers on the test, its class and its module add up; of one argument given twice the nearer one holds.
+    Markers on the test, its class and its module are combined; where two give the same argument, the nearer one wins.
     """
     from overlapscope.base.words import listed
     from overlapscope.budgets.config import from_mapping
@@ -86,11 +86,12 @@ def overlap(
     narrowed: dict[str, Any] = {} if range is None else {"range": range}
     if scope != "steps":
         narrowed["scope"] = scope
-    budgets = {
-        _metric(argument, limit, metric, share): {argument[:3]: limit, **narrowed}
+    asked = {
+        _metric(argument, limit, metric, share): (argument, limit)
         for argument, limit, metric, share in limits
         if limit is not None
     }
+    budgets = {metric: {argument[:3]: limit, **narrowed} for metric, (argument, limit) in asked.items()}
     if narrowed and not budgets:
         raise ConfigError(f"{_MARKER}: {listed(narrowed)} says where a limit applies, but there is no limit.")
     content = {
@@ -100,7 +101,14 @@ def overlap(
         "aggregate": aggregate,
         "allow_missing": allow_missing,
     }
-    return from_mapping(content, _MARKER)
+    try:
+        return from_mapping(content, _MARKER)
+    except ConfigError as error:
+        said = str(error)
+        for metric, (argument, _) in asked.items():
+            # By the keywords of the marker, not by where the limit would stand in a file.
+            said = said.replace(f"budgets.{metric}.{argument[:3]}:", f"{argument}:").replace(f"budgets.{metric}.", "")
+        raise ConfigError(said) from None
 
 
 def _metric(argument: str, limit: str | float, metric: str, share: str | None) -> str:
@@ -112,7 +120,7 @@ def _metric(argument: str, limit: str | float, metric: str, share: str | None) -
     try:
         parse(limit, METRICS[chosen].unit)
     except ConfigError as error:
-        or_share = "" if share is None else ' or "10%"'
+        or_share = ' or "10%"' if share is not None and str(error).endswith('"') else ""
         raise ConfigError(f"{_MARKER}: {argument}: {error}{or_share}.") from None
     return chosen
 
@@ -223,12 +231,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--overlap-dir",
         metavar="DIR",
         type=Path,
-        help=("directory for the traces (default: pytest's temporary directory)"),
+        help="directory for the traces (default: pytest's temporary directory)",
     )
     group.addoption(
         "--overlap-stacks",
         action="store_true",
-        help=("record Python stacks (slows the host down, so do not judge times with it)"),
+        help="record Python stacks (slows the host down, so do not judge times with it)",
     )
 
 

@@ -4,13 +4,15 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-# How long an example takes says nothing on a busy machine.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# How long an example takes says nothing on a busy machine. `make test` asks for the thorough profile.
+settings.register_profile("quick", deadline=None, max_examples=20)
+settings.register_profile("thorough", deadline=None, max_examples=60)
+settings.load_profile("quick")
 
 # Containers often forbid Python to keep what it compiled; here hundreds of processes would compile the package again.
 sys.dont_write_bytecode = False
@@ -37,6 +39,19 @@ def _a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OVERLAPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, so that no worker is left with it at the end. One worker has all tests of a file,
+    whose fixtures are made once, or, in `unit`, all of a recording, which is read once."""
+    items.sort(key=lambda item: (item.path.parent.name in ("unit", "evaluation"), item.path.parent.name == "unit"))
+    for item in items:
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        recordings = ["/".join(one.parts[-3:]) for one in values if isinstance(one, Path) and one.suffix == ".gz"]
+        if item.path.parent.name != "unit":
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif recordings:
+            item.add_marker(pytest.mark.xdist_group(recordings[0]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

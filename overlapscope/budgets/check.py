@@ -246,7 +246,7 @@ def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
     rest = [f"{count[status]} {said}" for status, said in words.items() if count[status]]
     if rest:
         return f"{count['pass']} of {total} passed, {', '.join(rest)}."
-    return f"All {total} budgets passed." if len(verdicts) > 1 else "The budget passed."
+    return f"All {total} passed." if len(verdicts) > 1 else "The budget passed."
 
 
 def _named(verdicts: list[Verdict]) -> str:

@@ -51,7 +51,7 @@ class Command:
         scope = parser.add_mutually_exclusive_group()
         scope.add_argument("--step", metavar="NAME", help="only this step: ProfilerStep#4, or just 4")
         scope.add_argument("--range", metavar="NAME", help="only this record_function range")
-        add_verbose(parser, "every check, step, range and host stall")
+        add_verbose(parser, "also show engines, copies, host stalls, steps, ranges, checks and the evidence")
         add_plain_step(parser)
         add_reading(parser)
 

@@ -19,15 +19,15 @@ class Command:
     names. Write it to where the shell looks for it, and start a new shell. The
     directory must exist.
 
-      overlapscope completion bash -o ~/.local/share/bash-completion/completions/overlapscope
-      overlapscope completion zsh -o ~/.zfunc/_overlapscope
-      overlapscope completion fish -o ~/.config/fish/completions/overlapscope.fish
+        overlapscope completion bash -o ~/.local/share/bash-completion/completions/overlapscope
+        overlapscope completion zsh -o ~/.zfunc/_overlapscope
+        overlapscope completion fish -o ~/.config/fish/completions/overlapscope.fish
 
     For zsh, ~/.zshrc needs `fpath+=~/.zfunc` before `compinit`.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+        parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads it")
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:

@@ -36,7 +36,7 @@ class Command:
             "--port",
             type=whole_number("a port", 0, 65535),
             metavar="N",
-            help="port to serve on (port to serve on (default: 8050, or a free one; 0: a free one))",
+            help="port to serve on (default: 8050, or a free one; 0: a free one)",
         )
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
         parser.add_argument("--base-path", default="/", metavar="PATH", help="URL path under which a proxy serves it")

@@ -29,7 +29,7 @@ class Command:
         parser.add_argument("after", metavar="AFTER", help="the same, after the change")
         add_format(parser)
         add_output(parser)
-        add_verbose(parser, "every table, also what did not change")
+        add_verbose(parser, "also show every other table, and what did not change")
         add_plain_step(parser, sides=("BEFORE", "AFTER"))
         add_reading(parser)
 

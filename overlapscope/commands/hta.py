@@ -32,12 +32,12 @@ class Command:
         parser.add_argument(
             "--nanoseconds", action="store_true", help="do not round to microseconds, as with HTA_DISABLE_NS_ROUNDING=1"
         )
-        parser.add_argument("--operator", metavar="TEXT", help="for for sequences: host ops with TEXT in their names")
+        parser.add_argument("--operator", metavar="TEXT", help="for sequences: host ops with TEXT in their names")
         parser.add_argument(
             "--annotation",
             metavar="TEXT",
             default="ProfilerStep",
-            help="for for critical-path: ranges with TEXT in their names (default: ProfilerStep)",
+            help="for critical-path: ranges with TEXT in their names (default: ProfilerStep)",
         )
         parser.add_argument(
             "--instance",

@@ -140,7 +140,7 @@ _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
         "--slow-step X",
         float,
         None,
-        ("record all the time, and keep the first step that takes more than X times the median"),
+        "record all the time, and keep the first step that takes more than X times the median",
     ),
     ("--repeat N", int, 1, "record N times, to NAME-1, NAME-2, ..."),
 )

@@ -45,7 +45,7 @@ class Command:
             nargs="*",
             default=[],
             metavar="NAME",
-            help=("name of an name of an experiment, or path of a scenario file"),
+            help="name of an experiment, or path of a scenario file",
         )
         what.add_argument("--all", action="store_true", help="run all built-in experiments")
         run.add_argument(
@@ -59,7 +59,7 @@ class Command:
             type=Path,
             default=DIRECTORY,
             metavar="DIR",
-            help=f"where to write results (where to write results (default: {DIRECTORY}))",
+            help=f"where to write results (default: {DIRECTORY})",
         )
         run.add_argument(
             "--repeat",
@@ -68,7 +68,7 @@ class Command:
             metavar="N",
             help="time at least N iterations of each variant",
         )
-        report = action("report", "compare results with what was published and what must be true")
+        report = action("report", "compare the results with the published ones and with what must be true")
         report.add_argument("names", nargs="*", metavar="NAME", help="experiment to show in full (default: a summary)")
         report.add_argument(
             "--results",
@@ -85,7 +85,7 @@ class Command:
             type=Path,
             default=CALIBRATION,
             metavar="FILE",
-            help=f"where to write the constants (where to write the constants (default: {CALIBRATION}))",
+            help=f"where to write the constants (default: {CALIBRATION})",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -231,11 +231,10 @@ def _results_directory(asked: Path | None) -> tuple[Path, bool]:
     from overlapscope.laboratory.results import FILE
     from overlapscope.reading.samples import SAMPLES
 
-    if asked is not None:
-        return asked, False
-    if (DIRECTORY / FILE).is_file():
-        return DIRECTORY, False
-    return SAMPLES / "laboratory", True
+    shipped = SAMPLES / "laboratory"
+    own = DIRECTORY if (DIRECTORY / FILE).is_file() else shipped
+    directory = asked or own
+    return directory, directory.resolve() == shipped.resolve()
 
 
 # -- calibrate ------------------------------------------------------------------------------------

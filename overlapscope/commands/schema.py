@@ -40,7 +40,7 @@ class Command:
             nargs="?",
             choices=tuple(WRITERS),
             default="report",
-            help="what to print the schema of (what to print the schema of (default: report))",
+            help="what to print the schema of (default: report)",
         )
         add_output(parser)
 

@@ -39,7 +39,7 @@ class Command:
         for intervention in INTERVENTIONS.values():
             _add(changes, intervention)
         changes.add_argument("--best", action="store_true", help="find the changes that save most, one after the other")
-        parser.add_argument("--device", type=int, metavar="N", help="only only this device (default: the busiest)")
+        parser.add_argument("--device", type=int, metavar="N", help="only this device (default: the busiest)")
         parser.add_argument(
             "--calibration",
             metavar="FILE",
@@ -53,7 +53,7 @@ class Command:
             "--timeline",
             metavar="FILE",
             type=Path,
-            help=("also write the predicted timeline to FILE, as a Chrome trace for Perfetto for Perfetto"),
+            help="also write the predicted timeline to FILE, as a Chrome trace for Perfetto",
         )
         add_verbose(parser, "also show where each change applies, how to make it, and what the prediction rests on")
         add_plain_step(parser)

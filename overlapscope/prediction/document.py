@@ -289,9 +289,7 @@ def assumptions(result: WhatIf) -> Table:
         )
     ]
     left_out = any(assumption.cost_ns is None and not assumption.shown for assumption in result.assumptions)
-    note = (
-        "An assumption that is not in the interval decides whether the change is possible at all." if left_out else ""
-    )
+    note = "Assumptions not in the interval decide whether the change is possible at all." if left_out else ""
     columns = (_WRAPPED, words("for"), Column("if wrong", number=False, flexible=True, prose=True))
     return Table("Assumptions", columns, rows(lines), note)
 

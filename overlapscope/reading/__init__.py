@@ -107,7 +107,7 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
             # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
             first = first_path_of.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
-                notes.append(f"{path}: is skipped, because it is the same file as {first}.")
+                notes.append(f"{path}: is skipped: it is the same file as {first}.")
     return Found(tuple(first_path_of.values()), tuple(notes))
 
 
@@ -168,7 +168,7 @@ def _why_left_out(path: Path) -> str | None:
         traces = 0
         with suppress(OSError):
             traces = sum(is_trace_name(entry.name) for entry in path.iterdir())
-        return f"it is a directory with {traces} that may be traces; name it too" if traces else None
+        return f"it is a directory with files named like traces ({traces:,}); name it too" if traces else None
     if path.name.lower().endswith(SUFFIXES):
         return "it is hidden" if path.name.startswith(".") else "it is not a regular file"
     with suppress(OSError):

@@ -345,7 +345,7 @@ def plain_unit(plain: Plain) -> Unit:
 # -- a trace without GPU activity -----------------------------------------------------------------
 
 
-def host_tables(section: Section, *, most: int | None) -> list[Table]:
+def host_tables(section: Section, *, most: int | None = None) -> list[Table]:
     """The steps, the ops and the threads of a trace without GPU activity, at most so many rows of each; none of
     another."""
     host = section.trace.host

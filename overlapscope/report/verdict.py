@@ -54,7 +54,8 @@ def judge(section: Section) -> Verdict:
     if level == "good" and (gone or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns):
         level = "fair"
     # What matters comes first, and two of it are a sentence.
-    clauses = [clause for _, clause in sorted(_losses(device), key=lambda one: -one[0])][:_CLAUSES]
+    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda one: -one[0])
+    clauses = [clause for _, clause in losses[:_CLAUSES]]
     fix = _fix(section, device)
     if level == "good":
         clauses = [f"{'little to gain' if fix else 'no overlap problems found'}: {clauses[0]}"]
@@ -86,9 +87,9 @@ def _unoverlapped_ns(device: Device) -> int:
     return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
 
 
-def _losses(device: Device) -> list[tuple[int, str]]:
+def _losses(device: Device, *, lost: bool) -> list[tuple[int, str]]:
     """What there is to say of copies, communication and idle time as clauses, each with the time that it takes: of what
-    takes next to none, only where there is nothing else."""
+    takes next to none, only where there is nothing else. `lost` is whether copies may be."""
     buckets, span, missing = device.buckets, device.span_ns, missing_ns(device)
     idle = buckets.idle_ns - missing
     found = []
@@ -105,6 +106,8 @@ def _losses(device: Device) -> list[tuple[int, str]]:
     if missing >= max(1, WORTH_SAYING * span):
         said = f"GPU ops are missing from the recording for {duration(missing)} ({share(missing, span)})"
         found.append((missing, said))
+    if not device.overlap.copy_ns and lost:
+        return found or [(0, "no copy between host and device is left in the recording")]
     return found or [(0, _copies(device))]
 
 
@@ -163,12 +166,14 @@ def _untold(gone: frozenset[Part]) -> str:
 
 
 def _doubt(section: Section) -> str:
-    """`Trust is degraded: clock-skew failed; launches and steps warned.`"""
+    """`Trust is degraded: clock-skew failed; launches and steps warned (overlapscope explain clock-skew).`"""
     trust = section.trace.trust
     if trust.verdict != "degraded":
         return ""
     by_status = {word: [check.id for check in trust.checks if check.status == status] for status, word in _STATUS}
-    return f"Trust is degraded: {'; '.join(f'{listed(ids)} {word}' for word, ids in by_status.items() if ids)}."
+    told = "; ".join(f"{listed(ids)} {word}" for word, ids in by_status.items() if ids)
+    worst = next(id for ids in by_status.values() for id in ids)
+    return f"Trust is degraded: {told} (overlapscope explain {worst})."
 
 
 _STATUS = (("fail", "failed"), ("warn", "warned"))

@@ -17,9 +17,6 @@ from overlapscope.ranks.result import RanksReport
 ARCHIVE = Path(__file__).parents[1] / "ranks.tar.xz"
 MS = 1_000_000
 
-# One worker unpacks them.
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

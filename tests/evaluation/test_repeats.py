@@ -23,9 +23,6 @@ from benchmarks.noise_measured import (
 )
 from overlapscope.budgets.settings import DEFAULT_RELATIVE
 
-# One worker unpacks the recordings and analyses them.
-pytestmark = pytest.mark.xdist_group("repeats")
-
 PAGE = Path("docs/evaluation/noise.md")
 COPYING = ("prefetch", "offload", "training")
 EXTREMES = 5

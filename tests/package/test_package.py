@@ -16,9 +16,6 @@ from overlapscope.commands import COMMANDS
 ROOT = Path(__file__).parents[2]
 OPTIONAL = ("torch", "tensordict", "dash", "hta", "dask", "distributed", "fsspec")
 
-# One worker makes the environment and runs all that needs it.
-pytestmark = pytest.mark.xdist_group("package")
-
 
 def run(command: Sequence[str | Path], cwd: Path) -> str:
     """Output of a command that must succeed, run without anything of the checkout's in its environment."""
@@ -43,11 +40,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of the programs of an environment that holds the wheel and what it depends on, and nothing else."""
     environment = tmp_path_factory.mktemp("environment")
-    run([sys.executable, "-m", "venv", environment], cwd=environment)
-    programs = environment / "bin"
-    pins = ROOT / "requirements" / "ci.txt"
-    run([programs / "python", "-m", "pip", "install", "--quiet", "--constraint", pins, wheel], cwd=environment)
-    return programs
+    run([sys.executable, "-m", "venv", "--without-pip", environment], cwd=environment)
+    pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python"]
+    # What is imported is compiled then; most of it never is.
+    pins = ("--constraint", ROOT / "requirements" / "ci.txt")
+    run([*pip, "install", "--quiet", "--no-compile", *pins, wheel], cwd=environment)
+    return environment / "bin"
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,8 @@ class Job:
             "GITHUB_OUTPUT": str(self.output),
             "GITHUB_STEP_SUMMARY": str(self.summary),
             "RUNNER_TEMP": str(self.temp),
+            # Little of what is installed is ever imported.
+            "PIP_NO_COMPILE": "1",
         }
         environment |= {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
         environment |= {key: evaluated(value, given) for key, value in step["env"].items()}

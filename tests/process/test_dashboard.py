@@ -313,7 +313,7 @@ def test_it_serves_until_it_is_stopped_which_is_no_failure(how: signal.Signals) 
     with serve(TRACE) as served:
         assert b"overlapscope" in ask(served, "/").body
         served.process.send_signal(how)
-        assert served.process.wait(timeout=20) == 0
+        assert served.process.wait(timeout=60) == 0
     assert served.lines[1:] == ["Stopped."]
 
 

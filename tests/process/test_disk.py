@@ -271,7 +271,7 @@ def test_a_disk_that_is_full_leaves_what_was_there_and_says_so(what: str, tmp_pa
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
     assert "cannot be written (File too large)" in said.read_text()
     assert "Traceback" not in said.read_text()
-    assert ("and is as it was" in said.read_text()) == (what in _COMMANDS)
+    assert ("and is unchanged" in said.read_text()) == (what in _COMMANDS)
     assert target.read_bytes() == before and left(target.parent) == {target.name}
 
 
@@ -390,7 +390,7 @@ def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
     assert main(["analyze", "ranks"]) == main(["check", "ranks"]) == code
     assert "internal error" not in capfd.readouterr().err
     assert main(["whatif", "ranks/rank0.json.gz", "--pin"]) == 0
-    assert main(["scenarios", "report", "laboratory"]) == 2
+    assert main(["scenarios", "report", "--results", "laboratory"]) == 2
 
 
 @pytest.mark.parametrize("make", [_as_pipe, _as_circle, _as_directory, _as_device])

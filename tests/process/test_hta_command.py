@@ -126,6 +126,12 @@ def test_what_a_trace_lacks_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "these traces have none" in output(capsys, "queue-full", PIPELINE)
 
 
+def test_the_directory_of_an_overlay_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = tmp_path / "new" / "drawn"
+    output(capsys, "critical-path", PIPELINE, "--overlay", str(drawn))
+    assert list(drawn.iterdir())
+
+
 def test_names_from_the_trace_are_harmless(tmp_path: Path) -> None:
     name = '=HYPERLINK("http://x.y") | <b>\x1b[31m'
 

@@ -113,5 +113,5 @@ def test_a_pipe_that_cannot_be_kept_is_told(tmp_path: Path, monkeypatch: pytest.
     os.mkfifo(fifo)
     threading.Thread(target=fifo.write_bytes, args=(b"{",)).start()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(UnreadableTrace, match="cannot be kept"):
+    with pytest.raises(UnreadableTrace, match="cannot be stored"):
         load(fifo)

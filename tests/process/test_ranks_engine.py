@@ -29,9 +29,6 @@ from tests.support.dask_processes import PATIENCE_S, Scheduler, scheduler, wait_
 DDP = Path("traces/ddp")
 RANKS = 6
 
-# One worker of pytest makes the job and the clusters.
-pytestmark = pytest.mark.xdist_group("ranks-engine")
-
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -151,7 +151,7 @@ def test_a_trace_that_unpacks_to_more_than_the_limit_is_named_by_its_url(memory:
         ("memory://nothing", UnreadableTrace, "the file or directory does not exist"),
         ("memory://nothing/*.json", UnreadableTrace, "the pattern matches no file"),
         ("nonsense://u:secret@x/y", UsageError, "nonsense://x/y: fsspec does not understand this URL"),
-        ("http://u:secret@127.0.0.1:1/", UnreadableTrace, "http://127.0.0.1:1/: cannot be looked at"),
+        ("http://u:secret@127.0.0.1:1/", UnreadableTrace, "http://127.0.0.1:1/: cannot be accessed"),
         ("http://[::1]:1/x", OverlapscopeError, "http://"),
     ],
 )

@@ -35,7 +35,7 @@ class Stash:
         for stage in self.stages:
             for name in stage:
                 del sys.modules[name]
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def _stage(self, name: str) -> dict[str, ModuleType]:
         return next((stage for stage in self.stages if name in stage), {})

@@ -34,6 +34,13 @@ def recordings() -> list[Path]:
     return sorted(path for path in TRACES.rglob("*.json.gz") if not {"further", "second"} & {*path.parts})
 
 
+def various() -> list[Path]:
+    """The bundled recordings, but only the last of each experiment of the laboratory: what is found in the others,
+    replays included, `tests/evaluation/test_laboratory_recordings.py` holds to the last digit."""
+    last = {path.relative_to(TRACES).parts[:2] if "laboratory" in path.parts else path: path for path in recordings()}
+    return sorted(last.values())
+
+
 def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:
     """A copy of a recording around which steps of about that length were timed."""
     document = json.loads(gzip.decompress(recording.read_bytes()))

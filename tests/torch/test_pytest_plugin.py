@@ -401,7 +401,7 @@ class TestMarkers:
             ("skip_steps='1'", "overlap: skip_steps: is '1', but must be a whole number, 0 or more"),
             (
                 "scope='windows', max_idle='3 ms'",
-                "scope: is 'windows', but must be steps or window (did you mean 'window'?)",
+                "overlap: scope: is 'windows', but must be steps or window (did you mean 'window'?)",
             ),
             ("range='forward'", "overlap: range says where a limit applies, but there is no limit"),
             (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope import analyze
@@ -103,7 +103,7 @@ def test_what_is_no_trace_is_one_sentence_that_names_the_file(tmp_path: Path, co
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableTrace, match="no such file"):
+    with pytest.raises(UnreadableTrace, match="the file does not exist"):
         load(tmp_path / "nowhere.json")
 
 
@@ -122,7 +122,6 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None, max_examples=300)
 def test_no_bytes_whatever_escape_as_another_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("bytes") / "t.json"
     for prefix in (b"", b"{", b"[", b'{"traceEvents": [', b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1'):
@@ -310,7 +309,6 @@ def test_a_bracket_before_an_event_does_not_take_the_others_along(tmp_path: Path
 
 
 @given(seed=st.integers(0, 10**9), flips=st.integers(1, 12), size=st.sampled_from([256, 3000, 1 << 19]))
-@settings(deadline=None, max_examples=80)
 def test_random_damage_costs_little_and_never_more_than_it_says(
     tmp_path_factory: pytest.TempPathFactory, seed: int, flips: int, size: int
 ) -> None:
@@ -416,7 +414,7 @@ def test_a_copy_of_a_time_rounded_to_nothing_keeps_its_size(tmp_path: Path) -> N
 def test_durations_that_add_up_to_years_are_no_recording(tmp_path: Path) -> None:
     # Events all along ten days, each as long as that: their sum exceeds 64 bits.
     days = [kernel_text(str(500_000_000 * number), "8.6e11") for number in range(1, 1800)]
-    with pytest.raises(UnreadableTrace, match="over two years"):
+    with pytest.raises(UnreadableTrace, match="more than two years"):
         read(tmp_path, around(*days * 6))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import cache
 
 import pytest
 from hypothesis import example, given
@@ -165,6 +166,7 @@ def test_a_percentile_is_what_so_many_steps_keep(values: list[float], percent: i
     assert {less, more} <= set(values)
 
 
+@cache
 def every_device() -> list[Device]:
     return [device for source in (DDP, OFFLOAD) for device in read_report([source]).devices]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
@@ -11,7 +11,6 @@ from tests.support.helpers import Host, Op, Wait, make_trace
 from tests.unit.test_sums import gpu_ops, host_events, running, steps, waits
 
 
-@settings(max_examples=60, deadline=None)
 @given(gpu_ops(), host_events("cudaDeviceSynchronize", "cudaMalloc", "cudaHostAlloc"), steps, waits)
 def test_copies_kernels_and_stalls_of_each_step(
     ops: list[Op], calls: list[Host], notes: list[Host], waiting: list[Wait]
@@ -60,7 +59,6 @@ def test_copies_kernels_and_stalls_of_each_step(
                 assert 0 <= stall.by_step.host_wait_ns[number] <= min(stall.host_wait_ns, len(window) * stall.count)
 
 
-@settings(max_examples=40, deadline=None)
 @given(gpu_ops())
 def test_exposed_copies_by_direction(ops: list[Op]) -> None:
     (device,) = analyze_trace(make_trace(ops)).result.devices
@@ -70,7 +68,6 @@ def test_exposed_copies_by_direction(ops: list[Op]) -> None:
         assert exposed == sum(copying(t) and not kernel(t) for t in window)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 5))
 def test_a_step_that_began_in_the_lead_in_is_partial(ahead: int) -> None:
     launched = [Op(Kind.COMPUTE, 100 * n, 100 * n + 50, launch=(100 * n - 20, 100 * n - 10)) for n in range(1, 9)]

@@ -12,10 +12,9 @@ import pytest
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Memory, Trace
-from tests.support.helpers import MS, US, Host, Op, Wait, make_trace, recordings
-from tests.support.recordings import analysis_of
+from tests.support.helpers import MS, US, Host, Op, Wait, make_trace, various
+from tests.support.recordings import analysis_of, trace_of
 
 DATA = Path(__file__).parents[2] / "traces"
 RECORDED = DATA / "known_causes"
@@ -46,7 +45,7 @@ def test_idle_time_of_recordings(name: str) -> None:
         assert share(device.idle_by_cause, truth["cause"]) >= truth["least_share"]
 
 
-@pytest.mark.parametrize("path", recordings(), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", various(), ids=lambda p: p.stem)
 def test_next_to_nothing_stays_unknown(path: Path) -> None:
     for device in analysis_of(path).result.devices:
         for causes in (device.exposed_copy_by_cause, device.idle_by_cause):
@@ -358,7 +357,7 @@ def moved(trace: Trace, ns: int) -> Trace:
 def test_skewed_clocks_change_no_cause(name: str, skew: int) -> None:
     """Host and device clocks are matched to some 10 us only."""
     truth = TRUTH[name]["idle"]
-    for device in analyze_trace(moved(load(DATA / f"{name}.json.gz"), skew)).result.devices:
+    for device in analyze_trace(moved(trace_of(DATA / f"{name}.json.gz"), skew)).result.devices:
         assert share(device.idle_by_cause, truth["cause"]) >= min(truth["least_share"], 0.95) - 0.15
 
 

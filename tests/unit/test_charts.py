@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -131,7 +131,6 @@ def columns(low: int, high: int) -> st.SearchStrategy[Any]:
     return hnp.arrays(np.int64, 300, elements=st.integers(low, high))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     columns(-1, 2**40),
     columns(1, 10**9),

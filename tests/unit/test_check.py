@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.budgets import config
@@ -363,7 +363,6 @@ def offload() -> Report:
     limit=st.floats(0, 1e9),
     room=st.floats(0, 1e9),
 )
-@settings(deadline=None)
 def test_a_looser_limit_never_fails_what_a_tighter_one_passes(
     metric: str, aggregate: str, ranks: Ranks, limit: float, room: float
 ) -> None:

@@ -260,7 +260,7 @@ def test_hostile_names_stay_names(form: str, name: str) -> None:
 
 
 @by_format
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(names)
 def test_any_name_is_harmless(form: str, name: str) -> None:
     READERS[form](rendered(form, with_name(name)))

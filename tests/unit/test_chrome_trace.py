@@ -109,7 +109,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(EVENTS, max_size=12), st.sampled_from([0, 1790857026000000000]))
 def test_any_events_are_read_back_as_they_were(tmp_path: Path, events: list[dict[str, Any]], base: int) -> None:
     top = {"baseTimeNanoseconds": base, "distributedInfo": {"rank": 3}, "with_stack": 1, "cupti_version": "007"}

@@ -125,14 +125,14 @@ def check_sums(own: Figures) -> None:
             assert min(value(change) for change in (*own.buckets, *own.overlap[3:], *own.engines)) >= 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(step_lists, step_lists)
 def test_the_parts_of_every_change_add_up_to_the_whole(before: list[Any], after: list[Any]) -> None:
     for device in diff(reported(before), reported(after)).devices:
         check_sums(device.figures)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(step_lists)
 def test_a_report_does_not_differ_from_itself(steps: list[Any]) -> None:
     (device,) = diff(reported(steps), reported(steps)).devices
@@ -181,7 +181,7 @@ def check_mirrored(there: Diff, back: Diff) -> None:
         assert {d.id for d in there.doubts} == {d.id for d in back.doubts}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(step_lists, step_lists, st.sampled_from(("gemm", "other_gemm")))
 def test_a_diff_mirrors_the_diff_the_other_way_round(before: list[Any], after: list[Any], kernel: str) -> None:
     one, other = reported(before), reported(after, kernel=kernel)

@@ -62,9 +62,9 @@ def test_what_is_left_out_is_told_of(what: str, tmp_path: Path, capsys: pytest.C
         assert name in capsys.readouterr().err
         for command in (["analyze"], ["analyze", "--format", "markdown"], ["analyze", "--format", "json"], ["ranks"]):
             assert main([*command, source]) == 0
-            assert "is left out, as" in " ".join(capsys.readouterr().out.split())
+            assert "is skipped:" in " ".join(capsys.readouterr().out.split())
         assert main(["diff", source, str(tmp_path / "rank0.json")]) == 0
-        assert "is left out, as" in " ".join(capsys.readouterr().out.split())
+        assert "is skipped:" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("what", ["another ending", "a subfolder", "a hidden file", "a pipe"])
@@ -73,7 +73,7 @@ def test_a_directory_of_nothing_else_fails(what: str, tmp_path: Path, capsys: py
     for command in ("check", "analyze", "ranks"):
         assert main([command, str(tmp_path)]) == 2
         said = capsys.readouterr().err
-        assert "no trace in this directory" in said and f"{name}: is left out" in said
+        assert "no trace in this directory" in said and f"{name}: is skipped" in said
 
 
 @pytest.mark.parametrize("what", ["nothing", "a link to nothing"])

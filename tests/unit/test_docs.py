@@ -14,8 +14,6 @@ import re
 import shlex
 import shutil
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,21 +24,19 @@ from docs.generate import pages
 from overlapscope import errors
 from overlapscope.catalog.checks import CHECKS
 from overlapscope.commands import COMMANDS, main, subcommand
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.reading.samples import SAMPLES
+from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, Block, lines
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 WIDTH = 80
 """Of the terminal in which quoted outputs are made."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 MADE = {DOCS / path for path in pages()}
-GUIDES = sorted({*(DOCS / "guides").glob("*.md")} - {DOCS / "guides" / "ci.md"})
-TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", DOCS / "reference" / "python.md", *GUIDES]
-"""The pages whose fenced blocks are run; `test_ci_recipes.py` runs those of `ci.md`."""
-
 NOT_RUN = {
-    "run": "records a program: tests/torch",
+    "run": "records a program: tests/torch/test_documentation.py",
     "dashboard": "serves until Ctrl-C: tests/browser",
+    "doctor": "looks at this machine, and starts processes: tests/torch/test_doctor.py",
+    "completion": "writes into the home directory: tests/process",
     "hta": "needs HolisticTraceAnalysis: tests/process",
     "ranks": "starts processes: tests/process",
     "scenarios run": "needs a GPU: tests/torch",
@@ -48,38 +44,10 @@ NOT_RUN = {
     "scenarios list": "needs PyTorch: tests/torch",
 }
 """Commands whose arguments are parsed and no more, and why."""
-OTHER_PROGRAMS = {"pip", "cd", "make", "ssh", "torchrun", "dask", "pytest", "python", "git"}
+OTHER_PROGRAMS = {"pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
 """Programs that a block may call that are not ours; their lines are not run."""
-REASONS = {"needs a GPU", "needs PyTorch", "opens a browser", "a fragment"}
+REASONS = {"needs a GPU", "needs PyTorch", "needs HolisticTraceAnalysis"}
 LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy", "html"}
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A fenced block."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-    not_run: str
-    """Why, where it says so."""
-
-    @property
-    def id(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-
-def _blocks(page: Path) -> Iterator[Block]:
-    text = page.read_text(encoding="utf-8")
-    for found in re.finditer(
-        r"(?:<!-- not run: (.*?) -->\n\n?)?^( *)```(\w*)\n(.*?)^\2```$", text, re.DOTALL | re.MULTILINE
-    ):
-        inner = re.sub(rf"^{found[2]}", "", found[4], flags=re.MULTILINE)
-        yield Block(page, text.count("\n", 0, found.start()) + 1, found[3], inner, found[1] or "")
-
-
-BLOCKS = [block for page in TAUGHT if page.exists() for block in _blocks(page)]
 
 
 def _of(*languages: str) -> pytest.MarkDecorator:
@@ -116,6 +84,11 @@ def test_the_api_page_has_every_public_name() -> None:
     assert named >= {name for name in overlapscope.__all__ if not name.startswith("_")}
 
 
+def test_the_guide_to_predictions_has_every_change() -> None:
+    listed = re.findall(r"^\| `--([\w-]+)", (DOCS / "guides/whatif.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(INTERVENTIONS)
+
+
 def test_the_command_line_page_has_every_command() -> None:
     page = pages()["reference/command-line.md"]
     assert [name for name in COMMANDS if f"\n## overlapscope {name}\n" not in page] == []
@@ -126,6 +99,10 @@ def test_troubleshooting_has_every_error_and_every_trust_check() -> None:
     text = (DOCS / "troubleshooting.md").read_text()
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert [kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in text] == []
+    package = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "overlapscope").rglob("*.py"))
+    rows = re.findall(r"^\| (`.*?`) \| (?!the )", text.partition("## Errors")[2], re.MULTILINE)
+    quoted = [message for row in rows for message in re.findall(r"`(.*?)`", row)]
+    assert len(quoted) > 10 and [message for message in quoted if message not in package] == []
     checks = pages()["reference/trust-checks.md"]
     assert [id for id in CHECKS if f"\n## {id} {{#{id}}}\n" not in checks] == []
     assert all(check.meaning and check.remedy for check in CHECKS.values())
@@ -148,14 +125,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with what the pages speak of."""
     for sample in SAMPLES.iterdir():
         (tmp_path / sample.name).symlink_to(sample)
-    for name, sample in {
+    for name, recorded in {
         "trace": "training_naive",
         "train.trace": "training_naive",
         "nightly": "training_prefetched",
         "before.trace": "training_naive",
         "after.trace": "training_prefetched",
     }.items():
-        shutil.copy(SAMPLES / f"{sample}.json.gz", tmp_path / f"{name}.json.gz")
+        shutil.copy(SAMPLES / f"{recorded}.json.gz", tmp_path / f"{name}.json.gz")
     for name in ("traces", "train.traces", "runs/before", "runs/after"):
         shutil.copytree(SAMPLES / "ddp", tmp_path / name)
     (tmp_path / "h200").symlink_to(SAMPLES / "laboratory")
@@ -165,13 +142,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     assert main(["baseline", "write", "train.trace.json.gz", "-o", "baseline.json"]) == 0
     return tmp_path
-
-
-def _lines(text: str) -> Iterator[str]:
-    """Lines of a shell, continued ones joined, without comments."""
-    for line in text.replace("\\\n", " ").splitlines():
-        if words := shlex.split(line, comments=True):
-            yield shlex.join(words)
 
 
 def _run(line: str) -> None:
@@ -197,7 +167,7 @@ def test_blocks_are_fenced_and_say_their_language() -> None:
 
 @_of("sh")
 def test_commands_run(block: Block, place: Path) -> None:
-    for line in _lines(block.text):
+    for line in lines(block.text):
         _run(line)
 
 
@@ -224,7 +194,7 @@ def test_the_readme_quotes_what_its_commands_print(place: Path, capsys: pytest.C
     shown = [one.strip() for one in re.findall(r"^ {4}(\S.*| +\S.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)]
     commands = [line for line in shown if line.split()[0] in {"overlapscope", *OTHER_PROGRAMS}]
     capsys.readouterr()
-    for line in _lines("\n".join(commands)):
+    for line in lines("\n".join(commands)):
         _run(line)
     printed = {line.strip() for line in capsys.readouterr().out.splitlines()}
     assert len(commands) > 3

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.each_copy import NO_CAUSE, issuers, list_copies, peak_gb_per_s
@@ -19,7 +19,6 @@ from tests.unit.test_sums import CALLS, gpu_ops, host_events, steps, waits
 TRACES = ("traces/known_causes/pageable_memory.json.gz", "traces/mixed_workloads/kv_offload.json.gz")
 
 
-@settings(max_examples=150, deadline=None)
 @given(gpu_ops(), host_events(*CALLS), waits, steps)
 def test_copies_add_up_to_the_report(ops: list[Op], calls: list[Host], waits: list[Wait], steps: list[Host]) -> None:
     (device,) = analyze_trace(make_trace(ops, calls=calls, waits=waits, annotations=steps)).devices

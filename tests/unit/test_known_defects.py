@@ -11,7 +11,7 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind
-from tests.support.helpers import recordings
+from tests.support.helpers import various
 from tests.support.kineto_files import call, host, kernel, memcpy, write
 from tests.support.recordings import analysis_of
 
@@ -137,7 +137,7 @@ def test_two_files_of_one_rank_are_both_kept(tmp_path: Path) -> None:
     assert [trace.rank for trace in load_all([tmp_path])] == [3, 3]
 
 
-@pytest.mark.parametrize("path", recordings(), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", various(), ids=lambda p: p.stem)
 def test_no_percentage_exceeds_a_hundred(path: Path) -> None:
     for device in analysis_of(path).result.devices:
         periods = (*device.steps, *device.ranges)

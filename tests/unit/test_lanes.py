@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -32,11 +32,11 @@ from overlapscope.timeline.fill import Fill
 from overlapscope.timeline.lane import idle_caused
 from overlapscope.timeline.view import MOST, NAMED, WIDE
 from overlapscope.trace.model import Kind, Trace
-from tests.support.helpers import TRACES, Host, Op, Wait, make_trace, recordings
+from tests.support.helpers import TRACES, Host, Op, Wait, make_trace, various
 from tests.support.recordings import analysis_of
 from tests.unit.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
 
-RECORDINGS = recordings()
+RECORDINGS = various()
 
 
 class Drawn(NamedTuple):
@@ -121,7 +121,6 @@ def traces(draw: st.DrawFn) -> Trace:
 views = st.tuples(st.integers(-40, 120), st.integers(1, 150), st.integers(1, 60))
 
 
-@settings(max_examples=60, deadline=None)
 @given(traces(), views)
 def test_every_column_says_exactly_how_full_it_is(trace: Trace, asked: tuple[int, int, int]) -> None:
     start, span, columns = asked
@@ -145,7 +144,6 @@ def test_every_column_says_exactly_how_full_it_is(trace: Trace, asked: tuple[int
         assert found[lane.id].fill == expected
 
 
-@settings(max_examples=60, deadline=None)
 @given(traces(), views)
 def test_every_op_wide_enough_is_drawn_by_itself(trace: Trace, asked: tuple[int, int, int]) -> None:
     start, span, columns = asked
@@ -168,7 +166,6 @@ def test_every_op_wide_enough_is_drawn_by_itself(trace: Trace, asked: tuple[int,
             assert one.name[place] == (name if (stop - begin) * columns >= NAMED * span else None)
 
 
-@settings(max_examples=60, deadline=None)
 @given(traces())
 def test_the_overlap_lane_divides_the_window_as_the_report_does(trace: Trace) -> None:
     analysis = analyze_trace(trace)
@@ -207,7 +204,6 @@ def check_partition(drawn: Lanes, lane: Lane, device: Device, analysis: TraceAna
         assert length["exposed-comm"] == int((runs[Kind.COMM] & ~runs[Kind.COMPUTE] & ~copies).sum())
 
 
-@settings(max_examples=60, deadline=None)
 @given(traces(), st.integers(-40, 120), st.integers(0, 30))
 def test_pointing_finds_the_shortest_op_around_the_middle(trace: Trace, start: int, span: int) -> None:
     drawn = built(trace)
@@ -230,7 +226,6 @@ def test_pointing_finds_the_shortest_op_around_the_middle(trace: Trace, start: i
             assert not in_order or not any(begin < end and stop > start for begin, stop in spans)
 
 
-@settings(max_examples=60, deadline=None)
 @given(traces(), st.sampled_from(("op", "CUDA", "aten::", "idle", "e", "no such name")), st.integers(-40, 120))
 def test_search_steps_through_all_matches_in_the_order_of_time(trace: Trace, text: str, after: int) -> None:
     drawn = built(trace)
@@ -253,7 +248,6 @@ def test_search_steps_through_all_matches_in_the_order_of_time(trace: Trace, tex
         assert text.lower() in found["match"]["title"].lower()
 
 
-@settings(max_examples=60, deadline=None)
 @given(traces(), st.sampled_from(("op", "CUDA", "idle", "e")), st.data())
 def test_search_goes_on_from_any_op_to_every_match(trace: Trace, text: str, data: st.DataObject) -> None:
     drawn = built(trace)
@@ -275,7 +269,6 @@ def test_search_goes_on_from_any_op_to_every_match(trace: Trace, text: str, data
             after = lanes.LaneRow(match["lane"], match["row"])
 
 
-@settings(max_examples=60, deadline=None)
 @given(gpu_ops(), host_events(*CALLS), steps, st.integers(0, 80), st.integers(0, 80))
 def test_figures_of_any_span(ops: list[Op], calls: list[Host], notes: list[Host], a: int, b: int) -> None:
     drawn = built(make_trace(ops, calls=calls, annotations=notes))
@@ -285,7 +278,6 @@ def test_figures_of_any_span(ops: list[Op], calls: list[Host], notes: list[Host]
     check_figures(figures, ops, range(low, max(low, high)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(traces())
 def test_everything_can_be_asked_of_every_op(trace: Trace) -> None:
     drawn = built(trace)
@@ -491,7 +483,6 @@ def test_what_an_op_waited_for_is_drawn() -> None:
     check_arrows(drawn, told)
 
 
-@settings(max_examples=60, deadline=None)
 @given(traces())
 def test_an_edge_knows_its_calls(trace: Trace) -> None:
     analysis = analyze_trace(trace)

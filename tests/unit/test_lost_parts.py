@@ -102,7 +102,7 @@ def mutated(name: str, part: Part, way: str, target: Path, *, every: int = 1) ->
             events.append(kept)
     if number < every:
         return None
-    target.write_text(json.dumps(document | {"traceEvents": events}))
+    target.write_bytes(msgspec.json.encode(document | {"traceEvents": events}))
     return read_report([target], cache=False)
 
 
@@ -127,13 +127,16 @@ def judged(report: Report) -> dict[str, tuple[Status, float | None]]:
     return {one.metric if one.unit == "findings" else one.budget: (one.status, one.value) for one in result.verdicts}
 
 
-def losses() -> Iterator[tuple[Part, str, int]]:
-    """What is lost, how, and of how many events one."""
+def losses(name: str) -> Iterator[tuple[Part, str, int]]:
+    """What is lost, how, and of how many events one: every part in every recording, and each of the other ways in turn
+    in every fourth."""
+    turn = [*FIRES_IN].index(name)
     for part in IS:
-        for way in WAYS:
-            if (part, way) not in TELLS_NOTHING:
-                yield part, way, 1
-        yield part, "negative", 3
+        yield part, "negative", 1
+        others = [(way, 1) for way in WAYS if way != "negative" and (part, way) not in TELLS_NOTHING]
+        for number, (way, every) in enumerate([*others, ("negative", 3)]):
+            if (number + turn) % 4 == 0 or part == "comm":
+                yield part, way, every
 
 
 def test_every_rule_is_tried() -> None:
@@ -144,7 +147,7 @@ def test_every_rule_is_tried() -> None:
 def test_what_is_lost_makes_unknown_what_rests_on_it_and_changes_nothing_else(name: str, tmp_path: Path) -> None:
     whole = judged(read_report([f"traces/{name}.json.gz"]))
     assert {whole[rule][0] for rule in FIRES_IN[name]} == {"fail"}
-    for part, way, every in losses():
+    for part, way, every in losses(name):
         report = mutated(name, part, way, tmp_path / "trace.json", every=every)
         if report is not None:
             for one, found in judged(report).items():
@@ -180,13 +183,13 @@ def test_lost_copies_are_no_good_news_anywhere(way: str, tmp_path: Path, capsys:
         assert main(["analyze", str(path), "--format", form]) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert "rules cannot tell whether there is more to find" in said or "no rule can tell" in said
-        assert "That is good" not in said and "Nothing is copied" not in said and "overlap-achieved" not in said
+        assert "No overlap problems" not in said and "othing is copied" not in said and "overlap-achieved" not in said
     assert main(["diff", whole, str(path)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Changes cannot be measured, because some copies between host and device")
     assert "better" not in said and "faster" not in said
     assert main(["baseline", "write", str(path), "-o", str(tmp_path / "baseline.json")]) == 2
-    assert "can be no baseline" in capsys.readouterr().err
+    assert "cannot be a baseline" in capsys.readouterr().err
     assert main(["check", whole, "--baseline", str(path)]) == 2
     with pytest.raises(AssertionError, match="pageable-copy cannot be judged"):
         assert_overlap(str(path), forbid=["pageable-copy"])

@@ -14,8 +14,8 @@ from overlapscope.analysis.results import Check, Device, partition
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind, Memory, Trace
-from tests.support.helpers import MS, US, Host, Op, make_trace, recordings
-from tests.support.recordings import report_of
+from tests.support.helpers import MS, US, Host, Op, make_trace, various
+from tests.support.recordings import analysis_of
 
 C, D2H = Kind.COMPUTE, Kind.D2H
 
@@ -153,7 +153,7 @@ def test_a_budget_on_idle_time_does_not_judge_it() -> None:
     assert budget.status == "unknown"
 
 
-@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", various(), ids=lambda path: path.stem)
 def test_no_bundled_recording_lacks_ops(path: Any) -> None:
-    for one in report_of(path).devices:
+    for one in analysis_of(path).result.devices:
         assert one.idle_by_cause["missing-ops"] == 0

@@ -166,7 +166,7 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
     stacks = opened(STACKS)
     without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
-    for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "once corrected")):
+    for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "Corrected")):
         sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
         found = ov.diff(*sides)
         assert found.of == of
@@ -252,7 +252,7 @@ def test_a_written_report_is_judged_without_being_told_again(tmp_path: Path) -> 
     assert from_file.verdicts == told.verdicts
     assert ov.diff(path, path).of == "plain"
     for job in (path, launches(2 * MS)):
-        with pytest.raises(UsageError, match="pass it to"):
+        with pytest.raises(UsageError, match="pass the option to"):
             ov.check(job, plain_step_ns=1 * MS)
 
 

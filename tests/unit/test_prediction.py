@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.errors import UsageError
@@ -24,7 +24,7 @@ from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Trace
-from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, recordings
+from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, various
 from tests.support.made_up_programs import Do, record, repeated
 from tests.support.recordings import trace_of
 
@@ -59,7 +59,7 @@ def of(trace: Trace, *interventions: str) -> WhatIf:
 # -- nothing changed ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recording", recordings(), ids=lambda path: str(path.relative_to(TRACES))[:-8])
+@pytest.mark.parametrize("recording", various(), ids=lambda path: str(path.relative_to(TRACES))[:-8])
 def test_the_unchanged_replay_gives_the_recording_back(recording: Path) -> None:
     trace = trace_of(recording)
     if not len(trace.gpu_ops):
@@ -75,7 +75,6 @@ def test_the_unchanged_replay_gives_the_recording_back(recording: Path) -> None:
         assert predicted.value == predicted.low == predicted.high == result.replayed_step_ns
 
 
-@settings(max_examples=60, deadline=None)
 @given(STEPS, st.integers(1, 4))
 def test_a_made_up_program_is_replayed_to_the_nanosecond(step: list[Do], times: int) -> None:
     trace = record(repeated(step, times))
@@ -128,7 +127,6 @@ def check_bounds(done: Outcome) -> None:
     assert (end - start >= np.where(items.gone, 0, length) - 1).all()
 
 
-@settings(max_examples=40, deadline=None)
 @given(STEPS, st.integers(2, 4), st.lists(st.sampled_from(ALONE), min_size=1, max_size=4, unique=True), st.data())
 def test_no_prediction_beats_what_bounds_it(step: list[Do], times: int, asked: list[str], data: st.DataObject) -> None:
     base = prepare(record(repeated(step, times)), None, None)
@@ -166,7 +164,6 @@ def test_predictions_of_real_recordings_keep_to_order_and_bounds(name: str) -> N
             check_bounds(done)
 
 
-@settings(max_examples=30, deadline=None)
 @given(STEPS, st.lists(st.sampled_from(ALONE), min_size=1, max_size=4, unique=True))
 def test_the_value_lies_in_its_interval_and_buckets_add_up_to_the_step(step: list[Do], asked: list[str]) -> None:
     result = of(record(repeated(step, 3)), *asked)

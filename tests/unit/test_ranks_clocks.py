@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.ranks.clocks import HOP_NS, SHARED_NS, TIMESTAMP_ERROR_NS, Offsets, find_offsets
@@ -33,7 +33,6 @@ def connected(job: Job, rank: int) -> set[int]:
         found |= more
 
 
-@settings(max_examples=50)
 @given(jobs(offsets=far_apart, unit=US))
 def test_the_true_offset_lies_within_the_error(job: Job) -> None:
     _, offsets = offsets_of(job)
@@ -46,7 +45,6 @@ def test_the_true_offset_lies_within_the_error(job: Job) -> None:
             assert abs(int(offsets.offset_ns[rank]) - true) <= bound
 
 
-@settings(max_examples=50)
 @given(jobs(offsets=far_apart, unit=US))
 def test_between_members_of_a_group_offsets_are_no_further_off_than_said(job: Job) -> None:
     meetings, offsets = offsets_of(job)
@@ -56,7 +54,6 @@ def test_between_members_of_a_group_offsets_are_no_further_off_than_said(job: Jo
         assert int(mine.max() - mine.min()) <= int(offsets.within_ns[number])
 
 
-@settings(max_examples=50)
 @given(jobs(offsets=far_apart, unit=US))
 def test_every_rank_with_a_collective_is_compared_with_the_lowest_it_is_connected_with(job: Job) -> None:
     _, offsets = offsets_of(job)
@@ -66,7 +63,6 @@ def test_every_rank_with_a_collective_is_compared_with_the_lowest_it_is_connecte
         assert (int(offsets.error_ns[rank]) >= 0) == met
 
 
-@settings(max_examples=50)
 @given(jobs(offsets=far_apart, unit=US))
 def test_bounds_are_the_tightest_that_follow(job: Job) -> None:
     """Against shortest paths through all constraints, one by one."""
@@ -105,7 +101,6 @@ def test_bounds_are_the_tightest_that_follow(job: Job) -> None:
             assert int(offsets.error_ns[rank]) == max(high - estimate, estimate - low)
 
 
-@settings(max_examples=50)
 @given(jobs(unit=100))
 def test_clocks_that_are_one_are_taken_as_one(job: Job) -> None:
     _, offsets = offsets_of(job)

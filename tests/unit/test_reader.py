@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.errors import UnreadableTrace
@@ -187,7 +187,6 @@ def test_sync_of_xpu_has_a_kind_and_no_stream(tmp_path: Path) -> None:
     large=st.booleans(),
     digits=st.integers(0, 3),
 )
-@settings(deadline=None)
 def test_times_are_exact_in_text_of_any_size(
     tmp_path_factory: pytest.TempPathFactory, base: int, ns: list[int], large: bool, digits: int
 ) -> None:
@@ -379,7 +378,6 @@ def test_keys_of_an_event_may_come_in_any_order(tmp_path: Path) -> None:
 
 
 @given(name=st.text(st.characters(codec="utf-8"), max_size=40), size=st.integers(40, 300))
-@settings(deadline=None, max_examples=60)
 def test_any_name_survives_any_cut_between_blocks(
     tmp_path_factory: pytest.TempPathFactory, name: str, size: int
 ) -> None:

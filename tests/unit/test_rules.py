@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope import rules
@@ -20,13 +20,13 @@ from overlapscope.rules._claims import judged_windows, share_out
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Draft, Rule, name
 from overlapscope.trace.model import Kind, Memory, Trace
-from tests.support.helpers import MS, US, Host, Op, make_trace, recordings
+from tests.support.helpers import MS, US, Host, Op, make_trace, various
 from tests.support.recordings import analysis_of
 from tests.support.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
 from tests.unit.test_sums import gpu_ops, host_events
 
 DATA = Path(__file__).parents[2] / "traces"
-RECORDINGS = [path.relative_to(DATA).as_posix().removesuffix(".json.gz") for path in recordings()]
+EACH = pytest.mark.parametrize("recording", various(), ids=lambda path: str(path.relative_to(DATA))[: -len(".json.gz")])
 
 
 class Truth(NamedTuple):
@@ -129,9 +129,9 @@ def test_a_recording_yields_the_rules_its_program_breaks_and_no_others(recording
     assert all(finding.bound_ns == 0 for finding in infos)
 
 
-@pytest.mark.parametrize("recording", RECORDINGS)
-def test_costs_count_no_time_twice(recording: str) -> None:
-    analysis = analysed(recording)
+@EACH
+def test_costs_count_no_time_twice(recording: Path) -> None:
+    analysis = analysis_of(recording)
     for device in analysis.devices:
         mine = [f for f in find_all([analysis], replayed=False) if f.device == device.result.device]
         copies_and_idle = {"slow-link", "exposed-communication", "streams-without-overlap"}
@@ -141,10 +141,11 @@ def test_costs_count_no_time_twice(recording: str) -> None:
         assert spent <= buckets.exposed_copy_ns + buckets.idle_ns - lead_in
 
 
-@pytest.mark.parametrize("recording", RECORDINGS)
-def test_pieces_add_up_to_the_causes(recording: str) -> None:
-    for device in analysed(recording).devices:
-        pieces = share_out(analysed(recording), device).pieces
+@EACH
+def test_pieces_add_up_to_the_causes(recording: Path) -> None:
+    analysis = analysis_of(recording)
+    for device in analysis.devices:
+        pieces = share_out(analysis, device).pieces
         for causes, idle, total in (
             (COPY_CAUSES, False, device.result.exposed_copy_by_cause),
             (IDLE_CAUSES, True, device.result.idle_by_cause),
@@ -196,7 +197,7 @@ def test_a_pipeline_on_one_stream_says_what_cannot_be_hidden() -> None:
 
 
 def test_findings_come_costliest_first_and_good_news_last() -> None:
-    findings = find_all([analysed(recording) for recording in RECORDINGS[:4]])
+    findings = find_all([analysis_of(recording) for recording in various()[:4]])
     costs = [finding.cost_ns for finding in findings]
     assert costs == sorted(costs, reverse=True)
     news = [finding.severity == "info" for finding in findings]
@@ -394,7 +395,6 @@ def test_sizes_counts_lists_and_names() -> None:
 # -- costs are of time that there is
 
 
-@settings(max_examples=150)
 @given(
     ops=gpu_ops(),
     size=st.sampled_from((1, 1 << 10, 1 << 30)),

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import overlapscope as ov
+from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Check
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps
-from tests.support.helpers import MS, Host, Op, make_trace, recordings
-from tests.support.recordings import report_of
+from tests.support.helpers import MS, Host, Op, make_trace, various
+from tests.support.recordings import analysis_of
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 US = 1_000
@@ -36,7 +36,7 @@ def check(
         at = end
     plain = PlainSteps(*(TimedSteps(device_ns=tuple(round(ms * MS) for ms in side)) for side in (before, after)))
     trace = make_trace(ops, annotations=notes, plain_steps=plain, **more)
-    (found,) = (one for one in ov.analyze(trace).traces[0].trust.checks if one.id == "steady-state")
+    (found,) = (one for one in analyze_trace(trace).result.trust.checks if one.id == "steady-state")
     return found
 
 
@@ -130,7 +130,7 @@ def test_random_steps_hardly_ever_have_a_trend() -> None:
     assert found.count("warn") <= 5
 
 
-@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", various(), ids=lambda path: path.stem)
 def test_no_bundled_recording_trips(path: Any) -> None:
-    checks = report_of(path).traces[0].trust.checks
+    checks = analysis_of(path).result.trust.checks
     assert all(one.status == "ok" for one in checks if one.id == "steady-state")

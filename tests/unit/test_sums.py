@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
@@ -118,7 +118,6 @@ def expected_steps(ops: list[Op], steps: list[Host], main: int, judged: int, end
     return [w for w in windows if len(w)]
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     gpu_ops(),
     host_events(*CALLS),
@@ -172,7 +171,6 @@ def test_figures_of_window_and_steps(
     assert in_lead_in == sum(not everything(t) for t in lead_in)
 
 
-@settings(max_examples=100, deadline=None)
 @given(gpu_ops(), st.integers(-(2**61), 2**61))
 def test_figures_do_not_depend_on_when_it_happened(ops: list[Op], shift: int) -> None:
     moved = [

@@ -192,7 +192,24 @@ def test_everything_that_the_prediction_rests_on_is_shown() -> None:
         assert expected in shown
     assert not any("exposed comm" in line for line in shown), "of nothing there is nothing to say"
     assert sum("Pin it once." in line for line in shown) == 1, "what changed nothing needs no code"
-    assert "Not applicable: this recording has nothing to change." in shown
+
+
+def test_what_does_not_apply_says_what_the_recording_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", PAGEABLE, "--two-way"]) == 0
+    shown = capsys.readouterr().out
+    assert "these changes do not apply to this recording" in shown
+    assert "Not applicable: the recording has no streams with copies in both directions." in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("args", [["--best"], ["--pin"], ["--pin", "--side-stream", "--graph"]], ids=" ".join)
+def test_the_answer_and_its_evidence_are_one_screen(
+    args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["whatif", "traces/further/training/naive.json.gz", *args]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    assert any(line.startswith("Add -v for ") for line in lines[-3:])
 
 
 def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
@@ -397,5 +414,5 @@ def test_the_laboratorys_calibration_is_taken_where_it_is_of_the_same_gpu(
         made = msgspec.structs.replace(shipped(), gpu=gpu)
         CALIBRATION.write_bytes(msgspec.json.encode(made))
         assert read_calibration(None, trace) == (made if found else None)
-    with pytest.raises(UsageError, match=r"is of NVIDIA A100, and .* was recorded on NVIDIA H200"):
+    with pytest.raises(UsageError, match=r"is for NVIDIA A100, but .* was recorded on NVIDIA H200"):
         read_calibration(CALIBRATION, trace)

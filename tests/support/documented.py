@@ -1,0 +1,51 @@
+"""The blocks of the documentation: what a reader is told to type."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GUIDES = sorted({*(DOCS / "guides").glob("*.md")} - {DOCS / "guides" / "ci.md"})
+TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", DOCS / "reference" / "python.md", *GUIDES]
+"""The pages whose fenced blocks are run; `test_ci_recipes.py` runs those of `ci.md`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    not_run: str
+    """Why, where it says so."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(
+        r"(?:<!-- not run: (.*?) -->\n\n?)?^( *)```(\w*)\n(.*?)^\2```$", text, re.DOTALL | re.MULTILINE
+    ):
+        inner = re.sub(rf"^{found[2]}", "", found[4], flags=re.MULTILINE)
+        yield Block(page, text.count("\n", 0, found.start()) + 1, found[3], inner, found[1] or "")
+
+
+def lines(text: str) -> Iterator[str]:
+    """Lines of a shell, continued ones joined, without comments."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if words := shlex.split(line, comments=True):
+            yield shlex.join(words)
+
+
+BLOCKS = [block for page in TAUGHT if page.exists() for block in blocks(page)]
+"""Of all pages that teach."""

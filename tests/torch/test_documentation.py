@@ -1,0 +1,69 @@
+"""Recordings that the documentation tells a reader to make, without a GPU; `tests/unit/test_docs.py` has the others."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.support import forked
+from tests.support.documented import BLOCKS, lines
+
+SCRIPTS = [one.text for one in BLOCKS if one.page.name == "tutorial.md" and one.language == "python"]
+COMMANDS = {line for one in BLOCKS if one.language == "sh" for line in lines(one.text) if "overlapscope run " in line}
+NOT_HERE = {
+    "--open": "serves until Ctrl-C: tests/browser",
+    "--delay": "waits for half a minute: tests/torch/test_windows.py",
+    "--slow-step": "waits for a slow step: tests/torch/test_windows.py",
+    "--check-hazards": "needs a GPU: tests/gpu",
+    "cudaProfilerApi": "needs a GPU: tests/gpu",
+    "torchrun": "starts ranks: tests/torch/test_run.py",
+}
+"""What keeps a command from being run here, and where it is tried."""
+PROGRAM = """\
+import overlapscope
+import torch
+
+with torch.profiler.record_function("epoch"):
+    for _ in range(45):
+        torch.ones(8).sum()
+        overlapscope.step()
+"""
+GIVEN = """\
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = [torch.randn(4, 8) for _ in range(12)]
+"""
+"""What the scripts leave out."""
+NO_GPU = """\
+import contextlib
+from types import SimpleNamespace
+
+import torch
+
+torch.cuda.Stream = lambda: None
+torch.cuda.stream = lambda stream: contextlib.nullcontext()
+torch.cuda.current_stream = lambda: SimpleNamespace(wait_stream=lambda stream: None)
+torch.Tensor.record_stream = lambda *_: None
+"""
+"""Streams that do nothing."""
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=("slow", "fixed"))
+def test_a_script_of_the_tutorial_runs_and_is_recorded(script: str, tmp_path: Path) -> None:
+    given = re.sub(r"^model, optimizer, batches = .*$", GIVEN, script, flags=re.MULTILINE).replace('"cuda"', '"cpu"')
+    assert given.count("torch.randn") == 1
+    (tmp_path / "train.py").write_text(NO_GPU + given)
+    done = forked.run(["-m", "overlapscope", "run", "train.py"], tmp_path)
+    assert done.returncode == 0 and (tmp_path / "train.trace.json.gz").exists(), done.stderr
+
+
+@pytest.mark.parametrize("line", sorted(line for line in COMMANDS if not any(one in line for one in NOT_HERE)))
+def test_a_recording_is_made(line: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for name in ("train.py", "launch.py"):
+        (tmp_path / name).write_text(PROGRAM)
+    done = forked.run(["-m", *shlex.split(line)], tmp_path)
+    assert done.returncode == 0 and list(tmp_path.rglob("*.trace.json.gz")), done.stderr

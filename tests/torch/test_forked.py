@@ -1,0 +1,38 @@
+"""Programs that are forked with torch loaded, which most tests of this room use, do what they do under `python`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import forked
+
+pytest.importorskip("torch", reason="has torch loaded")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os, sys; print(__name__, __file__, sys.argv, sys.path[:2], os.getcwd(), repr(sys.stdin.read()))",
+        "import sys; print('torch' in sys.modules); import torch; print(torch.__spec__.origin, torch.ones(2) + 1)\n"
+        "print(*sorted(one for one in sys.modules if one.startswith('torch')))",
+        "import sys; sys.exit('a text')",
+        "import atexit, sys; atexit.register(print, 'exit'); sys.exit(3)",
+        "def f(): 1 / 0\ntry: f()\nexcept ZeroDivisionError as e: raise ValueError('two\\nlines') from e",
+        "import sys; sys.excepthook = lambda kind, value, trace: print(kind, value, trace.tb_lineno); 1 / 0",
+        "raise KeyboardInterrupt",
+        "import os, signal; print('out', flush=True); os.kill(os.getpid(), signal.SIGTERM)",
+    ],
+)
+def test_a_forked_program_finds_the_world_and_ends_as_under_python(text: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(text)
+    command = ["program.py", "one", "two"]
+    found = forked.run(command, tmp_path, stdin="given")
+    python = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, input="given", capture_output=True, text=True, check=False
+    )
+    found.stdout, python.stdout = (one.replace(str(tmp_path), "HERE") for one in (found.stdout, python.stdout))
+    assert (found.returncode, found.stdout, found.stderr) == (python.returncode, python.stdout, python.stderr)
