@@ -36,7 +36,7 @@ def test_two_traces_are_compared(page: Page, dashboard: Served) -> None:
     expect(page.locator("#compare-standing")).to_have_text("faster")
     expect(page.locator("#compare-sentence")).to_contain_text(re.compile(r"Step 5\d\.\d% faster .* now hidden"))
     expect(page.locator("#compare-table tr").filter(has_text="exposed copy")).to_contain_text("better")
-    expect(page.locator("#content")).to_contain_text("What the change in exposed copy is due to")
+    expect(page.locator("#content")).to_contain_text("Causes of the change in exposed copy")
     findings = page.locator("#compare-findings tr")
     expect(findings.filter(has_text="one-way-copies")).to_contain_text("gone")
     expect(findings.filter(has_text="host-sync")).to_contain_text("new")
@@ -95,7 +95,7 @@ def test_one_trace_alone_says_how_to_open_more(page: Page, serve_traces: Serve) 
 
 def test_ranks_of_a_folder_are_read_and_compared(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "ranks", trace="ddp/rank0")
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 0 makes the other wait", timeout=30_000)
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 0 delays the other rank", timeout=30_000)
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row")).to_have_count(2)
     for chart in ("map", "steps", "buckets"):
         expect(page.locator(f"#ranks-{chart} .main-svg").first).to_be_visible()
