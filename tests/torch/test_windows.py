@@ -244,7 +244,7 @@ class TestASlowStep:
         assert slow.none().startswith(
             "There is no trace: no step took more than 3 times the median of 10.0 ms (12 steps judged)"
         )
-        assert "Only 0 steps could be judged" in SlowSteps(3).none()
+        assert "only 0 steps could be judged" in SlowSteps(3).none()
 
 
 class TestIgnoringTheProgramsOwnProfiler:
