@@ -30,23 +30,22 @@ HEAD = """# Causes against truth
 
 Written by `python benchmarks/diagnoses.py` from the recordings in `traces/`; a test fails when it is stale. The truth
 follows from how each program is written (`tests/programs`), not from what was found. Shares are of the device's
-exposed copy time or idle time; a cause that is expected must explain at least the share in brackets. Where nothing is
-expected, several causes play together, or there is next to nothing to explain. The causes were stated before; the least
-shares were set with the first results in view, below what the unavoidable rest (launching, latency) leaves.
+exposed copy time or idle time; an expected cause must explain at least the share in brackets. No cause is expected if
+several play together, or if there is almost nothing to explain. The causes were stated before the analysis ran; the
+least shares were set with the first results in view, below what the unavoidable rest (launching, latency) leaves.
 
-`mixed_workloads` were recorded after the causes had been written, to test them on something they were not written for.
-Two things were found wrong on them and mended since: idle time of one device waiting for another was `unknown`, and a
+`mixed_workloads` were recorded after the causes had been written, to test them on something they were not written
+for. They showed two errors, which are fixed: idle time of one device waiting for another was `unknown`, and a
 loader's alternating steps were taken for a warm-up. A review with made-up and mutated traces found more, among them
-late batches of several tensors and clocks that differ by 12 us; `tests/unit/test_causes.py` holds each. Six more
-programs (`amp_training` to `uneven_prefetch`) were recorded after that. Two of them showed that idle time behind a
+late batches of several tensors and clocks that differ by 12 us; `tests/unit/test_causes.py` tests each. Six more
+programs (`amp_training` to `uneven_prefetch`) were recorded after that. Two of them showed that idle time after a
 synchronize was charged to it for the first gap only, and that CPU ops under a millisecond were taken for waiting;
-both mended. Of one, `amp_training`, the expectation itself was wrong: its host is too slow ever to wait long.
+both are fixed. For `amp_training` the expectation itself was wrong: its host is too slow ever to wait long.
 
-`pytest -m gpu` holds all that needs a GPU. It records the programs of `known_causes` anew on the GPU at hand and asks
-for the same causes; records prefetching loops, graphs and programs that choose their GPUs late; runs the hazard checker
-on programs that race and on programs that do not; and lets each scenario compute what must come out right. On an H200
-(torch 2.11, CUDA 13.0, November 2026) all 140 that one GPU can run passed in one run of two minutes; two more, the
-experiments on two GPUs, were skipped.
+`pytest -m gpu` runs all tests that need a GPU. It records the programs of `known_causes` again on the GPU at hand and
+expects the same causes; records prefetching loops, graphs and programs that choose their GPUs late; runs the hazard
+checker on programs with and without races; and checks the results of each scenario. On an H200 (torch 2.11, CUDA 13.0,
+November 2026) all 140 tests that one GPU can run passed in two minutes; the two experiments on two GPUs were skipped.
 
 """
 
@@ -54,13 +53,13 @@ experiments on two GPUs, were skipped.
 LABORATORY_HEAD = """
 ## The laboratory
 
-The recordings of the experiments in `scenarios/`, at the published sizes, made with overlapscope's own recorder. What
-they must show stands in each scenario file, and was stated before any of them had been recorded; a rule in brackets
-must not fire. Figures are of the judged steps, without the recorder's warm-up. Before that, all but the experiments on
-two GPUs had been run at the small scale on the same kind of GPU: there 4 of 326 did not hold, all because a small model
-is no match for an H200. Its DataLoader did not keep up in two variants without pinned memory, the prefetcher found
-nothing to hide copies under, and two streams of products of 5000 x 5000 gained 3% (`streams-without-overlap` asks for
-less). [experiments.md](experiments.md) sets what was measured beside the published figures.
+The recordings of the experiments in `scenarios/`, at the published sizes, made with overlapscope's own recorder. Each
+scenario file says what its recordings must show; that was written before any of them was recorded. A rule in brackets
+must not fire. Figures are of the judged steps, without the recorder's warm-up. Before that, all experiments on one
+GPU had been run at the small scale: there 4 of 326 claims did not hold, all because a small model does not keep an
+H200 busy. In two variants without pinned memory the DataLoader was too slow, the prefetcher had nothing to hide
+copies under, and two streams of products of 5000 x 5000 gained 3% (`streams-without-overlap` asks for less).
+[Published experiments](experiments.md) compares the measurements with the published figures.
 
 """
 

@@ -138,7 +138,7 @@ class _Wide(argparse.HelpFormatter):
 
 def _command(parser: argparse.ArgumentParser, *, level: int) -> Iterator[str]:
     """A section for a command, and one for each of its actions."""
-    usage = parser.format_usage().removeprefix("usage: ").strip()
+    usage = parser.format_usage().removeprefix("usage: ").strip().replace("\n       ", "\n")
     yield f"{'#' * level} {parser.prog}\n\n{parser.description}\n\n```text\n{usage}\n```\n"
     actions = [one for one in parser._actions if not isinstance(one, argparse._SubParsersAction | argparse._HelpAction)]
     if actions:

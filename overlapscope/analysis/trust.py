@@ -69,8 +69,8 @@ def _complete(trace: Trace) -> Check:
 
 
 def _counted(counts: Counter[Part]) -> str:
-    """`4 of copies between host and device, 2 of runtime calls`."""
-    return ", ".join(f"{counts[part]} of {WORDS[part]}" for part in in_order(counts))
+    """`copies between host and device (4), runtime calls (2)`."""
+    return ", ".join(f"{WORDS[part]} ({counts[part]})" for part in in_order(counts))
 
 
 def _readable(trace: Trace) -> Check:
@@ -197,6 +197,6 @@ def _dropped(trace: Trace) -> Check:
 
 
 def _calls_named(trace: Trace, rows: Index) -> str:
-    """`4 of cudaMemcpyAsync, 1 of cudaLaunchKernel`."""
+    """`cudaMemcpyAsync 4 times, cudaLaunchKernel 1 time`."""
     counts = Counter(map(trace.runtime_calls.name, rows.tolist()))
-    return ", ".join(f"{count} of {name}" for name, count in counts.most_common(_NAMED))
+    return ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED))

@@ -80,14 +80,14 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def ranks(self) -> frozenset[int]:
         """The ranks that it is of."""
-        return frozenset(one.rank for one in self.devices if one.rank is not None)
+        return frozenset(device.rank for device in self.devices if device.rank is not None)
 
     def device_for(self, rank: int | None, device: int, *, only: bool) -> BaselineDevice | None:
         """What a device is compared with: the same of the same rank; with `only`, where there is one device on either
         side, that one."""
-        found = [one for one in self.devices if (one.rank, one.device) == (rank, device)]
+        found = [known for known in self.devices if (known.rank, known.device) == (rank, device)]
         if not found and rank is not None:
-            mine = [one for one in self.devices if one.rank == rank]
+            mine = [known for known in self.devices if known.rank == rank]
             # A rank has one device as a rule, and which ordinal that is differs from machine to machine.
             found = mine if len(mine) == 1 else []
         if not found and only and len(self.devices) == 1:
@@ -185,10 +185,10 @@ def _refuse_if_doubtful(trace: TraceResult) -> None:
 
 def doubts(baseline: Baseline) -> tuple[str, ...]:
     """What keeps relative budgets from being judged by it, in sentences."""
-    counts = [(one, len(baseline.compared(one))) for one in baseline.devices]
+    counts = [(device, len(baseline.compared(device))) for device in baseline.devices]
     return tuple(
-        f"{place(one.rank, one.device)} has {plural(count, 'step')} to compare; relative budgets need {FEWEST}."
-        for one, count in counts
+        f"{place(device.rank, device.device)} has {plural(count, 'step')} to compare; relative budgets need {FEWEST}."
+        for device, count in counts
         if count < FEWEST
     )
 
@@ -296,7 +296,7 @@ def _lines(plain: dict[str, Any]) -> Iterator[str]:
         value, comma = plain[key], "," if key != keys[-1] else ""
         if isinstance(value, list | tuple) and value:
             yield f'  "{key}": ['
-            yield from (f"    {_compact(one)}{',' if one is not value[-1] else ''}" for one in value)
+            yield from (f"    {_compact(element)}{',' if element is not value[-1] else ''}" for element in value)
             yield f"  ]{comma}"
         elif isinstance(value, dict) and key == "environment":
             yield f'  "{key}": {{'
@@ -328,18 +328,18 @@ def from_json(data: bytes, source: str) -> Baseline:
     if found.digest != _digest(msgspec.json.decode(data)):
         raise UnreadableTrace(f"{source}: was changed after it was written (its digest does not match); {_ANEW}.")
     baseline = Baseline(**{name: getattr(found, name) for name in Baseline.__struct_fields__})
-    known = {(one.rank, one.device): one for one in baseline.devices}
+    known = {(device.rank, device.device): device for device in baseline.devices}
     timed = {
-        (one.rank, one.device, one.scope): len(one.values)
-        for one in baseline.series
-        if one.metric == "step_time" and one.cause is None
+        (series.rank, series.device, series.scope): len(series.values)
+        for series in baseline.series
+        if series.metric == "step_time" and series.cause is None
     }
     for line in baseline.series:
         samples = timed.get((line.rank, line.device, line.scope), 0)
         _check_line(line, known.get((line.rank, line.device)), samples, source)
-    for one in baseline.devices:
-        if one.steps and (one.rank, one.device, STEPS) not in timed:
-            raise UnreadableTrace(f"{source}: device {one.device} has steps without a step_time; {_ANEW}.")
+    for device in baseline.devices:
+        if device.steps and (device.rank, device.device, STEPS) not in timed:
+            raise UnreadableTrace(f"{source}: device {device.device} has steps without a step_time; {_ANEW}.")
     return baseline
 
 

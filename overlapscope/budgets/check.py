@@ -41,7 +41,11 @@ def check(
     """
     job = Job(report, settings, baseline, today)
     verdicts = [ruling.verdict for ruling in job.judge()]
-    ordered = tuple(sorted(verdicts, key=lambda one: (one.status == "pass", not one.counts, WORST_FIRST[one.status])))
+    ordered = tuple(
+        sorted(
+            verdicts, key=lambda verdict: (verdict.status == "pass", not verdict.counts, WORST_FIRST[verdict.status])
+        )
+    )
     outcome = _outcome(ordered)
     return CheckResult(
         outcome=outcome,
@@ -89,9 +93,10 @@ class Job:
         here = environment.fingerprint(self.report)
         differences = environment.differences(baseline.environment, here) if baseline else ()
         # Drivers are renewed under a program all the time; what they change is for the budgets to find.
-        self._unlike = [one for one in differences if one.what != "driver"]
+        self._unlike = [difference for difference in differences if difference.what != "driver"]
         self._elsewhere = ", ".join(
-            f"{one.what} {clean(one.before, 80)}, here {clean(one.after, 80)}" for one in self._unlike
+            f"{difference.what} {clean(difference.before, 80)}, here {clean(difference.after, 80)}"
+            for difference in self._unlike
         )
         """In what the baseline's environment differs; empty where it does not."""
         plain_before = baseline is not None and environment.is_plain(baseline.environment)
@@ -208,7 +213,7 @@ def _program_words(report: Report) -> str | None:
     predicted = [clean(trace.source, 200) for trace in report.traces if trace.predicted_by is not None]
     if predicted:
         return f"The check judges a prediction of `overlapscope whatif`, not a recording: {', '.join(predicted)}."
-    plain = next((one.plain for one in report.devices if one.plain is not None), None)
+    plain = next((device.plain for device in report.devices if device.plain is not None), None)
     if plain is None or not environment.is_plain(environment.fingerprint(report)):
         return None
     return (
@@ -218,10 +223,10 @@ def _program_words(report: Report) -> str | None:
 
 
 def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:
-    counted = {one.status for one in verdicts if one.counts}
+    counted = {verdict.status for verdict in verdicts if verdict.counts}
     if "fail" in counted:
         return "fail"
-    if "unknown" in counted or all(one.status == "skipped" for one in verdicts):
+    if "unknown" in counted or all(verdict.status == "skipped" for verdict in verdicts):
         return "inconclusive"
     return "pass"
 
@@ -230,13 +235,15 @@ def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
     """`2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`"""
     total = plural(len(verdicts), "budget")
     words: dict[Status, str] = {"fail": "failed", "unknown": "could not be judged"}
-    counted = {status: [one for one in verdicts if one.status == status and one.counts] for status in words}
+    counted = {
+        status: [verdict for verdict in verdicts if verdict.status == status and verdict.counts] for status in words
+    }
     parts = [f"{len(mine)} of {total} {words[status]}: {_named(mine)}" for status, mine in counted.items() if mine]
     if parts:
         return "; ".join(parts) + "."
     if outcome == "inconclusive":
         return "Nothing could be compared with the baseline." if verdicts else "There was nothing to judge."
-    count = Counter(one.status for one in verdicts)
+    count = Counter(verdict.status for verdict in verdicts)
     words = {
         "accepted": "accepted for now",
         "fail": "with a warning",
@@ -251,4 +258,4 @@ def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
 
 def _named(verdicts: list[Verdict]) -> str:
     """The first few, each once."""
-    return listed(dict.fromkeys(clean(one.budget, 80) for one in verdicts), _NAMED)
+    return listed(dict.fromkeys(clean(verdict.budget, 80) for verdict in verdicts), _NAMED)

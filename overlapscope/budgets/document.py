@@ -228,18 +228,20 @@ def _lines(text: str) -> list[str]:
 def explanation(explanations: Iterable[Explanation]) -> Document:
     """All there is to know about some budgets."""
     blocks: list[Block] = []
-    for one in explanations:
-        verdict = one.verdict
+    for explained in explanations:
+        verdict = explained.verdict
         blocks.append(
             Section((Text(words.prose(verdict.message)),), f"{_word(verdict)} {words.name(verdict.budget)}", "panel")
         )
         for title, said in (
-            ("Metric", f"{verdict.metric}: {one.meaning}."),
-            ("Limit", one.limit),
-            ("How it is judged", one.way),
+            ("Metric", f"{verdict.metric}: {explained.meaning}."),
+            ("Limit", explained.limit),
+            ("How it is judged", explained.way),
         ):
             blocks += [panel(title, Text(words.prose(said)))] if said else []
-        blocks += [_values(name, ruling, ruling.place) for name, ruling in one.rulings if ruling.place is not None]
+        blocks += [
+            _values(name, ruling, ruling.place) for name, ruling in explained.rulings if ruling.place is not None
+        ]
         if verdict.reasons:
             blocks.append(panel("Why", Items(tuple(_reason(reason, None, verbose=True) for reason in verdict.reasons))))
     return Document("overlapscope check", tuple(blocks))
@@ -298,18 +300,18 @@ def _metrics(baseline: Baseline, rank: int | None, device: int) -> Table:
     title = place(rank, device)
     lines = (
         (
-            _series_name(one),
-            STEPS if one.scope == STEPS else clean(one.scope, _LIMIT),
-            f"{len(one.values):,}",
-            clean(one.typical, _LIMIT),
+            _series_name(series),
+            STEPS if series.scope == STEPS else clean(series.scope, _LIMIT),
+            f"{len(series.values):,}",
+            clean(series.typical, _LIMIT),
         )
-        for one in baseline.series
-        if (one.rank, one.device) == (rank, device)
+        for series in baseline.series
+        if (series.rank, series.device) == (rank, device)
     )
     columns = (table.words(title, heads=True), table.words("of", flexible=True), Column("count"), Column("median"))
     return Table(title, columns, table.rows(lines))
 
 
-def _series_name(one: BaselineSeries) -> str:
-    way = f"{one.direction} " if one.direction else ""
-    return f"{way}{one.metric}{f', {clean(one.cause, _LIMIT)}' if one.cause else ''}"
+def _series_name(series: BaselineSeries) -> str:
+    way = f"{series.direction} " if series.direction else ""
+    return f"{way}{series.metric}{f', {clean(series.cause, _LIMIT)}' if series.cause else ''}"

@@ -47,16 +47,16 @@ def explain(
     """
     job = Job(report, settings, baseline, today)
     judged = list(job.judge())
-    known = dict.fromkeys(name for one in judged for name in (one.verdict.budget, one.verdict.metric))
+    known = dict.fromkeys(name for ruled in judged for name in (ruled.verdict.budget, ruled.verdict.metric))
     wanted = {name for name in known if name == budget or fnmatchcase(name, budget)}
     if not wanted:
-        listed = ", ".join(clean(name, 80) for name in dict.fromkeys(one.verdict.budget for one in judged))
+        listed = ", ".join(clean(name, 80) for name in dict.fromkeys(ruled.verdict.budget for ruled in judged))
         raise UsageError(f"there is no budget {budget!r}{did_you_mean(budget, known)}; budgets: {listed or 'none'}.")
     by_default = not (settings or Settings()).forbid
     return tuple(
-        _explained(job.report, one, by_default=by_default)
-        for one in judged
-        if wanted & {one.verdict.budget, one.verdict.metric}
+        _explained(job.report, ruled, by_default=by_default)
+        for ruled in judged
+        if wanted & {ruled.verdict.budget, ruled.verdict.metric}
     )
 
 

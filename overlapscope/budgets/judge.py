@@ -186,7 +186,7 @@ def combine(
     report: Report, budget: Budget, rulings: Sequence[Ruling], *, fail_level: Level, baseline: Baseline | None
 ) -> Verdict:
     """One verdict for some places."""
-    order = sorted(rulings, key=lambda one: (WORST_FIRST[one.status], -_excess(one, budget)))
+    order = sorted(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_excess(ruling, budget)))
     middle = budget.ranks == "median" and len(rulings) > 1
     decisive = _middle(budget, order) if middle else order[0]
     subject = decisive.subject

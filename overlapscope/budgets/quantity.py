@@ -73,7 +73,7 @@ def exact(value: float, unit: Unit) -> str:
     number, name = Decimal(repr(value)), "GB/s" if unit == "gb_per_s" else ""
     if unit == "ns":
         fitting = [(power, word) for word, power in _TIMES.items() if number >= Decimal(1).scaleb(power)]
-        power, name = max(fitting, key=lambda one: one[0], default=(0, "ns"))
+        power, name = max(fitting, key=lambda unit: unit[0], default=(0, "ns"))
         number = number.scaleb(-power)
     text = f"{number:f}"
     short = text.rstrip("0").rstrip(".") if "." in text else text

@@ -113,15 +113,15 @@ def judge_rule(
 ) -> Verdict:
     """The verdict on one rule over all traces."""
     name = f"forbid {rule}"
-    rulings = [exemptions.apply(name, rule, one) for one in _rulings(report, rule, settings.forbid_floor_pct)]
+    rulings = [exemptions.apply(name, rule, ruling) for ruling in _rulings(report, rule, settings.forbid_floor_pct)]
     rulings += [
         Ruling(subject=Subject(rank=rank, scope="window"), status="unknown", sentence=f"rank {rank}: {why}")
         for rank, why in absent.items()
     ]
-    worst = min(rulings, key=lambda one: (WORST_FIRST[one.status], -_largest_ns(one.findings)))
+    worst = min(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_largest_ns(ruling.findings)))
     # What is accepted in one place does not speak where it fails in another.
-    speaking = [one for one in rulings if worst.status != "fail" or one.status == "fail"]
-    findings = sorted((found for one in speaking for found in one.findings), key=lambda found: -found.bound_ns)
+    speaking = [ruling for ruling in rulings if worst.status != "fail" or ruling.status == "fail"]
+    findings = sorted((found for ruling in speaking for found in ruling.findings), key=lambda found: -found.bound_ns)
     return Verdict(
         budget=name,
         metric=rule,
@@ -133,7 +133,7 @@ def judge_rule(
         unit="findings",
         more_is_better=False,
         message=_message(report, rule, worst, findings, settings.forbid_floor_pct),
-        parts=tuple(one.part for one in rulings),
+        parts=tuple(ruling.part for ruling in rulings),
         reasons=tuple(of_finding(found, _where(report, found)) for found in findings),
         exception=(worst.exception or None) if worst.status in ("accepted", "fail") else None,
         counts=counts(worst.status, "error", settings.fail_level, allow_missing=settings.allow_missing),

@@ -70,9 +70,9 @@ def make_directory(directory: Path) -> None:
         raise UsageError(f"{directory}: cannot be created ({error.strerror or error}); choose another.") from None
 
 
-def same_file(one: Path, other: Path) -> bool:
+def same_file(path: Path, other: Path) -> bool:
     """Whether two outputs would be one file."""
-    return os.path.realpath(one) == os.path.realpath(other) and not disk.is_written_in_place(one)
+    return os.path.realpath(path) == os.path.realpath(other) and not disk.is_written_in_place(path)
 
 
 def drawn(document: Document, args: argparse.Namespace, *, verbose: bool = True) -> bytes:

@@ -79,28 +79,29 @@ class Command:
         return DONE
 
 
-def _add(parser: argparse._ArgumentGroup, one: InterventionWords) -> None:
-    flag, dest = f"--{one.id}", "interventions"
-    if one.argument is None:
-        parser.add_argument(flag, dest=dest, action="append_const", const=one.id, help=one.help)
+def _add(parser: argparse._ArgumentGroup, intervention: InterventionWords) -> None:
+    flag, dest = f"--{intervention.id}", "interventions"
+    if intervention.argument is None:
+        parser.add_argument(flag, dest=dest, action="append_const", const=intervention.id, help=intervention.help)
         return
 
     def spelled(argument: str) -> str:
-        if not one.argument_required and os.path.isfile(argument):
+        if not intervention.argument_required and os.path.isfile(argument):
             raise argparse.ArgumentTypeError(
-                f"{argument!r} is a file, not a {one.argument}; write TRACE first, or {flag}={one.argument}"
+                f"{argument!r} is a file, not a {intervention.argument}; write TRACE first, "
+                f"or {flag}={intervention.argument}"
             )
-        return f"{one.id} {argument}".rstrip()
+        return f"{intervention.id} {argument}".rstrip()
 
     parser.add_argument(
         flag,
         dest=dest,
         action="append",
-        metavar=one.argument,
+        metavar=intervention.argument,
         type=spelled,
-        nargs=None if one.argument_required else "?",
-        const=None if one.argument_required else "",
-        help=one.help,
+        nargs=None if intervention.argument_required else "?",
+        const=None if intervention.argument_required else "",
+        help=intervention.help,
     )
 
 
@@ -132,11 +133,20 @@ def _offered() -> Table:
     """What can be asked for."""
     from overlapscope.documents.table import Column, Table, rows, words
 
-    lines = [(f"--{one.id} {_metavar(one)}".rstrip(), one.help) for one in INTERVENTIONS.values()]
+    lines = [
+        (f"--{intervention.id} {_metavar(intervention)}".rstrip(), intervention.help)
+        for intervention in INTERVENTIONS.values()
+    ]
     lines.append(("--best", "find the changes that save most, one after the other"))
     columns = (words("option"), Column("what it does", number=False, flexible=True, prose=True))
     return Table("Changes to predict", columns, rows(lines))
 
 
-def _metavar(one: InterventionWords) -> str:
-    return "" if one.argument is None else one.argument if one.argument_required else f"[{one.argument}]"
+def _metavar(intervention: InterventionWords) -> str:
+    return (
+        ""
+        if intervention.argument is None
+        else intervention.argument
+        if intervention.argument_required
+        else f"[{intervention.argument}]"
+    )

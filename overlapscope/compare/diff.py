@@ -113,7 +113,11 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
         _Subject(
             trace,
             device,
-            tuple(one for one in report.findings if (one.source, one.device) == (trace.source, device.device)),
+            tuple(
+                finding
+                for finding in report.findings
+                if (finding.source, finding.device) == (trace.source, device.device)
+            ),
         )
         for device in trace.devices
     ]

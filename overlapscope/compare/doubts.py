@@ -85,8 +85,8 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
 
 
 def _predicted(before: Report, after: Report) -> Iterator[Doubt]:
-    for name, one in (("Before", before), ("After", after)):
-        if is_predicted(fingerprint(one)):
+    for name, report in (("Before", before), ("After", after)):
+        if is_predicted(fingerprint(report)):
             yield Doubt(
                 id="predicted",
                 detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",
@@ -95,8 +95,8 @@ def _predicted(before: Report, after: Report) -> Iterator[Doubt]:
 
 
 def _notes(before: Report, after: Report) -> Iterator[Doubt]:
-    for name, one in (("before", before), ("after", after)):
-        for note in one.notes:
+    for name, report in (("before", before), ("after", after)):
+        for note in report.notes:
             yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="The traces that were read.")
 
 
@@ -119,7 +119,7 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
                     holds="Corrected figures of the host, but not causes that one side did not record.",
                 )
         return
-    known = [is_plain(fingerprint(of_program(one))) for one in recorded]
+    known = [is_plain(fingerprint(of_program(report))) for report in recorded]
     if any(known):
         which = "before" if known[0] else "after"
         yield Doubt(
@@ -140,14 +140,14 @@ def _ranks(devices: Sequence[DeviceDiff], unmatched: Sequence[str]) -> Iterator[
 
 
 def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:
-    if any(one.basis == "window" for one in devices):
+    if any(device.basis == "window" for device in devices):
         yield Doubt(
             id="no-steps",
             detail="One of the two has no steps to compare, so whole windows are compared. They may contain "
             "different amounts of work.",
             holds="Percentages, causes and findings, if both do the same amount of work. Noise is unknown.",
         )
-    counts = {(one.steps_before, one.steps_after) for one in devices if one.basis == "step"}
+    counts = {(device.steps_before, device.steps_after) for device in devices if device.basis == "step"}
     unlike = sorted((mine, theirs) for mine, theirs in counts if mine != theirs)
     if unlike:
         detail = f"{plural(unlike[0][0], 'step')} before, {unlike[0][1]} after."

@@ -27,15 +27,15 @@ class Difference:
 def fingerprint(report: Report) -> Environment:
     """The environment of all traces of a report together: None for what they do not say, or not alike."""
     each = [trace.environment for trace in report.traces]
-    flags = {name: any(one.flags.get(name, False) for one in each) for one in each for name in one.flags}
+    flags = {name: any(trace.flags.get(name, False) for trace in each) for trace in each for name in trace.flags}
     if any(trace.predicted_by is not None for trace in report.traces):
         flags[_PREDICTED] = True
     return Environment(
-        gpus=tuple(sorted({name for one in each for name in one.gpus})),
-        world_size=_common(one.world_size for one in each),
-        torch=_common(one.torch for one in each),
-        cuda=_common(one.cuda for one in each),
-        driver=_common(one.driver for one in each),
+        gpus=tuple(sorted({name for trace in each for name in trace.gpus})),
+        world_size=_common(trace.world_size for trace in each),
+        torch=_common(trace.torch for trace in each),
+        cuda=_common(trace.cuda for trace in each),
+        driver=_common(trace.driver for trace in each),
         flags={name: flags[name] for name in sorted(flags)},
     )
 
@@ -51,10 +51,13 @@ def differences(before: Environment, after: Environment) -> tuple[Difference, ..
     ]
     found = [Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b]
     if is_plain(before) != is_plain(after):
-        return (*found, Difference("profiler", *("plain" if is_plain(one) else "recorded" for one in (before, after))))
+        return (
+            *found,
+            Difference("profiler", *("plain" if is_plain(side) else "recorded" for side in (before, after))),
+        )
     unlike = [name for name in before.flags if name in after.flags and before.flags[name] != after.flags[name]]
     if unlike:
-        sides = [_flags(one, unlike) for one in (before, after)]
+        sides = [_flags(side, unlike) for side in (before, after)]
         found.append(Difference("profiler", *sides))
     return tuple(found)
 

@@ -41,16 +41,16 @@ def compare_findings(
 def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[str, Finding | None, Finding | None]]:
     """The rule with its findings; first those of one op and call, what is left of a rule in the order of costs."""
     pairs: list[tuple[str, Finding | None, Finding | None]] = []
-    rest = [sorted(map(_as_measured, side), key=lambda finding: -finding.bound_ns) for side in (before, after)]
+    rest = [sorted(map(_as_measured, side), key=lambda each: -each.bound_ns) for side in (before, after)]
     for place in (_place, _rule_of):
-        for one in tuple(rest[0]):
-            match = next((other for other in rest[1] if place(other) == place(one)), None)
+        for finding in tuple(rest[0]):
+            match = next((candidate for candidate in rest[1] if place(candidate) == place(finding)), None)
             if match is not None:
-                pairs.append((one.rule, one, match))
-                rest[0].remove(one)
+                pairs.append((finding.rule, finding, match))
+                rest[0].remove(finding)
                 rest[1].remove(match)
-    alone = [(one.rule, one, None) for one in rest[0]]
-    return [*pairs, *alone, *((other.rule, None, other) for other in rest[1])]
+    alone = [(finding.rule, finding, None) for finding in rest[0]]
+    return [*pairs, *alone, *((finding.rule, None, finding) for finding in rest[1])]
 
 
 def _as_measured(finding: Finding) -> Finding:
@@ -68,15 +68,15 @@ def _rule_of(finding: Finding) -> str:
 
 
 def _cost(
-    one: Finding | None,
-    other: Finding | None,
+    before: Finding | None,
+    after: Finding | None,
     divide_by: tuple[int, int],
     floors_ns: tuple[int, int],
     span_ns: float,
 ) -> Change:
     costs = [
         None if finding is None else round(finding.bound_ns / steps)
-        for finding, steps in zip((one, other), divide_by, strict=True)
+        for finding, steps in zip((before, after), divide_by, strict=True)
     ]
     least = [0 if cost is None else cost for cost in costs]
     most = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
@@ -84,7 +84,7 @@ def _cost(
     # What a finding costs is often for the host to decide.
     noise = floor_ns(span_ns, host_ns=min(least))
     known = costs[0] is not None and costs[1] is not None
-    news = any(finding is not None and finding.severity == "info" for finding in (one, other))
+    news = any(finding is not None and finding.severity == "info" for finding in (before, after))
     return Change(
         name="cost",
         unit="ns",
@@ -99,11 +99,11 @@ def _cost(
 
 
 def _standing(
-    one: Finding | None, other: Finding | None, cost: Change
+    before: Finding | None, after: Finding | None, cost: Change
 ) -> Literal["new", "gone", "grown", "shrunk", "same"]:
-    if one is None:
+    if before is None:
         return "new"
-    if other is None:
+    if after is None:
         return "gone"
     if not cost.beyond_noise:
         return "same"

@@ -39,20 +39,22 @@ def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pa
         )
         for key, changed in changes(both(first, second, pair), _copy_rows, pair)
     ]
-    return tuple(sorted(found, key=lambda one: (-larger(one.time), one.direction, one.source_kind, one.stream)))
+    return tuple(
+        sorted(found, key=lambda change: (-larger(change.time), change.direction, change.source_kind, change.stream))
+    )
 
 
-def _copy_rows(one: F64, other: F64, span_ns: float) -> Mapping[str, Row]:
-    time_floor = floor_ns(span_ns, link_ns=least(_TIME, one, other))
+def _copy_rows(before: F64, after: F64, span_ns: float) -> Mapping[str, Row]:
+    time_floor = floor_ns(span_ns, link_ns=least(_TIME, before, after))
     # Whether a copy is exposed is often for the host to decide.
-    exposed_floor = floor_ns(span_ns, host_ns=least(_EXPOSED, one, other))
-    moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) * _tells(side) for side in (one, other)]
+    exposed_floor = floor_ns(span_ns, host_ns=least(_EXPOSED, before, after))
+    moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) * _tells(side) for side in (before, after)]
     rate_floor = LINK_SHARE * min(_rate(side) for side in moved)
     return {
-        "count": Row("count", "count", one[_COUNT], other[_COUNT], 0),
-        "bytes": Row("bytes", "bytes", one[_BYTES], other[_BYTES], 0),
-        "time": Row("time", "ns", one[_TIME], other[_TIME], time_floor),
-        "exposed": Row("exposed", "ns", one[_EXPOSED], other[_EXPOSED], exposed_floor),
+        "count": Row("count", "count", before[_COUNT], after[_COUNT], 0),
+        "bytes": Row("bytes", "bytes", before[_BYTES], after[_BYTES], 0),
+        "time": Row("time", "ns", before[_TIME], after[_TIME], time_floor),
+        "exposed": Row("exposed", "ns", before[_EXPOSED], after[_EXPOSED], exposed_floor),
         "bandwidth": Row("bandwidth", "gb_per_s", moved[0], moved[1], rate_floor),
     }
 
@@ -75,15 +77,18 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
         for key, changed in changes(both(first, second, pair), _stall_rows, pair)
     ]
     return tuple(
-        sorted(found, key=lambda one: (-larger(one.idle_caused), -larger(one.host_wait), one.call, one.op or ""))
+        sorted(
+            found,
+            key=lambda change: (-larger(change.idle_caused), -larger(change.host_wait), change.call, change.op or ""),
+        )
     )
 
 
-def _stall_rows(one: F64, other: F64, span_ns: float) -> Mapping[str, Row]:
-    floors = [floor_ns(span_ns, host_ns=least(row, one, other)) for row in range(2)]
+def _stall_rows(before: F64, after: F64, span_ns: float) -> Mapping[str, Row]:
+    floors = [floor_ns(span_ns, host_ns=least(row, before, after)) for row in range(2)]
     return {
-        "host_wait": Row("host wait", "ns", one[0], other[0], floors[0]),
-        "idle_caused": Row("idle caused", "ns", one[1], other[1], floors[1]),
+        "host_wait": Row("host wait", "ns", before[0], after[0], floors[0]),
+        "idle_caused": Row("idle caused", "ns", before[1], after[1], floors[1]),
     }
 
 
@@ -91,7 +96,7 @@ def changes(
     tables: Iterable[tuple[K, F64, F64]], rows_of: Callable[[F64, F64, float], Mapping[str, Row]], pair: Pair
 ) -> list[tuple[K, dict[str, Change]]]:
     """How the figures of each key changed, by the names that `rows_of` gives them, of the tables of both sides."""
-    each = [(key, rows_of(one, other, pair.span_ns)) for key, one, other in tables]
+    each = [(key, rows_of(before, after, pair.span_ns)) for key, before, after in tables]
     changed = iter(pair.changes([row for _, rows in each for row in rows.values()]))
     return [(key, {name: next(changed) for name in rows}) for key, rows in each]
 

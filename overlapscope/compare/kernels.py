@@ -51,8 +51,8 @@ def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], p
                 **changed,
             )
         )
-    told = [one for one in found if one.standing != "same"]
-    return tuple(sorted(told, key=lambda one: (*_rank(one.time), one.kernel, one.op or "")))
+    told = [change for change in found if change.standing != "same"]
+    return tuple(sorted(told, key=lambda change: (*_rank(change.time), change.kernel, change.op or "")))
 
 
 def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[OpChange, ...]:
@@ -74,7 +74,12 @@ def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair:
         OpChange(op=op, standing=_standing(op in first, op in second, **changed), **changed)
         for op, changed in changes(both(first, second, pair), _rows, pair)
     ]
-    return tuple(sorted((one for one in found if one.standing != "same"), key=lambda one: (*_rank(one.time), one.op)))
+    return tuple(
+        sorted(
+            (change for change in found if change.standing != "same"),
+            key=lambda change: (*_rank(change.time), change.op),
+        )
+    )
 
 
 def _tables(device: Device, steps: Steps) -> _Tables:
@@ -104,7 +109,9 @@ def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[_Match, 
 
     # By op alone.
     renamed = _renamed(gone, new)
-    found += [(_Match(old[1], old[0], one[0]), gone[old], new[one]) for old, one in renamed.items()]
+    found += [
+        (_Match(old[1], old[0], renamed_to[0]), gone[old], new[renamed_to]) for old, renamed_to in renamed.items()
+    ]
     gone, new = _without(gone, renamed), _without(new, set(renamed.values()))
 
     for (kernel, op), one, other in both(gone, new, pair):
@@ -147,11 +154,11 @@ def _renamed(gone: _Tables, new: _Tables) -> dict[_Key, _Key]:
     return pairs
 
 
-def _rows(one: F64, other: F64, span_ns: float) -> dict[str, Row]:
-    floor = max(SPAN_SHARE * span_ns, OWN_SHARE * least(_TIME, one, other))
+def _rows(before: F64, after: F64, span_ns: float) -> dict[str, Row]:
+    floor = max(SPAN_SHARE * span_ns, OWN_SHARE * least(_TIME, before, after))
     return {
-        "count": Row("count", "count", one[_COUNT], other[_COUNT], 0),
-        "time": Row("time", "ns", one[_TIME], other[_TIME], floor),
+        "count": Row("count", "count", before[_COUNT], after[_COUNT], 0),
+        "time": Row("time", "ns", before[_TIME], after[_TIME], floor),
     }
 
 

@@ -53,7 +53,7 @@ class Pair:
     @property
     def span_ns(self) -> float:
         """The mean span of the longer side: what noise is a share of."""
-        return max(float(np.mean(one.spans_ns)) for one in (self.before, self.after))
+        return max(float(np.mean(side.spans_ns)) for side in (self.before, self.after))
 
     def changes(self, rows: Sequence[Row]) -> list[Change]:
         """How each figure changed, and by how much at least and at most."""
@@ -97,7 +97,7 @@ class Pair:
 
 def _stack(columns: Sequence[F64]) -> F64:
     """(2, steps, figures): numerators and denominators, which are 1 for plain figures."""
-    parts = [(one, np.ones_like(one)) if one.ndim == 1 else (one[:, 0], one[:, 1]) for one in columns]
+    parts = [(column, np.ones_like(column)) if column.ndim == 1 else (column[:, 0], column[:, 1]) for column in columns]
     return np.stack([np.stack(side, axis=1) for side in zip(*parts, strict=True)]).astype(np.float64)
 
 

@@ -31,11 +31,13 @@ def of_all(devices: Sequence[DeviceDiff]) -> str:
     """The device that changed most speaks for all; with how many there are and how their spans changed."""
     if not devices:
         return "Nothing can be compared."
-    most = max(devices, key=lambda one: (bool(one.figures.span.beyond_noise), abs(one.figures.span.change or 0)))
+    most = max(
+        devices, key=lambda device: (bool(device.figures.span.beyond_noise), abs(device.figures.span.change or 0))
+    )
     if len(devices) == 1:
         return most.verdict
     name = f"device {most.device}" if most.rank is None else f"rank {most.rank}"
-    changes = [one.figures.span.change_pct for one in devices]
+    changes = [device.figures.span.change_pct for device in devices]
     known = sorted(change for change in changes if change is not None)
     spread = f" ({_signed(known[0])} to {_signed(known[-1])})" if known else ""
     return f"{len(devices)} devices{spread}; {name} changed most: {most.verdict}"
@@ -72,13 +74,13 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
     said.append((idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"))
     said += [(buckets[name], f"{_more(buckets[name], unit)} {name}") for name in ("exposed comm", "compute")]
     hidden = overlap["hidden copy"]
-    alone = [(one, f"{_more(one, unit)} idle time from {one.name}") for one in figures.idle_by_cause]
+    alone = [(cause, f"{_more(cause, unit)} idle time from {cause.name}") for cause in figures.idle_by_cause]
     alone.append((hidden, f"{_more(hidden, unit)} copy time hidden"))
     return _largest(said, figures.span) or _largest(alone, figures.span)
 
 
 def _largest(said: Sequence[tuple[Change, str]], span: Change) -> list[str]:
-    counted = sorted((one for one in said if _counts(one[0], span)), key=lambda one: -abs(one[0].change or 0))
+    counted = sorted((loss for loss in said if _counts(loss[0], span)), key=lambda loss: -abs(loss[0].change or 0))
     return [sentence for _, sentence in counted[:_MOST_REASONS]]
 
 
@@ -100,8 +102,8 @@ def _more(change: Change, unit: Unit) -> str:
 def _cause(whole: Change, causes: Sequence[Change]) -> str:
     """The cause of most of a change, where there is one."""
     sign = 1 if (whole.change or 0) > 0 else -1
-    sure = [one for one in causes if one.beyond_noise is not False]
-    most = max(sure, key=lambda one: sign * (one.change or 0), default=None)
+    sure = [cause for cause in causes if cause.beyond_noise is not False]
+    most = max(sure, key=lambda cause: sign * (cause.change or 0), default=None)
     return f" ({most.name})" if most and 2 * sign * (most.change or 0) > abs(whole.change or 0) else ""
 
 
@@ -114,7 +116,9 @@ def _counts(change: Change, span: Change) -> bool:
 
 def _findings(findings: Sequence[FindingChange]) -> list[str]:
     said = [
-        f"{one.rule} {one.standing}" for one in findings if one.standing in ("new", "gone") and one.cost.beyond_noise
+        f"{finding.rule} {finding.standing}"
+        for finding in findings
+        if finding.standing in ("new", "gone") and finding.cost.beyond_noise
     ]
     more = len(said) - _MOST_FINDINGS
     return said[:_MOST_FINDINGS] + ([f"{plural(more, 'more finding')} new or gone"] if more > 0 else [])

@@ -191,9 +191,9 @@ def _kept(
     also: Callable[[T], bool] = lambda _: False,
 ) -> tuple[list[T], str]:
     """Those that changed; those left out in words."""
-    there = [one for one in found if _there_is(change(one)) or also(one)]
-    shown = [one for one in there if verbose or worth_showing(change(one)) or also(one)]
-    return shown, _left_out([one for one in there if _there_is(change(one))], shown, noun)
+    there = [row for row in found if _there_is(change(row)) or also(row)]
+    shown = [row for row in there if verbose or worth_showing(change(row)) or also(row)]
+    return shown, _left_out([row for row in there if _there_is(change(row))], shown, noun)
 
 
 def _longest(found: Sequence[T], verbose: bool, noun: str) -> tuple[Sequence[T], str]:
@@ -227,7 +227,7 @@ def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
     for name, by_cause in both.items():
         whole = _bucket(device.figures, name)
         if any(map(worth_showing, (whole, *by_cause))) or (verbose and _there_is(whole)):
-            found = sorted(filter(_there_is, by_cause), key=lambda one: (-abs(one.change or 0), one.name))
+            found = sorted(filter(_there_is, by_cause), key=lambda cause: (-abs(cause.change or 0), cause.name))
             lines = [*(_Line(cause.name, cause, "less") for cause in found), _Line("total", whole, "less")]
             title = f"Causes of the change in {name}"
             tables.append(_changes(title, [f"{name} by cause"], lines, _unit(device)))
@@ -247,28 +247,34 @@ def details(device: DeviceDiff, *, verbose: bool) -> list[Table]:
 def findings(device: DeviceDiff, *, verbose: bool) -> Table:
     """What became of each finding."""
     unit = _unit(device)
-    shown, note = _kept(device.findings, lambda one: one.cost, verbose, "finding", lambda one: one.standing != "same")
+    shown, note = _kept(
+        device.findings, lambda finding: finding.cost, verbose, "finding", lambda finding: finding.standing != "same"
+    )
     per_step = "per step" if device.basis == "step" else "over the window"
     columns = (words("finding", heads=True), words("rule"), *_change_columns(unit.name)[:-1], _WHAT)
     note = f"Costs are upper bounds {per_step}. {note}".rstrip()
-    return Table("Findings", columns, rows(_finding(one, unit) for one in shown), note, id=FINDINGS)
+    return Table("Findings", columns, rows(_finding(finding, unit) for finding in shown), note, id=FINDINGS)
 
 
-def _finding(one: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:
-    found, word = one.after or one.before, finding_standing(one)
-    costs = ["" if cost is None else unit.number(round(cost)) for cost in (one.cost.before, one.cost.after)]
+def _finding(change: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:
+    finding, word = change.after or change.before, finding_standing(change)
+    costs = ["" if cost is None else unit.number(round(cost)) for cost in (change.cost.before, change.cost.after)]
     # What a side without it would still cost is known to be little, not to be nothing.
-    change = interval(one.cost, unit) if one.cost.change is None else signed("ns", one.cost.change, unit)
+    moved = interval(change.cost, unit) if change.cost.change is None else signed("ns", change.cost.change, unit)
     standing = Cell(word, tone=FINDING_TONES.get(word, ""))
-    return standing, clean(one.rule, 60), *costs, change, clean(found.title, 400) if found else ""
+    return standing, clean(change.rule, 60), *costs, moved, clean(finding.title, 400) if finding else ""
 
 
 def _overlap(device: DeviceDiff, verbose: bool) -> Table:
     """Overlap figures, and how long each engine worked."""
     figures, unit = device.figures, _unit(device)
-    shares = [_Line(f"{one.name}, %", one, "more") for one in figures.overlap if one.unit == "pct"]
-    times = [_Line(f"{one.name}, {unit.name}", one, _GOOD.get(one.name)) for one in figures.overlap if one.unit == "ns"]
-    busy = [_Line(f"{one.name} busy, {unit.name}", one) for one in figures.engines]
+    shares = [_Line(f"{figure.name}, %", figure, "more") for figure in figures.overlap if figure.unit == "pct"]
+    times = [
+        _Line(f"{figure.name}, {unit.name}", figure, _GOOD.get(figure.name))
+        for figure in figures.overlap
+        if figure.unit == "ns"
+    ]
+    busy = [_Line(f"{figure.name} busy, {unit.name}", figure) for figure in figures.engines]
     shown, note = _kept([*shares, *times, *busy], lambda line: line.change, verbose, "figure")
     return _changes("Overlap", ["overlap and engines"], shown, unit, note=note, mixed=True)
 
@@ -276,7 +282,7 @@ def _overlap(device: DeviceDiff, verbose: bool) -> Table:
 def _copies(device: DeviceDiff, verbose: bool) -> Table:
     """Copies by direction, memory, and whether they are on the stream that computes."""
     unit = _unit(device)
-    groups = [(_copy_name(one), one.standing, _copy_lines(one, unit)) for one in device.copies]
+    groups = [(_copy_name(copies), copies.standing, _copy_lines(copies, unit)) for copies in device.copies]
     table = _groups("Copies", "copies (stream)", groups, unit, verbose, "group of copies")
     return replace(table, note=f"main: the compute stream; side: another stream. {table.note}".rstrip())
 
@@ -298,7 +304,7 @@ def _copy_lines(group: CopyChange, unit: Unit) -> tuple[_Line, ...]:
 def _stalls(device: DeviceDiff, verbose: bool) -> Table:
     """Blocking calls of the host."""
     unit = _unit(device)
-    groups = [(_stall_name(one), one.standing, _stall_lines(one, unit)) for one in device.host_stalls]
+    groups = [(_stall_name(stall), stall.standing, _stall_lines(stall, unit)) for stall in device.host_stalls]
     return _groups("Host stalls", "host stalls", groups, unit, verbose, "blocking call")
 
 
@@ -318,23 +324,23 @@ def _stall_lines(stall: StallChange, unit: Unit) -> tuple[_Line, ...]:
 def _kernels(device: DeviceDiff, verbose: bool) -> Table:
     """Kernels that changed."""
     shown, note = _longest(device.kernels, verbose, "kernel")
-    unit = unit_of(one.time for one in shown)
+    unit = unit_of(kernel.time for kernel in shown)
     names = (words("kernels", flexible=True, heads=True), _LAUNCHED_BY)
     name = _kernel_namer(shown, verbose)
-    lines = [(name(one), clean(one.op or "", _NAME_LIMIT), *_times(one, unit)) for one in shown]
+    lines = [(name(kernel), clean(kernel.op or "", _NAME_LIMIT), *_times(kernel, unit)) for kernel in shown]
     columns = (*names, words(""), Column("count"), *_change_columns(unit.name))
     return Table("Kernels that changed", columns, rows(lines), note)
 
 
 def _kernel_namer(shown: Sequence[KernelChange], verbose: bool) -> Callable[[KernelChange], str]:
     """What a kernel is called: in full where asked for, or where several of those shown are short for the same."""
-    short = Counter(short_kernel(one.kernel) for one in shown)
+    short = Counter(short_kernel(kernel.kernel) for kernel in shown)
 
-    def name(one: KernelChange) -> str:
-        full = verbose or short[short_kernel(one.kernel)] > 1 or one.renamed_from is not None
+    def name(kernel: KernelChange) -> str:
+        full = verbose or short[short_kernel(kernel.kernel)] > 1 or kernel.renamed_from is not None
         # That a kernel returns nothing goes without saying.
-        said = clean(one.kernel.removeprefix("void ") if full else short_kernel(one.kernel), _NAME_LIMIT)
-        return f"{said} (was {clean(one.renamed_from, _NAME_LIMIT)})" if one.renamed_from is not None else said
+        said = clean(kernel.kernel.removeprefix("void ") if full else short_kernel(kernel.kernel), _NAME_LIMIT)
+        return f"{said} (was {clean(kernel.renamed_from, _NAME_LIMIT)})" if kernel.renamed_from is not None else said
 
     return name
 
@@ -342,45 +348,45 @@ def _kernel_namer(shown: Sequence[KernelChange], verbose: bool) -> Callable[[Ker
 def _ops(device: DeviceDiff, verbose: bool) -> Table:
     """Ops whose kernels changed."""
     shown, note = _longest(device.ops, verbose, "op")
-    unit = unit_of(one.time for one in shown)
+    unit = unit_of(op.time for op in shown)
     name = words("ops, by kernel time", flexible=True, heads=True)
-    lines = [(clean(one.op, _NAME_LIMIT), *_times(one, unit)) for one in shown]
+    lines = [(clean(op.op, _NAME_LIMIT), *_times(op, unit)) for op in shown]
     columns = (name, words(""), Column("kernels"), *_change_columns(unit.name))
     return Table("Ops that changed", columns, rows(lines), note)
 
 
-def _times(one: KernelChange | OpChange, unit: Unit) -> tuple[str, ...]:
-    return (one.standing, pair(one.count, unit), *_change_cells(one.time, unit))
+def _times(row: KernelChange | OpChange, unit: Unit) -> tuple[str, ...]:
+    return (row.standing, pair(row.count, unit), *_change_cells(row.time, unit))
 
 
 def _ranges(device: DeviceDiff, verbose: bool) -> Table:
     """Ranges that changed, by name."""
 
-    def moved(one: RangeDiff) -> bool:
-        return one.figures is None or any(map(worth_showing, (one.figures.span, *one.figures.buckets)))
+    def moved(diff: RangeDiff) -> bool:
+        return diff.figures is None or any(map(worth_showing, (diff.figures.span, *diff.figures.buckets)))
 
-    def weight(one: RangeDiff) -> float:
+    def weight(diff: RangeDiff) -> float:
         """By how much all its occurrences together changed."""
-        change = one.figures.span.change if one.figures is not None else None
-        return abs(change or 0) * max(one.count_before, one.count_after)
+        change = diff.figures.span.change if diff.figures is not None else None
+        return abs(change or 0) * max(diff.count_before, diff.count_after)
 
-    changed = sorted((one for one in device.ranges if verbose or moved(one)), key=weight, reverse=True)
+    changed = sorted((diff for diff in device.ranges if verbose or moved(diff)), key=weight, reverse=True)
     shown = changed if verbose else changed[:MOST]
-    unit = unit_of(one.figures.span for one in shown if one.figures is not None)
+    unit = unit_of(diff.figures.span for diff in shown if diff.figures is not None)
     name = words("ranges", flexible=True, heads=True)
     columns = (name, Column("count"), *_change_columns(unit.name), words(""), *_LOST_COLUMNS)
     note = f"Times are means per occurrence. {_left_out(device.ranges, shown, 'range')}".strip()
-    return Table("Ranges that changed", columns, tuple(_range(one, unit) for one in shown), note)
+    return Table("Ranges that changed", columns, tuple(_range(diff, unit) for diff in shown), note)
 
 
-def _range(one: RangeDiff, unit: Unit) -> Row:
-    counts = (one.count_before, one.count_after)
+def _range(diff: RangeDiff, unit: Unit) -> Row:
+    counts = (diff.count_before, diff.count_after)
     count = f"{counts[0]:,}" if counts[0] == counts[1] else f"{counts[0]:,} → {counts[1]:,}"
-    cells: tuple[str | Cell, ...] = (*[""] * 4, one.standing, *[""] * len(_LOST))
-    if one.figures is not None:
-        span = one.figures.span
-        cells = (*_change_cells(span, unit), marked(span, "less"), *_lost_cells(one.figures, unit))
-    return rows([(clean(one.name, _NAME_LIMIT), count, *cells)])[0]
+    cells: tuple[str | Cell, ...] = (*[""] * 4, diff.standing, *[""] * len(_LOST))
+    if diff.figures is not None:
+        span = diff.figures.span
+        cells = (*_change_cells(span, unit), marked(span, "less"), *_lost_cells(diff.figures, unit))
+    return rows([(clean(diff.name, _NAME_LIMIT), count, *cells)])[0]
 
 
 def _unit(device: DeviceDiff) -> Unit:

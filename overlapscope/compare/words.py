@@ -38,7 +38,7 @@ _NAME_LIMIT = 120
 
 def unit_of(changes: Iterable[Change]) -> Unit:
     """The unit of time in which the longest of them reads well."""
-    known = [abs(value) for one in changes for value in (one.before, one.after) if value is not None]
+    known = [abs(value) for figure in changes for value in (figure.before, figure.after) if value is not None]
     return words.unit_for(round(max(known, default=0)))
 
 
@@ -67,10 +67,10 @@ def signed(measure: Measure, value: float | None, unit: Unit) -> str:
     return _with_sign(value, number(measure, abs(value), unit))
 
 
-def relative(one: Change) -> str:
+def relative(figure: Change) -> str:
     """The change as a percentage of what was before; empty for what is none, as a change of a percentage."""
-    pct = one.change_pct
-    if pct is None or one.unit == "pct" or not one.change:
+    pct = figure.change_pct
+    if pct is None or figure.unit == "pct" or not figure.change:
         return ""
     if abs(pct) >= MOST_PCT:
         # Of next to nothing; how many times more it is now says nothing.
@@ -78,16 +78,16 @@ def relative(one: Change) -> str:
     return _with_sign(pct, f"{abs(pct):,.1f}" if abs(pct) >= 0.05 else "< 0.1")
 
 
-def interval(one: Change, unit: Unit) -> str:
+def interval(figure: Change, unit: Unit) -> str:
     """`-2.1 to -1.9`; empty where nothing is known."""
-    if one.low is None or one.high is None:
+    if figure.low is None or figure.high is None:
         return ""
-    return f"{signed(one.unit, one.low, unit)} to {signed(one.unit, one.high, unit)}"
+    return f"{signed(figure.unit, figure.low, unit)} to {signed(figure.unit, figure.high, unit)}"
 
 
-def pair(one: Change, unit: Unit) -> str:
+def pair(figure: Change, unit: Unit) -> str:
     """Both sides in one cell: `3`, or `3 → 12`."""
-    first, second = number(one.unit, one.before, unit), number(one.unit, one.after, unit)
+    first, second = number(figure.unit, figure.before, unit), number(figure.unit, figure.after, unit)
     return first if first == second else f"{first} → {second}"
 
 
@@ -102,39 +102,39 @@ def _with_sign(value: float, text: str) -> str:
 # -- what it is worth -----------------------------------------------------------------------------
 
 
-def mark(one: Change, good: Good | None) -> str:
+def mark(figure: Change, good: Good | None) -> str:
     """What a change is worth, in one word; empty where nothing is on either side. Of what is neither good nor bad: more
     or less."""
-    if one.change is None:
-        return "" if one.before is one.after else "new" if one.before is None else "gone"
-    if one.change == 0:
+    if figure.change is None:
+        return "" if figure.before is figure.after else "new" if figure.before is None else "gone"
+    if figure.change == 0:
         return SAME
-    if not _may_matter(one, one.change):
+    if not _may_matter(figure, figure.change):
         return NOISE
-    if one.beyond_noise is None:
+    if figure.beyond_noise is None:
         return UNTOLD
-    way: Good = "more" if one.change > 0 else "less"
+    way: Good = "more" if figure.change > 0 else "less"
     if good is None:
         return MORE if way == "more" else LESS
     return BETTER if way == good else WORSE
 
 
-def marked(one: Change, good: Good | None, standing: str = "") -> Cell:
+def marked(figure: Change, good: Good | None, standing: str = "") -> Cell:
     """The same as a cell; or what became of it, if that is told."""
-    word = standing or mark(one, good)
+    word = standing or mark(figure, good)
     return Cell(word, tone=TONES.get(word, ""))
 
 
-def worth_showing(one: Change) -> bool:
+def worth_showing(figure: Change) -> bool:
     """Whether it changed, and not just by noise."""
-    if one.change is None:
-        return (one.before is None) != (one.after is None)
-    return one.change != 0 and _may_matter(one, one.change)
+    if figure.change is None:
+        return (figure.before is None) != (figure.after is None)
+    return figure.change != 0 and _may_matter(figure, figure.change)
 
 
-def _may_matter(one: Change, change: float) -> bool:
+def _may_matter(figure: Change, change: float) -> bool:
     """Whether it is more than noise; where the steps do not tell, whether it is more than the floor."""
-    return abs(change) > one.noise_floor if one.beyond_noise is None else one.beyond_noise
+    return abs(change) > figure.noise_floor if figure.beyond_noise is None else figure.beyond_noise
 
 
 def finding_standing(change: FindingChange) -> str:
@@ -178,7 +178,7 @@ def doubt_words(doubt: Doubt) -> tuple[str, str]:
 def device_title(diff: Diff, device: DeviceDiff) -> str:
     """`rank 0`, `rank 0, device 1`; as much as tells the devices apart."""
     ranked = [f"rank {device.rank}"] if device.rank is not None else []
-    alone = ranked and sum(1 for one in diff.devices if one.rank == device.rank) == 1
+    alone = ranked and sum(1 for another in diff.devices if another.rank == device.rank) == 1
     return ", ".join(ranked if alone else [*ranked, f"device {device.device}"])
 
 
@@ -193,7 +193,7 @@ def basis(device: DeviceDiff) -> str:
 
 def side_name(side: Side, other: Side) -> str:
     """The file, or the directory of several; with its path where both sides have the same name."""
-    name, theirs = (_short(one, full=False) for one in (side, other))
+    name, theirs = (_short(either, full=False) for either in (side, other))
     said = clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
     if side.predicted_by is None:
         return said
@@ -215,8 +215,8 @@ def _short(side: Side, *, full: bool) -> str:
 def trust(side: Side) -> str:
     """The worst of a side's verdicts, with the checks that led to it."""
     for verdict in ("unusable", "degraded"):
-        concerned = [one for one in side.trust if one.verdict == verdict]
+        concerned = [trace for trace in side.trust if trace.verdict == verdict]
         if concerned:
-            failed = (clean(check.id, 40) for one in concerned for check in one.checks if check.status != "ok")
+            failed = (clean(check.id, 40) for trace in concerned for check in trace.checks if check.status != "ok")
             return f"{verdict} ({', '.join(dict.fromkeys(failed))})"
     return "trusted"

@@ -99,7 +99,7 @@ class Callbacks:
         for function, dependencies, options in self._in_browser:
             app.clientside_callback(function, *dependencies, **options)
         for function, dependencies, options in self._in_server:
-            dependencies += tuple(one for one in _SHOWN if one not in dependencies)
+            dependencies += tuple(shown for shown in _SHOWN if shown not in dependencies)
             app.callback(*dependencies, **options)(_checked(app, function, dependencies))
 
 
@@ -145,8 +145,8 @@ class Dashboard(dash.Dash):
 
 def _checked(app: Dashboard, function: Callable[..., Any], dependencies: tuple[Any, ...]) -> Callable[..., Any]:
     """The same, for values that nobody has checked: it is called only with such as its signature states."""
-    read = [one for one in dependencies if isinstance(one, Input | State)]
-    context_at = [read.index(one) for one in _SHOWN]
+    read = [dependency for dependency in dependencies if isinstance(dependency, Input | State)]
+    context_at = [read.index(shown) for shown in _SHOWN]
     hints = [hint for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"][1:]
 
     @functools.wraps(function)

@@ -75,7 +75,9 @@ class PageContext:
         device = self.device
         if device is None:
             return None
-        return next((one for one in self.opened.analysis.devices if one.result.device == device.device), None)
+        return next(
+            (analysis for analysis in self.opened.analysis.devices if analysis.result.device == device.device), None
+        )
 
     @property
     def colors(self) -> dict[str, str]:

@@ -63,7 +63,7 @@ def find(sources: Sequence[Path]) -> tuple[list[Entry], list[RanksFile]]:
             if within and len(sources) > 1:
                 shown = Path(source.resolve().name) / shown
             if kind_of(path) == "ranks":
-                id = _unique(_text(shown.as_posix()), {one.id for one in reports})
+                id = _unique(_text(shown.as_posix()), {report.id for report in reports})
                 reports += _report(id, path, named=not within)
                 continue
             name = name_of(shown.as_posix())
@@ -101,7 +101,7 @@ def _report(id: str, path: Path, *, named: bool) -> list[RanksFile]:
 def _unique(name: str, taken: Container[str]) -> str:
     """The name, with a number where it is taken."""
     numbered = (f"{name} ({number})" for number in itertools.count(2))
-    return name if name not in taken else next(one for one in numbered if one not in taken)
+    return name if name not in taken else next(candidate for candidate in numbered if candidate not in taken)
 
 
 def _below(directory: Path) -> Iterable[Path]:

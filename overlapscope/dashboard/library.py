@@ -86,7 +86,7 @@ class Library:
         """The traces of the same folder, itself included: the ranks of its job."""
         with self._lock:
             mine = self._entries.get(id)
-            return tuple(one.id for one in self._entries.values() if mine and one.folder == mine.folder)
+            return tuple(entry.id for entry in self._entries.values() if mine and entry.folder == mine.folder)
 
     def add(self, path: Path, name: str) -> str:
         """Make a file known that was dropped in, under its own name; its id."""

@@ -48,7 +48,9 @@ class Opened:
     def section(self, device: int | None = None) -> Section:
         """The device asked for; the first one where there is no such device."""
         sections = list(self.page.sections())
-        return next((one for one in sections if one.device and one.device.device == device), sections[0])
+        return next(
+            (section for section in sections if section.device and section.device.device == device), sections[0]
+        )
 
 
 def open_trace(entry: Entry, trace: Trace) -> Opened:
@@ -100,7 +102,7 @@ class Predicted:
     def interventions(self) -> tuple[str, ...]:
         """What was changed, as `predict` takes it."""
         changes = self.result.interventions
-        return tuple(one.intervention + (f" {one.argument}" if one.argument else "") for one in changes)
+        return tuple(change.intervention + (f" {change.argument}" if change.argument else "") for change in changes)
 
 
 _Key = tuple[weakref.ref[Opened], Asked]

@@ -36,6 +36,8 @@ UNREAD: Any = {"aria-hidden": "true"}
 """For a sign whose meaning stands beside it as a word."""
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕"}
+_HOST_ROWS = 8
+"""Of each table of a trace in which nothing ran on a GPU."""
 _MARGIN = 0.02
 """Of the span that two timelines show, on either side."""
 Children = Sequence[Component | str] | Component | str
@@ -139,7 +141,7 @@ def unusable(context: PageContext) -> Component:
                 else empty("Nothing ran on a GPU in this recording."),
                 empty(["To record again: ", dmc.Code("overlapscope run train.py"), " sets all that is needed."]),
             ),
-            *(table_panel(context, table) for table in host_tables(context.section) if table.rows),
+            *(table_panel(context, table) for table in host_tables(context.section, most=_HOST_ROWS) if table.rows),
         ],
         maw=1500,
     )
@@ -290,12 +292,12 @@ def notice(title: str, *lines: str | Component) -> Component:
 
 def nothing_opened(url: UrlState, *, reports: bool) -> Component:
     """The server was started without a trace; `reports`: but with a report of ranks."""
-    ranks = [html.Span(["There is a report, on the page ", dmc.Anchor("Ranks", href=url.href("ranks")), "."])]
+    ranks = [html.Span(["The report of ranks is on the page ", dmc.Anchor("Ranks", href=url.href("ranks")), "."])]
     return notice(
         "No trace is open",
         *(ranks if reports else []),
-        "Drop a trace onto this page, or choose one with Open: .json, .json.gz or .json.zst, as torch.profiler's "
-        "export_chrome_trace writes it.",
+        "Drop a trace onto this page, or choose one with Open. A trace is a .json, .json.gz or .json.zst file that "
+        "export_chrome_trace of torch.profiler wrote.",
         html.Span(["To record one: ", dmc.Code("overlapscope run --open train.py")]),
     )
 
@@ -312,7 +314,7 @@ def no_trace(url: UrlState, id: str) -> Component:
     """The URL names a trace that this server may not show."""
     return notice(
         f"There is no trace {clean(id, 100)!r} here",
-        "Only traces that were given when the dashboard was started, or dropped onto the page since, can be shown. "
+        "The dashboard shows the traces that it was started with and those that were dropped onto the page. "
         "Choose one at the top.",
     )
 

@@ -74,9 +74,9 @@ def _send_report(context: PageContext) -> flask.typing.ResponseReturnValue:
 def _page(opened: Opened, device: int | None) -> Page:
     """The report, of one device where one is asked for that the trace has."""
     report = opened.report
-    if any(one.device == device for one in report.devices):
+    if any(known.device == device for known in report.devices):
         traces = tuple(
-            structs.replace(trace, devices=tuple(one for one in trace.devices if one.device == device))
+            structs.replace(trace, devices=tuple(known for known in trace.devices if known.device == device))
             for trace in report.traces
         )
         findings = tuple(finding for finding in report.findings if finding.device == device)

@@ -24,7 +24,7 @@ _POLL_MS = 300
 _PLAIN = "plain"
 """What the switch says where the address says nothing."""
 _HIDDEN = {"display": "none"}
-_PROGRAMS = "Recording slows the host. Plain: the timeline replayed without what recording costs."
+_PROGRAMS = "Recording slows the host. Plain shows the timeline replayed without that cost."
 
 _SCHEME = """
 function(clicks, known) {
@@ -306,8 +306,11 @@ def _devices(context: PageContext) -> tuple[list[dict[str, str]], str | None]:
     if context.trace is None or not context.opened.analysis.devices:
         return [], None
     choices = [
-        {"value": str(one.device), "label": f"device {one.device}{f': {clean(one.name, 40)}' if one.name else ''}"}
-        for one in (analysis.result for analysis in context.opened.analysis.devices)
+        {
+            "value": str(device.device),
+            "label": f"device {device.device}{f': {clean(device.name, 40)}' if device.name else ''}",
+        }
+        for device in (analysis.result for analysis in context.opened.analysis.devices)
     ]
     shown = context.section.device
     return choices, str(shown.device) if shown else None

@@ -26,7 +26,7 @@ RUNG = "whatif-rung"
 """The type of the buttons that switch on what a rung consists of."""
 _WORDS = {"good": "faster", "poor": "slower"}
 _SIGNS = {"faster": "✓", "slower": "✕", "no gain": "=", "nothing changed": "=", "not predicted": "?"}
-_ASSUMED = "What the recording does not tell. The interval's upper end has everything wrong that has a cost."
+_ASSUMED = "What the recording does not show. At the upper end of the interval all of it that has a cost is wrong."
 _REPLAY = "How well the replay explains the recording"
 
 
@@ -113,7 +113,7 @@ def timelines(context: PageContext, prediction: Predicted, changes: Sequence[str
 def _aligned(before: Device, after: Device) -> tuple[Window, Window]:
     """The step of median length of those whose end is known, and the same step as predicted; else the windows."""
     step = median_step(before.steps[:-1] or before.steps)
-    same = next((one for one in after.steps if step is not None and one.name == step.name), None)
+    same = next((candidate for candidate in after.steps if step is not None and candidate.name == step.name), None)
     return (before.window, after.window) if step is None or same is None else (step.window, same.window)
 
 
@@ -149,7 +149,9 @@ def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
     table = document.ladder(prediction).without({"saved"})
     if not table.rows:
         said = (
-            "None of these changes makes it shorter." if prediction.replay.valid else document.headline(prediction).text
+            "None of these changes makes the step shorter."
+            if prediction.replay.valid
+            else document.headline(prediction).text
         )
         return dmc.Text(said, size="sm", mt="sm")
     buttons: list[Component | None] = [

@@ -55,7 +55,7 @@ class Listening:
         # That requests wait for a moment on a busy machine, or are cut off at the end, is nothing to act on.
         logging.getLogger("waitress").setLevel(logging.ERROR)
         wanted = [DEFAULT_PORT, 0] if port is None else [port]
-        for one in wanted:
+        for number in wanted:
             sockets: dict[int, Any] = {}
             try:
                 self._server = create_server(
@@ -63,7 +63,7 @@ class Listening:
                     lambda environ, start: app.wsgi_app(below(environ, base), start),
                     map=sockets,
                     host=host,
-                    port=one,
+                    port=number,
                     threads=_THREADS,
                     max_request_header_size=_HEAD_BYTES,
                     # An answer that is read slowly waits on the disk, not in a thread.
@@ -76,9 +76,10 @@ class Listening:
                 )
                 break
             except OSError as error:
-                if one == wanted[-1]:
+                if number == wanted[-1]:
                     raise UsageError(
-                        f"port {one} of {host} cannot be had ({error.strerror or error}); choose another with --port."
+                        f"port {number} of {host} cannot be had ({error.strerror or error}); choose another with "
+                        "--port."
                     ) from None
             except ValueError:
                 # What waitress makes of a name that cannot be resolved.
@@ -110,7 +111,7 @@ class Listening:
             raise SystemExit
 
         # One that is ignored stays so: under nohup the server outlives its terminal.
-        before = {one: signal.getsignal(one) for one in _ENDS if signal.getsignal(one) != signal.SIG_IGN}
+        before = {number: signal.getsignal(number) for number in _ENDS if signal.getsignal(number) != signal.SIG_IGN}
         for one in before:
             signal.signal(one, stop)
         try:
@@ -172,8 +173,10 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         head = {f"HTTP_{name}": value for name, value in self.headers.items()}
         port = str(self._server.effective_port)
         head |= {"REQUEST_METHOD": self.command, "PATH_INFO": self.path, "SERVER_PORT": port}
-        others = [one.request for one in self._server.active_channels.values() if one.request not in (None, self)]
-        coming_bytes = sum(max(one.content_length, one.body_bytes_received) for one in others)
+        others = [
+            channel.request for channel in self._server.active_channels.values() if channel.request not in (None, self)
+        ]
+        coming_bytes = sum(max(request.content_length, request.body_bytes_received) for request in others)
         bytes_allowed = self._allowed(head, coming_bytes)
         self.known = bytes_allowed > 0
         if self.known:
@@ -196,9 +199,11 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         self._until_s = time.monotonic() + HEAD_S
         super().__init__(server, *arguments, **more)
         if len(server.active_channels) > MOST:
-            waiting = [one for one in server.active_channels.values() if one is not self and one.is_waiting]
+            waiting = [
+                channel for channel in server.active_channels.values() if channel is not self and channel.is_waiting
+            ]
             # The one that has been here longest without having shown the token, else the one that is due first.
-            min(waiting, key=lambda one: (one.known, one.due_s), default=self).cut()
+            min(waiting, key=lambda channel: (channel.known, channel.due_s), default=self).cut()
 
     def parser_class(self, adj: Any) -> _Parser:
         """A parser of the next request."""
@@ -231,7 +236,9 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         done: bool = super().received(data)
         if in_head and self.request is not None and self.request.headers_finished:
             self._until_s = now + PATIENCE_S
-        self.known = self.known or any(one.known for one in (*self.requests, self.request) if one is not None)
+        self.known = self.known or any(
+            request.known for request in (*self.requests, self.request) if request is not None
+        )
         return done
 
     def send(self, data: bytes, do_close: bool = True) -> int:
@@ -253,6 +260,6 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 
 def close_late(server: BaseWSGIServer, now: float) -> None:
     """Closes the connections of a server that have lasted too long; `now` is the time that waitress goes by."""
-    for one in list(server.active_channels.values()):
-        if one.is_waiting and one.due_s < time.monotonic():
-            one.cut()
+    for channel in list(server.active_channels.values()):
+        if channel.is_waiting and channel.due_s < time.monotonic():
+            channel.cut()

@@ -74,7 +74,7 @@ def stacked_bars(
     They stand upright where they have positions, which each has as its `customdata[0]`; else they lie, by their labels.
     """
     colors, along, across = palette(dark), *(("x", "y") if positions is None else ("y", "x"))
-    shares = [dict(zip(one, bare_shares(list(one.values()), sum(one.values())), strict=True)) for one in wholes]
+    shares = [dict(zip(whole, bare_shares(list(whole.values()), sum(whole.values())), strict=True)) for whole in wholes]
     bars: list[dict[str, Any]] = []
     for name, bucket in BUCKETS.items():
         if not any(whole.get(name) for whole in wholes):

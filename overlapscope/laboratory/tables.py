@@ -34,7 +34,7 @@ def variants(comparisons: Sequence[Comparison]) -> Table:
 
 def _variant(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
     wall, levels = comparison.wall(variant.name), ("unusable", "poor", "fair", "good")
-    worst = min(variant.analyses, key=lambda one: levels.index(one.verdict.level), default=None)
+    worst = min(variant.analyses, key=lambda analysis: levels.index(analysis.verdict.level), default=None)
     return (
         f"  {clean(variant.name, 80)}",
         digits(wall.ours),

@@ -12,7 +12,7 @@ from overlapscope.budgets.document import log
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare import document as compare
 from overlapscope.compare.difference import Diff
-from overlapscope.documents.model import Document
+from overlapscope.documents.model import Document, brief
 from overlapscope.prediction import document as whatif
 from overlapscope.prediction.result import WhatIf
 from overlapscope.ranks import document as ranks
@@ -30,7 +30,7 @@ _LONGEST = 300
 
 
 def sentence(result: Shown) -> str:
-    """`Report: trace.json.gz, NVIDIA H200: 0% of the overlap that was possible happened...`, in angle brackets."""
+    """`Report: trace.json.gz, NVIDIA H200: No overlap: all 72.2 ms of copies are exposed...`, in angle brackets."""
     verdict, _ = _said(result)
     return f"<{type(result).__name__}: {shorten(clean(verdict), _LONGEST)}>"
 
@@ -38,7 +38,7 @@ def sentence(result: Shown) -> str:
 def screen(result: Shown) -> str:
     """The beginning of what the command line prints, as HTML, and how much more there is."""
     verdict, document = _said(result)
-    text = terminal.render(document(), width=WIDTH)
+    text = terminal.render(brief(document()), width=WIDTH)
     # A check has its outcome at its end, as a log is read.
     lines = [] if " ".join(text.split()).startswith(" ".join(verdict.split())) else [clean(verdict), ""]
     lines += text.splitlines()

@@ -201,7 +201,7 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
     """Sections taken apart: a terminal knows no boxes. What stands on its own in an HTML file only is left out."""
     for block in blocks:
         if isinstance(block, model.Section):
-            if block.kind == "columns" and all(_is_short(one) for one in block.blocks):
+            if block.kind == "columns" and all(_is_short(part) for part in block.blocks):
                 yield block
                 continue
             if block.title and block.kind != "article" and not _named(block.blocks):
@@ -272,7 +272,7 @@ def _(block: Table, drawing: _Drawing) -> Iterator[RenderableType]:
 
 @_draw.register
 def _(block: model.Section, drawing: _Drawing) -> Iterator[RenderableType]:
-    yield from drawing.pairs([one for one in block.blocks if isinstance(one, Table)])
+    yield from drawing.pairs([part for part in block.blocks if isinstance(part, Table)])
 
 
 @_draw.register

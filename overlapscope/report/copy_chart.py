@@ -66,8 +66,8 @@ def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
 
 def _extremes(series: I64, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Bool:
     found = np.zeros(len(series), np.bool_)
-    for one in np.unique(series):
-        mine = np.flatnonzero(series == one)
+    for number in np.unique(series):
+        mine = np.flatnonzero(series == number)
         for values in (x, y):
             found[mine[[np.argmin(values[mine]), np.argmax(values[mine])]]] = True
     return found

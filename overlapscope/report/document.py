@@ -145,8 +145,8 @@ def _advice(page: Page, group: Sequence[Finding], number: int, several: bool) ->
     where = f"on {labels[0]}{also}" if several and labels else ""
     yield finding_block(parts[0], group[0], number=number, where=where)
     others = (
-        replace(finding_block(part, one, where=f"on {part.label}" if several and part else ""), advice="")
-        for part, one in zip(parts[1:], group[1:], strict=True)
+        replace(finding_block(part, finding, where=f"on {part.label}" if several and part else ""), advice="")
+        for part, finding in zip(parts[1:], group[1:], strict=True)
     )
     yield from detail(EVIDENCE, others)
 
@@ -183,7 +183,7 @@ def head(part: Part, *, titled: bool) -> Section:
     # The title stands above already.
     said = clean(verdict.text).removeprefix(f"{part.title}: ")
     blocks: list[Block] = [Text(said[:1].upper() + said[1:], badge=verdict.level)]
-    blocks += [Text(one) for one in (verdict.plain, verdict.doubt) if one]
+    blocks += [Text(sentence) for sentence in (verdict.plain, verdict.doubt) if sentence]
     spoken = part.spoken
     if spoken.device is not None and part.usable:
         blocks += [model.Cards(headlines(spoken, spoken.device)), _bar(spoken, spoken.device)]
@@ -253,4 +253,6 @@ def overview(page: Page) -> Iterator[Block]:
 
 def in_order(parts: Iterable[Part]) -> list[tuple[Part, Finding]]:
     """The findings of several devices, costliest first."""
-    return sorted(((part, one) for part in parts for one in part.findings), key=lambda pair: costliest_first(pair[1]))
+    return sorted(
+        ((part, finding) for part in parts for finding in part.findings), key=lambda pair: costliest_first(pair[1])
+    )

@@ -137,9 +137,9 @@ class Costs:
         lost_ns = self._claims.buckets.idle_ns + self._claims.buckets.exposed_copy_ns
         if saved < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > lost_ns:
             doubt = (
-                f"By replay the fix saves only {duration(saved)}, though the finding explains most of the time that "
-                "the GPU loses. Either is wrong, or something else is nearly as slow. The saving shown is the upper "
-                "bound."
+                f"By replay the fix saves {f'only {duration(saved)}' if saved else 'nothing'}, though the finding "
+                "explains most of the time that the GPU loses. One of the two is wrong, or something else is nearly as "
+                "slow. The saving shown is the upper bound."
             )
             return Cost(draft.bound_ns, "bound", doubt=doubt)
         if saved > MORE * draft.bound_ns:

@@ -132,17 +132,17 @@ def evidence(section: Section, device: Device, subject: Subject) -> Table:
     lined = any(one.where for one in found)
     return table_of(
         found,
-        _words("cause", "cause", 145, lambda one: one.cause),
-        _times("time", "time", section.unit_of(whole), lambda one: one.time_ns),
-        _shares("%", lambda one: one.time_ns, lambda one: whole, width=70),
-        _words("line", "line of code", 230, lambda one: one.where, when=lined),
-        _words("op", "op", 130, lambda one: one.op),
-        _words("call", "call", 140, lambda one: one.call),
+        _words("cause", "cause", 145, lambda case: case.cause),
+        _times("time", "time", section.unit_of(whole), lambda case: case.time_ns),
+        _shares("%", lambda case: case.time_ns, lambda one: whole, width=70),
+        _words("line", "line of code", 230, lambda case: case.where, when=lined),
+        _words("op", "op", 130, lambda case: case.op),
+        _words("call", "call", 140, lambda case: case.call),
         # The evidence says which copies before it says why.
-        _words("copies", "copies", 140, lambda one: one.detail.partition(":")[0], when=subject == "exposed-copy"),
-        _counts("count", "cases", lambda one: one.count),
-        _words("confidence", "confidence", 105, lambda one: one.confidence),
-        place=lambda one: _place(one.example),
+        _words("copies", "copies", 140, lambda case: case.detail.partition(":")[0], when=subject == "exposed-copy"),
+        _counts("count", "cases", lambda case: case.count),
+        _words("confidence", "confidence", 105, lambda case: case.confidence),
+        place=lambda case: _place(case.example),
     )
 
 
@@ -150,9 +150,9 @@ def stalls(section: Section, device: Device) -> Table:
     """Blocking calls of the host, costliest first; each leads to the longest idle gap that it caused."""
     unit = section.unit
     examples = {
-        (one.call, one.op, one.where): one.example
-        for one in reversed(device.evidence)
-        if one.subject == "idle" and one.cause in STALL_CAUSES
+        (case.call, case.op, case.where): case.example
+        for case in reversed(device.evidence)
+        if case.subject == "idle" and case.cause in STALL_CAUSES
     }
     lined = any(stall.where for stall in device.host_stalls)
     return table_of(

@@ -40,7 +40,7 @@ def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
     idle_ns = buckets.idle_ns - missing_ns(device)
     subjects: tuple[tuple[int, Subject], ...] = ((buckets.exposed_copy_ns, "exposed-copy"), (idle_ns, "idle"))
     found = []
-    for whole, subject in sorted(subjects, key=lambda one: -one[0]):
+    for whole, subject in sorted(subjects, key=lambda loss: -loss[0]):
         if whole >= WORTH_SAYING * device.span_ns and whole:
             causes = by_cause(section, subject)
             shares = zip(causes, bare_shares(list(causes.values()), whole), strict=True)

@@ -68,7 +68,9 @@ def build(
     if plain_step_ns is not None and scope != "window":
         raise UsageError("--plain-step is for whole recordings; leave out either it, or --step and --range.")
     done = tuple(analyses)
-    programs = [find_program(one, plain_step_ns, estimate=replayed) if scope == "window" else None for one in done]
+    programs = [
+        find_program(device, plain_step_ns, estimate=replayed) if scope == "window" else None for device in done
+    ]
     return joined(done, programs, scope=scope, replayed=replayed)
 
 
@@ -77,14 +79,14 @@ def joined(
 ) -> Report:
     """`build`, for whoever has the plain programs already."""
     findings = find_all(analyses, programs, scope=scope, replayed=replayed)
-    results = [one.result for one in analyses]
+    results = [analysis.result for analysis in analyses]
     return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings, notes=mixture(results))
 
 
 def _with_plain(result: TraceResult, program: Program | None) -> TraceResult:
     if program is None:
         return result
-    devices = (msgspec.structs.replace(one, plain=summary(one, program)) for one in result.devices)
+    devices = (msgspec.structs.replace(device, plain=summary(device, program)) for device in result.devices)
     return msgspec.structs.replace(result, devices=tuple(devices))
 
 

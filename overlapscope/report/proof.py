@@ -16,7 +16,9 @@ def proof(section: Section | None, finding: Finding) -> str:
     """
     if section is None or section.device is None or not finding.fix or not finding.cost_ns:
         return ""
-    words = ["overlapscope", "whatif", finding.source]
+    # A name that begins with a dash is no option.
+    source = f"./{finding.source}" if finding.source.startswith("-") else finding.source
+    words = ["overlapscope", "whatif", source]
     for change in finding.fix:
         name, _, argument = change.partition(" ")
         words += [f"--{name}", *([argument] if argument else [])]

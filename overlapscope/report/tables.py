@@ -107,7 +107,7 @@ def plain_step(section: Section, device: Device) -> Table:
     lines = []
     for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), plain.step_ns), strict=True):
         lines.append((name, of.number(ns), part))
-        most = sorted(causes.get(name, {}).items(), key=lambda one: -one[1])
+        most = sorted(causes.get(name, {}).items(), key=lambda cause: -cause[1])
         lines += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
     lines.append(("step", of.number(plain.step_ns), "100"))
     columns = (words(title.lower(), heads=True), Column(of.name), Column("%"))
@@ -345,7 +345,7 @@ def plain_unit(plain: Plain) -> Unit:
 # -- a trace without GPU activity -----------------------------------------------------------------
 
 
-def host_tables(section: Section, *, most: int | None) -> list[Table]:
+def host_tables(section: Section, *, most: int | None = None) -> list[Table]:
     """The steps, the ops and the threads of a trace without GPU activity, at most so many rows of each; none of
     another."""
     host = section.trace.host
@@ -365,16 +365,16 @@ def host_tables(section: Section, *, most: int | None) -> list[Table]:
         for step in host.steps
     ]
     ops = [
-        (clean(one.op, NAME_LIMIT), f"{one.count:,}", unit.number(one.time_ns), share(one.time_ns, total))
-        for one in host.ops
+        (clean(op.op, NAME_LIMIT), f"{op.count:,}", unit.number(op.time_ns), share(op.time_ns, total))
+        for op in host.ops
     ]
     threads = [
         (
-            f"{one.thread}{', which marks the steps' if one.steps and host.by_steps else ''}",
-            unit.number(one.busy_ns),
-            share(one.busy_ns, total),
+            f"{thread.thread}{', which marks the steps' if thread.steps and host.by_steps else ''}",
+            unit.number(thread.busy_ns),
+            share(thread.busy_ns, total),
         )
-        for one in host.threads
+        for thread in host.threads
     ]
     by_step, by_op = (words(name, flexible=True, heads=True) for name in ("step", "outermost op"))
     return [

@@ -23,6 +23,7 @@ GOOD_BELOW = 0.05
 POOR_FROM = 0.15
 WORTH_SAYING = 0.01
 """The floor of the rules: what costs less is not worth a sentence."""
+_NONE = "no overlap: "
 _CLAUSES = 2
 """Losses that the verdict names; the tables have all."""
 
@@ -54,11 +55,11 @@ def judge(section: Section) -> Verdict:
     if level == "good" and (gone or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns):
         level = "fair"
     # What matters comes first, and two of it are a sentence.
-    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda one: -one[0])
+    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss[0])
     clauses = [clause for _, clause in losses[:_CLAUSES]]
     fix = _fix(section, device)
     if level == "good":
-        clauses = [f"{'little to gain' if fix else 'no overlap problems found'}: {clauses[0]}"]
+        clauses = [f"{'little to gain' if fix else 'no overlap problems found'}: {clauses[0].removeprefix(_NONE)}"]
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
     first = "; ".join(clauses)
     said = f"{first[:1].upper()}{first[1:]}.{fix and f' {fix}'}"
@@ -117,14 +118,14 @@ def _copies(device: Device) -> str:
     if not overlap.copy_ns:
         return "nothing is copied between host and device"
     if not copies_matter(device):
-        return f"copies take only {part_of(overlap.copy_ns, device.span_ns)}"
+        return f"copies take only {duration(overlap.copy_ns)} of {duration(device.span_ns)}"
     if not exposed:
         return f"all {duration(overlap.copy_ns)} of copies are hidden under compute"
     said = f"{part_of(exposed, overlap.copy_ns)} of copies are exposed"
     if overlap.efficiency_pct:
         said += f" (overlap efficiency {percent(overlap.efficiency_pct)})"
     elif exposed == overlap.copy_ns:
-        said = f"no overlap: {said}"
+        said = f"{_NONE}{said}"
     supply = _supply_ns(device)
     if supply < WORTH_SAYING * device.span_ns:
         return said
@@ -220,7 +221,7 @@ _LOADER = {
 
 
 def host_sentence(host: HostUse) -> str:
-    """`A step takes 12.3 ms on the host: 40.0% loading data, 55.0% in ops, 5.0% in neither, such as Python.`"""
+    """`A step takes 12.3 ms on the host: 40.0% loading data, 55.0% in ops, 5.0% elsewhere, such as in Python.`"""
     total = sum(step.span_ns for step in host.steps)
     spans = [step.span_ns for step in host.steps]
     what = "A step takes" if host.by_steps else "The recording, in which no step is marked, takes"
@@ -229,4 +230,4 @@ def host_sentence(host: HostUse) -> str:
     return f"{what} {duration(median_low(spans))} on the host: {said}.{_LOADER[host.loader]}"
 
 
-_PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "in neither, such as Python"))
+_PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "elsewhere, such as in Python"))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from overlapscope.base.words import duration
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules.rule import Draft, Rule, on_claimed
+from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
     return Draft(
         title=f"Copies without non_blocking=True cost the GPU {duration(pieces.time_ns)}",
         detail="The host waited inside each copy until the copy ended, which its memory does not require, and launched "
-        f"more work only then. Because of that, copies were exposed for {duration(pieces.exposed_ns)} and the GPU was "
-        f"idle for {duration(pieces.idle_ns)}.",
+        f"more work only then. Because of that, {lost(pieces)}.",
         advice="Pass non_blocking=True to copy_() and to().\n"
         "After an upload nothing else is needed: ops of the same stream, and of streams that wait for it, see the "
         "data. After a download, synchronize an event or the stream before the host reads the buffer, as late as "

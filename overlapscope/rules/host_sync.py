@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from overlapscope.base.words import duration
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules.rule import Draft, Rule, on_claimed
+from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
-    exposed = f" and left {duration(pieces.exposed_ns)} of copies exposed" if pieces.exposed_ns else ""
     return Draft(
         title=f"Host synchronization costs the GPU {duration(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
-        f"That kept the GPU idle for {duration(pieces.idle_ns)}{exposed}.",
+        f"Because of that, {lost(pieces)}.",
         afterword=" Record with stacks (with_stack=True) to see the Python line."
         * (not len(claims.trace.python_frames)),
         advice="Read values back less often: no .item(), .cpu() or print in the loop.\n"

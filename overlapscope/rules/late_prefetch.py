@@ -12,14 +12,14 @@ from overlapscope.rules.rule import Draft, Rule, claimed
 _REASONS = {
     CopyCause.LATE_ISSUE: (
         "Copies issued too late are exposed for",
-        "began as soon as they were issued, but the compute that could have hidden them had already ended",
+        "began as soon as it was issued, but the compute that could have hidden it had already ended",
         "Issue the next step's copy before this step's compute is launched.\n"
         "Issue it at least before anything that makes the host wait (.item(), synchronize()). Prefetch one batch ahead "
         "into a second buffer, on a copy stream.",
     ),
     CopyCause.EVENT_WAIT: (
         "Copies held by an event wait are exposed for",
-        "were issued in time, but an event wait kept copy and compute apart: either the copy waited for "
+        "was issued in time, but an event wait kept copy and compute apart: either the copy waited for "
         "compute to end, or the next compute waited for the copy",
         "Wait only for what is needed: record the event right after the last use.\n"
         "Do not call wait_stream() on the whole compute stream: record an event right after the last kernel that uses "
@@ -28,7 +28,7 @@ _REASONS = {
     ),
     CopyCause.ENGINE_BUSY: (
         "Copies queued behind other copies are exposed for",
-        "were queued behind other copies of the same direction, or held such a copy up, until compute had run out",
+        "was queued behind other copies of the same direction, or held such a copy up, until compute had run out",
         "Issue copies in the order in which compute needs them.\n"
         "Cut bulk copies into chunks, so that an urgent copy can run in between: each direction has one queue, "
         "whatever the stream.",
@@ -53,7 +53,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             pieces,
             Draft(
                 title=f"{title} {duration(pieces.time_ns)}",
-                detail=f"{plural(len(pieces.copies), 'copy')} {seen} (cause {cause}).{doubt}",
+                detail=f"In {plural(len(pieces.copies), 'case')} the copy {seen} (cause {cause}).{doubt}",
                 advice=advice,
                 # No intervention loosens an event wait or changes the order in a queue.
                 fixes=None if cause == CopyCause.LATE_ISSUE else (),

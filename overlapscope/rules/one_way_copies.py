@@ -45,14 +45,15 @@ def _check(claims: Claims) -> Iterator[Draft]:
         reason = f"Both use {streams(shared)}, so they run in the order in which they were issued."
     else:
         reason = f"They use different streams ({listed(up)} and {listed(down)}), so events or the host keep them apart."
+    at_once = f"both at once for {duration(both)}" if both else "never both at once"
     places = rest.places(claims.trace)
     yield Draft(
         title=f"Uploads and downloads take turns: {duration(cost)} ({share(cost, claims.judged_ns)} of time) could "
         "overlap",
-        detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, both at once for "
-        f"{duration(both)}; the direction changed {plural(turns, 'time')}. {reason} The link carries both directions "
-        "at once, though each a little more slowly. Only copy time that no compute can hide (cause no-compute) is "
-        "counted, so no other finding except slow-link counts it.",
+        detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, {at_once}; the direction "
+        f"changed {plural(turns, 'time')}. {reason} The link carries both directions at once, though each a little "
+        "more slowly. Only copy time that no compute can hide (cause no-compute) is counted, so no other finding "
+        "except slow-link counts it.",
         advice="Use one stream for uploads and another for downloads.\n"
         "Join them with compute by events: while layer n is computed, upload layer n + 1 and download layer n - 1.",
         bound_ns=cost,

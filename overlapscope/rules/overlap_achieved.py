@@ -27,10 +27,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
     )
     beyond = overlap.busy_ns - overlap.ideal_ns
     if longest[0] == "compute":
-        title = (
-            f"{part_of(overlap.hidden_copy_ns, overlap.copy_ns)} of copies are hidden under compute (overlap "
-            f"efficiency {percent(efficiency)})"
-        )
+        hidden = part_of(overlap.hidden_copy_ns, overlap.copy_ns)
+        said = f"{hidden} of copies are hidden under compute (overlap efficiency {percent(efficiency)})"
+        title = said[:1].upper() + said[1:]
         left = claims.matters(claims.buckets.exposed_copy_ns)
         advice = (
             "Look at the other findings: moving copies would gain little more."

@@ -8,7 +8,7 @@ from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, plural, size
 from overlapscope.rules._claims import Claims, Pieces
-from overlapscope.rules.rule import Draft, Rule, on_claimed
+from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
 
 
@@ -19,11 +19,10 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
     return Draft(
         title=f"Copies of pageable memory cost the GPU {duration(pieces.time_ns)}",
-        detail=f"{plural(len(copies), 'copy')} of pageable host memory, {size(moved)} in all{_speeds(ops, copies)}, "
-        f"were exposed for {duration(pieces.exposed_ns)}, and the GPU was idle for {duration(pieces.idle_ns)} "
-        "because of them. The driver stages such a copy through a buffer of its own: the call blocks even "
-        "with non_blocking=True, and the copy is slower. The exposed time and the idle time behind the blocked call "
-        "are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
+        detail=f"{plural(len(copies), 'copy')} used pageable host memory: {size(moved)} in all{_speeds(ops, copies)}. "
+        f"Because of that, {lost(pieces)}. The driver stages such a copy through a buffer of its own: the call blocks "
+        "even with non_blocking=True, and the copy is slower. The exposed time and the idle time behind the blocked "
+        "call are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
         advice="Pin the host memory once, outside the loop.\n"
         "Use DataLoader(pin_memory=True) for batches, or one buffer made once with torch.empty(..., pin_memory=True) "
         "and filled in place; then copy with non_blocking=True."

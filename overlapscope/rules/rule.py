@@ -123,6 +123,12 @@ def place(where: Where) -> str:
     return " ".join(parts)
 
 
+def lost(pieces: Pieces) -> str:
+    """`copies were exposed for 2.42 ms and the GPU was idle for 59.7 us`: what any pieces of time are."""
+    parts = (("copies were exposed for", pieces.exposed_ns), ("the GPU was idle for", pieces.idle_ns))
+    return listed(f"{what} {duration(ns)}" for what, ns in parts if ns)
+
+
 def spread(places: Iterable[Place], most: int = 3) -> str:
     """The costliest places in one sentence; empty if none is known."""
     known = [(place(p.where), p) for p in places if place(p.where)][:most]

@@ -36,7 +36,7 @@ _FULL = (
     "Streams help small kernels, and copies beside compute.",
 )
 _LAUNCHED_LATE = (
-    "the host launches them one after the other",
+    "the host launches them in turn",
     "Each stream's work was launched only when the other's had ended, so nothing could run side by side.",
     "Capture both streams in one CUDA graph, or batch the work into larger kernels.\n"
     "For small kernels the launches are the limit.",
@@ -60,7 +60,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     reason, streams = int(np.argmax(weights)), plural(len(busy), "compute stream")
     seen = (
         f"Streams {listed(sorted(busy))} computed for {listed([duration(busy[s]) for s in sorted(busy)])}, together "
-        f"{duration(claims.buckets.compute_ns)} of the time: as long as one after the other. "
+        f"{duration(claims.buckets.compute_ns)}, as long as one after the other. "
     )
     if reason == _EVENT:
         yield Draft(

@@ -7,7 +7,7 @@ import numpy as np
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import duration, size
 from overlapscope.rules._claims import MANY, Claims, Pieces
-from overlapscope.rules.rule import Draft, Rule, on_claimed
+from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
@@ -18,8 +18,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
         title=f"{len(claims.tiny)} copies of {size(int(np.median(moved)))} cost the GPU {duration(pieces.time_ns)}",
         detail=f"{len(claims.tiny)} copies below {size(TINY_BYTES)} moved {size(int(moved.sum()))} in all. "
         f"Each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "
-        f"launch on the host. They were exposed for {duration(pieces.exposed_ns)}, and the GPU was idle for "
-        f"{duration(pieces.idle_ns)} waiting for the next of them.",
+        f"launch on the host. Because of them, {lost(pieces)}.",
         advice="Join them in one pinned buffer, and copy that once.\n"
         "Fill the buffer with torch.cat or through views, copy it with non_blocking=True, and take views on the device "
         "with split() or narrow(). Values that do not change can stay on the device. Values that can be computed there "

@@ -1,4 +1,4 @@
-"""One browser and one server per pytest worker, and a page that tolerates no errors."""
+"""One browser, one server and one page per pytest worker; a page tolerates no errors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.browser import chromium
+from tests.browser.helpers import SIZE, reset
 from tests.support.dashboard_process import Served, serve
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -86,9 +87,17 @@ class Watch:
             self.problems.append(f"request to elsewhere: {request.url}")
 
 
-@pytest.fixture
-def watch() -> Watch:
+@pytest.fixture(scope="package")
+def all_watched() -> Watch:
     return Watch()
+
+
+@pytest.fixture
+def watch(all_watched: Watch) -> Watch:
+    """What goes wrong on the pages of this test."""
+    all_watched.problems.clear()
+    all_watched.expected.clear()
+    return all_watched
 
 
 @pytest.fixture
@@ -98,17 +107,49 @@ def serve_own() -> Iterator[Serve]:
         yield lambda *arguments: running.enter_context(serve(*arguments))
 
 
+@pytest.fixture(scope="package")
+def profile(browser: Browser, all_watched: Watch) -> Iterator[BrowserContext]:
+    with _profile(browser, all_watched) as context:
+        yield context
+
+
 @pytest.fixture
-def page(browser: Browser, serve_own: Serve, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page of a fresh profile, kept as a screenshot when the test ends. Any error on it fails the test."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
-    watch.on(context)
-    page = context.new_page()
+def page(profile: BrowserContext, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page that tests share, since loading its scripts costs more than most of them do: each gets it with nothing
+    shown, in light and of the usual size, kept as a screenshot when the test ends. Any error on it fails the test."""
+    failed = request.session.testsfailed
+    page = profile.pages[0] if profile.pages else profile.new_page()
     yield page
+    _keep(page, request)
+    try:
+        reset(page)
+    finally:
+        if request.session.testsfailed > failed or watch.remaining():
+            page.close()
+    assert watch.remaining() == []
+
+
+@pytest.fixture
+def own_page(browser: Browser, serve_own: Serve, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The same in a fresh profile, for tests of what a profile keeps or of a server that ends."""
+    with _profile(browser, watch) as context:
+        page = context.new_page()
+        yield page
+        _keep(page, request)
+    assert watch.remaining() == []
+
+
+@contextlib.contextmanager
+def _profile(browser: Browser, watch: Watch) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport=SIZE, accept_downloads=True)
+    watch.on(context)
+    yield context
+    context.close()
+
+
+def _keep(page: Page, request: pytest.FixtureRequest) -> None:
     SCREENSHOTS.mkdir(exist_ok=True)
     name = re.sub(r"[^\w.-]+", "-", f"{request.node.path.stem}-{request.node.name}").strip("-")
     # The process behind it may have been ended by the test.
     with contextlib.suppress(Exception):
-        page.screenshot(path=SCREENSHOTS / f"{name[:150]}.png")
-    context.close()
-    assert watch.remaining() == []
+        page.screenshot(path=SCREENSHOTS / f"{name[:150]}.jpeg", quality=60)

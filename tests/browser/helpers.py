@@ -6,10 +6,12 @@ import base64
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from playwright.sync_api import Page, expect
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Page, Response, ViewportSize, expect
 
 from tests.support.dashboard_process import Served
 
+SIZE = ViewportSize(width=1440, height=900)
 PAGES = ("overview", "timeline", "copies", "idle", "steps", "whatif", "compare", "ranks", "hta", "laboratory")
 
 
@@ -19,9 +21,33 @@ def url(served: Served, name: str = "overview", **query: str | int) -> str:
 
 
 def visit(page: Page, served: Served, name: str = "overview", **query: str | int) -> None:
-    """Opens a page and waits until it is all there."""
-    page.goto(url(served, name, **query))
+    """Opens a page and waits until it is all there; as a link would where a page of the server is open already, which
+    spares loading all scripts anew."""
+    there = f"{name}?{urlencode(query, safe='/')}"
+    if page.url.startswith(served.base) and not page.url.endswith(there):
+        _follow(page, f"{urlsplit(served.base).path}{there}")
+    else:
+        page.goto(url(served, name, **query))
     settle(page)
+
+
+def _follow(page: Page, href: str) -> None:
+    def shown(response: Response) -> bool:
+        return "..content.children" in (response.request.post_data or "")
+
+    with page.expect_response(shown):
+        page.evaluate("href => window.dash_clientside.set_props('url', { href })", href)
+
+
+def reset(page: Page) -> None:
+    """Leaves a page as the next test wants it: nothing of the dashboard is shown, in light, and of the usual size."""
+    page.unroute_all(behavior="ignoreErrors")
+    page.set_viewport_size(SIZE)
+    if page.locator("#content").count():
+        _follow(page, f"{page.evaluate('overlapscope.basePath()')}nothing")
+        if page.locator("html").get_attribute("data-mantine-color-scheme") == "dark":
+            page.locator("#scheme-toggle").click()
+        settle(page)
 
 
 # Dash has nothing left to ask, and what it was told is drawn; three frames long, as one answer may lead to more.
@@ -63,6 +89,19 @@ def _is_at(url: str, name: str, trace: str) -> bool:
     parts = urlsplit(url)
     shown = parse_qs(parts.query).get("trace", [""])[-1]
     return parts.path.endswith(f"/{name}") and shown.startswith(trace)
+
+
+def check_accessible(page: Page) -> None:
+    """Holds what is shown to WCAG 2.1 A and AA, as far as axe-core can tell."""
+    if not page.evaluate("Boolean(window.axe)"):
+        page.evaluate(AXE_SCRIPT)
+    found = page.evaluate(
+        "tags => axe.run({ runOnly: tags, resultTypes: ['violations'] })", ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+    )
+    told = [
+        f"{one['id']}: {node['html']}: {node['failureSummary']}" for one in found["violations"] for node in one["nodes"]
+    ]
+    assert told == [], f"{page.url}: {told}"
 
 
 def drop(page: Page, *files: Path) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 import overlapscope
 from benchmarks.grow import grow
 from overlapscope.report.model import to_json
 from tests.browser.conftest import TRACES, Serve, Watch
-from tests.browser.helpers import PAGES, arrive, choose, drop, go, settle, visit
+from tests.browser.helpers import PAGES, arrive, check_accessible, choose, drop, go, settle, visit
 from tests.browser.proxy import Proxy
 from tests.support.dashboard_process import Served, ask, stop
 
@@ -34,27 +34,34 @@ KINDS = (
 # -- every page
 
 
-@pytest.mark.parametrize("trace", KINDS)
-def test_every_page_shows_every_kind_of_trace(page: Page, dashboard: Served, trace: str) -> None:
-    visit(page, dashboard, trace=trace)
+@pytest.mark.parametrize(("trace", "scheme"), [(KINDS[0], "light"), (KINDS[0], "dark"), (KINDS[1], "light")])
+def test_every_page_shows_every_kind_of_trace_to_everybody(
+    page: Page, dashboard: Served, trace: str, scheme: str
+) -> None:
+    visit(page, dashboard, trace=trace, **{"with": KINDS[1]})
+    if scheme == "dark":
+        page.locator("#scheme-toggle").click()
+        settle(page)
+    expect(page.locator("html")).to_have_attribute("data-mantine-color-scheme", scheme)
     expect(page.locator("#verdict-text")).to_be_visible()
-    # The laboratory is the same whatever the trace is.
-    for name in PAGES[1:-1]:
+    check_accessible(page)
+    for name in PAGES[1:]:
         go(page, name)
         assert len(page.locator("#content").inner_text()) > 20
         assert f"trace={trace}" in page.url
+        check_accessible(page)
+    visit(page, dashboard, "laboratory", experiment="offload_pipeline")
+    check_accessible(page)
 
 
-def test_a_link_takes_someone_else_to_the_same_place(page: Page, dashboard: Served, browser: Browser) -> None:
+def test_a_link_takes_someone_else_to_the_same_place(page: Page, own_page: Page, dashboard: Served) -> None:
     visit(page, dashboard, trace="known_causes/host_sync_stacks")
     go(page, "steps")
     address, text = page.url, page.locator("#content").inner_text()
-    with browser.new_context(viewport=page.viewport_size) as context:
-        other = context.new_page()
-        visit(other, dashboard)
-        other.goto(address)
-        settle(other)
-        assert other.locator("#content").inner_text() == text
+    visit(own_page, dashboard, "nothing")
+    own_page.goto(address)
+    settle(own_page)
+    assert own_page.locator("#content").inner_text() == text
     page.go_back()
     settle(page)
     expect(page.locator("#verdict-text")).to_be_visible()
@@ -111,15 +118,19 @@ def test_a_directory_without_traces_is_an_error_with_a_sentence(tmp_path: Path) 
     assert done.stderr.count("\n") == 1 and "no trace in this directory" in done.stderr
 
 
-def test_without_a_trace_the_page_says_how_to_open_one(page: Page, serve_own: Serve) -> None:
+def test_without_a_trace_the_page_says_how_to_open_the_ranks_of_a_job(page: Page, serve_own: Serve) -> None:
     visit(page, serve_own())
     expect(page.locator("#content")).to_contain_text("No trace is open")
-    drop(page, SAMPLE)
+    drop(page, TRACES / "ddp" / "rank0.json.gz", TRACES / "ddp" / "rank1.json.gz")
+    arrive(page, "overview", "dropped/rank0")
     expect(page.locator("#verdict-text")).to_be_visible(timeout=30_000)
+    go(page, "ranks")
+    expect(page.locator("#ranks-table")).to_contain_text("rank 1")
 
 
-def test_progress_is_shown_while_a_large_trace_loads(page: Page, serve_own: Serve, tmp_path: Path) -> None:
-    grow(TRACES / "gpt2_train.json.gz", tmp_path / "large.json", 150)
+def test_progress_is_shown_while_a_large_trace_loads(own_page: Page, serve_own: Serve, tmp_path: Path) -> None:
+    page = own_page
+    grow(TRACES / "gpt2_train.json.gz", tmp_path / "large.json", 40)
     (tmp_path / "a_small.json.gz").write_bytes(SAMPLE.read_bytes())
     page.add_init_script(
         """window.seen = [];
@@ -141,9 +152,15 @@ def test_progress_is_shown_while_a_large_trace_loads(page: Page, serve_own: Serv
 # -- dropping
 
 
+@pytest.fixture
+def sample(serve_traces: Serve) -> Served:
+    """A server of one trace, into which traces are dropped."""
+    return serve_traces(SAMPLE, "--max-upload=5MB")
+
+
 @pytest.mark.parametrize("way", [drop, choose], ids=["dropped", "chosen"])
-def test_a_trace_is_opened(page: Page, serve_traces: Serve, way: Callable[[Page, Path], None]) -> None:
-    visit(page, serve_traces(SAMPLE))
+def test_a_trace_is_opened(page: Page, sample: Served, way: Callable[[Page, Path], None]) -> None:
+    visit(page, sample)
     way(page, TRACES / "known_causes" / "pageable_memory.json.gz")
     arrive(page, "overview", "dropped/pageable_memory")
     expect(page.locator("#content")).to_contain_text("pageable")
@@ -152,49 +169,30 @@ def test_a_trace_is_opened(page: Page, serve_traces: Serve, way: Callable[[Page,
     assert "trace=dropped" in page.url
 
 
-def test_the_ranks_of_a_job_are_dropped_together(page: Page, serve_own: Serve) -> None:
-    visit(page, serve_own())
-    drop(page, TRACES / "ddp" / "rank0.json.gz", TRACES / "ddp" / "rank1.json.gz")
-    arrive(page, "overview", "dropped/rank0")
-    go(page, "ranks")
-    expect(page.locator("#ranks-table")).to_contain_text("rank 1")
-
-
-def test_a_file_over_the_limit_is_refused_before_it_is_sent(page: Page, serve_own: Serve, tmp_path: Path) -> None:
-    large = tmp_path / "large.json"
-    large.write_bytes(b" " * 200_001)
-    visit(page, serve_own(SAMPLE, "--max-upload=200kB"))
-    before = page.url
+def test_what_cannot_be_taken_is_refused_with_a_reason(page: Page, sample: Served, tmp_path: Path) -> None:
+    large, empty, other = (tmp_path / f"{name}.json" for name in ("large", "empty", "notes"))
+    large.write_bytes(b" " * 5_000_001)
+    empty.touch()
+    other.write_text('{"notes": []}')
+    visit(page, sample)
+    before, message = page.url, page.locator("#upload-message")
     drop(page, large)
-    message = page.locator("#upload-message")
-    expect(message).to_contain_text("this server has room for 200 kB")
+    expect(message).to_contain_text("has 5 MB, but this server has room for")
     page.keyboard.press("Escape")
     expect(message).to_be_hidden()
+    drop(page, empty)
+    expect(message).to_contain_text("the file is empty")
+    page.locator("#upload-close").click()
+    expect(page.locator("#upload-overlay")).to_be_hidden()
     assert page.url == before
-
-
-def test_what_is_no_trace_is_said_to_be_none(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
-    other = tmp_path / "notes.json"
-    other.write_text('{"notes": []}')
-    visit(page, serve_traces(SAMPLE))
     drop(page, other)
     expect(page.locator("#content")).to_contain_text("notes cannot be shown", timeout=30_000)
     expect(page.locator("#content")).to_contain_text("traceEvents")
 
 
-def test_an_empty_file_is_refused(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
-    empty = tmp_path / "empty.json"
-    empty.touch()
-    visit(page, serve_traces(SAMPLE))
-    drop(page, empty)
-    expect(page.locator("#upload-message")).to_contain_text("the file is empty")
-    page.locator("#upload-close").click()
-    expect(page.locator("#upload-overlay")).to_be_hidden()
-
-
-def test_sending_can_be_cancelled(page: Page, serve_traces: Serve, watch: Watch) -> None:
+def test_sending_can_be_cancelled(page: Page, sample: Served, watch: Watch) -> None:
     watch.expect("ERR_ABORTED|ERR_FAILED")
-    visit(page, serve_traces(SAMPLE))
+    visit(page, sample)
     before = page.url
     # Never passed on: as slow as a network can be.
     page.route("**/api/upload?name=*", lambda route: None)
@@ -210,25 +208,25 @@ def test_sending_can_be_cancelled(page: Page, serve_traces: Serve, watch: Watch)
     arrive(page, "overview", "dropped/")
 
 
-def test_a_server_that_has_ended_is_said_to_have(page: Page, serve_own: Serve, watch: Watch) -> None:
-    watch.expect("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|the server did not respond")
-    served = serve_own(SAMPLE)
+def test_a_server_that_ended_or_was_started_anew_is_said_to_have(
+    own_page: Page, serve_own: Serve, watch: Watch
+) -> None:
+    page, served = own_page, serve_own(SAMPLE)
+    watch.expect("401|body stream already read")
     visit(page, served)
+    # As another server, with a token of its own, would have it.
+    page.context.clear_cookies()
+    page.locator("#go-copies").click()
+    expect(page.locator("#connection-lost")).to_contain_text("Open the address that it printed")
+    page.goto(served.address)
+    settle(page)
+    watch.expect("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|the server did not respond")
     stop(served.process)
     drop(page, SAMPLE)
     expect(page.locator("#upload-message")).to_contain_text("is the dashboard still running?")
     page.keyboard.press("Escape")
     page.locator("#go-copies").click()
     expect(page.locator("#connection-lost")).to_contain_text("Is the dashboard still running?")
-
-
-def test_a_server_that_was_started_anew_is_said_to_have_been(page: Page, serve_own: Serve, watch: Watch) -> None:
-    watch.expect("401|body stream already read")
-    visit(page, serve_own(SAMPLE))
-    # As another server, with a token of its own, would have it.
-    page.context.clear_cookies()
-    page.locator("#go-copies").click()
-    expect(page.locator("#connection-lost")).to_contain_text("Open the address that it printed")
 
 
 # -- downloads
@@ -238,7 +236,7 @@ def test_the_span_in_view_is_what_is_exported(page: Page, dashboard: Served) -> 
     visit(page, dashboard, "timeline", trace="gpt2_train")
     page.get_by_role("button", name="Zoom in").click()
     page.wait_for_url(re.compile("from="))
-    page.locator("#export-button").click()
+    page.locator(".shell-export").click()
     with page.expect_download() as download:
         page.locator("#export-html").click()
     asked, shown = (parse_qs(urlsplit(url).query) for url in (download.value.url, page.url))
@@ -247,7 +245,7 @@ def test_the_span_in_view_is_what_is_exported(page: Page, dashboard: Served) -> 
 
 def test_the_annotated_copy_is_a_trace_with_the_same_report(page: Page, dashboard: Served, tmp_path: Path) -> None:
     visit(page, dashboard, trace="known_causes/host_sync_stacks")
-    page.locator("#export-button").click()
+    page.locator(".shell-export").click()
     with page.expect_download() as download:
         page.locator("#export-annotated").click()
     assert download.value.suggested_filename == "host_sync_stacks.annotated.json.gz"
@@ -276,6 +274,8 @@ def test_everything_works_behind_a_prefix(page: Page, serve_traces: Serve, keeps
         for name in ("timeline", "compare"):
             go(page, name)
             assert page.url.startswith(f"{address}{name}")
+        page.locator("#compare-near-rows a").first.click()
+        expect(page.locator(".tl[data-exact=true]")).to_have_count(2)
         drop(page, SAMPLE)
         arrive(page, "overview", "dropped/")
         assert page.url.startswith(f"{address}overview")

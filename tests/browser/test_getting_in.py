@@ -37,9 +37,9 @@ def other_site(directory: Path, html: str) -> Iterator[str]:
 
 
 def test_the_browser_that_is_opened_gets_in_and_its_history_has_no_token(
-    page: Page, serve_traces: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_page: Page, serve_traces: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = serve_traces(SAMPLE)
+    page, served = own_page, serve_traces(SAMPLE)
     monkeypatch.setattr(launch, "own_directory", lambda: tmp_path)
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", page.goto)
@@ -53,8 +53,8 @@ def test_the_browser_that_is_opened_gets_in_and_its_history_has_no_token(
     assert served.token not in cookie["value"] and cookie["httpOnly"] and cookie["sameSite"] == "Lax"
 
 
-def test_a_link_from_another_site_finds_one_logged_in(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
-    served = serve_traces(SAMPLE)
+def test_a_link_from_another_site_finds_one_logged_in(own_page: Page, serve_traces: Serve, tmp_path: Path) -> None:
+    page, served = own_page, serve_traces(SAMPLE)
     visit(page, served)
     there = f"{served.base.replace('127.0.0.1', 'localhost')}steps"
     page.goto(f"{there}?token={served.token}")
@@ -65,8 +65,9 @@ def test_a_link_from_another_site_finds_one_logged_in(page: Page, serve_traces: 
         settle(page)
 
 
-def test_a_notebook_of_another_name_shows_its_frame(page: Page, watch: Watch, tmp_path: Path) -> None:
+def test_a_notebook_of_another_name_shows_its_frame(own_page: Page, watch: Watch, tmp_path: Path) -> None:
     """Though the browser keeps nothing for it, cookies least of all."""
+    page = own_page
     watch.expect("localStorage")
     frame = launch.frame([SAMPLE], height=700)
     with other_site(tmp_path, f'<link rel="icon" href="data:,">{frame._repr_html_()}') as address:
@@ -78,9 +79,9 @@ def test_a_notebook_of_another_name_shows_its_frame(page: Page, watch: Watch, tm
 
 
 def test_another_sites_page_cannot_frame_a_dashboard(
-    page: Page, serve_traces: Serve, watch: Watch, tmp_path: Path
+    own_page: Page, serve_traces: Serve, watch: Watch, tmp_path: Path
 ) -> None:
-    served = serve_traces(SAMPLE)
+    page, served = own_page, serve_traces(SAMPLE)
     visit(page, served)
     watch.expect("frame-ancestors|Framing")
     framing = f'<link rel="icon" href="data:,"><iframe src="{served.base}"></iframe>'

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from overlapscope.ranks.result import to_json
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import arrive, settle, url, visit
+from tests.browser.helpers import arrive, go, settle, visit
 from tests.support.dashboard_process import Served
 from tests.support.ranks_samples import job
 
@@ -53,14 +53,22 @@ def test_zooming_one_timeline_zooms_the_other(page: Page, dashboard: Served) -> 
     assert before[0] != after[0] and before[1] != after[1]
 
 
-def test_the_second_trace_is_chosen_on_the_page(page: Page, dashboard: Served) -> None:
-    visit(page, dashboard, "compare", trace=BEFORE)
-    expect(page.locator("#content")).to_contain_text("Choose a second trace above.")
-    page.locator("#compare-after").click()
-    page.locator("#compare-after").fill(AFTER)
-    page.get_by_role("option", name=AFTER).click()
+def test_the_second_trace_is_chosen_from_those_with_similar_names_or_all(page: Page, serve_traces: Serve) -> None:
+    files = (TRACES / f"{name}.json.gz" for name in ("gpt2_train", BEFORE, AFTER))
+    visit(page, serve_traces(*files), "compare", trace=BEFORE)
+    offered = page.locator("#compare-near-rows tr")
+    expect(offered.first).to_contain_text(AFTER)
+    expect(offered.last).to_contain_text(re.compile(r"gpt2_train\s*(good|fair|poor)"))
+    offered.first.get_by_role("link", name="compare").click()
     page.wait_for_url(f"**with={AFTER}*")
     expect(page.locator("#compare-sentence")).to_be_visible(timeout=30_000)
+    page.locator("#compare-after").click()
+    page.locator("#compare-after").fill("gpt2")
+    page.get_by_role("option", name="gpt2_train").click()
+    page.wait_for_url("**with=gpt2_train*")
+    page.go_back()
+    page.wait_for_url(f"**with={AFTER}*")
+    settle(page)
     page.locator("#compare-swap").click()
     expect(page.locator("#compare-sentence")).to_contain_text("slower", timeout=30_000)
     assert f"trace={AFTER}" in page.url and f"with={BEFORE}" in page.url
@@ -71,9 +79,15 @@ def test_what_cannot_be_compared_is_said(page: Page, dashboard: Served) -> None:
     expect(page.locator("#compare-doubts")).to_contain_text("steps")
 
 
-def test_one_trace_alone_cannot_be_compared(page: Page, serve_traces: Serve) -> None:
-    visit(page, serve_traces(TRACES / "gpt2_train.json.gz"), "compare")
-    expect(page.locator("#content")).to_contain_text("Comparing takes two")
+def test_one_trace_alone_says_how_to_open_more(page: Page, serve_traces: Serve) -> None:
+    said = {
+        "compare": "A comparison needs two",
+        "ranks": "Open the folder",
+        "laboratory": "overlapscope scenarios run --all",
+    }
+    for name, sentence in said.items():
+        visit(page, serve_traces(TRACES / "gpt2_train.json.gz"), name)
+        expect(page.locator("#content")).to_contain_text(sentence)
 
 
 # -- ranks
@@ -114,9 +128,7 @@ def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
     report = tmp_path / "ranks.json"
     report.write_bytes(to_json(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
     shutil.copy(TRACES / "ddp" / "rank1.json.gz", tmp_path / "rank33.json.gz")
-    served = serve_own(report, tmp_path / "rank33.json.gz")
-    page.goto(url(served, "ranks"))
-    settle(page)
+    visit(page, serve_own(report, tmp_path / "rank33.json.gz"), "ranks")
     expect(page.locator("#ranks-waits")).to_contain_text("Rank 5 delays the others")
     expect(page.locator("#ranks-doubts")).to_contain_text("40 to 47, 700")
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row").first).to_contain_text("rank 0")
@@ -146,37 +158,45 @@ def test_reports_alone_open_where_they_are_shown(page: Page, serve_own: Serve, t
     assert "report=tuesday.json" in page.url
 
 
-def test_traces_of_other_names_are_no_ranks_unless_asked_for(page: Page, dashboard: Served) -> None:
+def test_traces_that_are_no_ranks_are_a_plain_table(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "ranks", trace="streamed0_pinned0")
     rows = page.locator("#ranks-table .ag-center-cols-container .ag-row")
     expect(rows).to_have_count(4, timeout=30_000)
+    content = page.locator("#content")
+    expect(content).to_contain_text("Traces side by side")
+    assert not re.search(r"\brank", content.inner_text(), re.IGNORECASE)
+    assert content.locator(".dash-graph").count() == 0
+    # Those of other names belong to them only if that is asked for.
     page.locator("label[for=ranks-all]").first.click()
     expect(rows).to_have_count(7, timeout=60_000)
-
-
-def test_one_rank_alone_says_how_to_open_more(page: Page, serve_traces: Serve) -> None:
-    visit(page, serve_traces(TRACES / "gpt2_train.json.gz"), "ranks")
-    expect(page.locator("#content")).to_contain_text("Open the folder")
 
 
 # -- laboratory
 
 
-def test_experiments_stand_as_a_grid_of_variants(page: Page, dashboard: Served) -> None:
+def test_an_index_leads_to_each_experiment_which_has_an_address(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "laboratory")
-    experiment = page.locator("[id^=experiment-]").filter(has_text="offload_pipeline:")
-    cards = experiment.locator(".laboratory-card")
+    line = page.locator("#laboratory-index tr").filter(has_text="offload_pipeline")
+    expect(line).to_contain_text(re.compile(r"two_streams is 1\.8\d times as fast as one_stream"))
+    expect(line).to_contain_text("20 of 20")
+    line.get_by_role("link", name="open").click()
+    page.wait_for_url(re.compile("experiment=offload_pipeline"))
+    settle(page)
+    cards = page.locator(".laboratory-card")
     expect(cards).to_have_count(3)
     expect(cards.first).to_contain_text("published")
-    assert cards.first.locator("svg rect").count() > 3
-    experiment.get_by_role("button", name="Figures and claims").click()
-    expect(experiment.locator(".js-plotly-plot").first).to_be_visible()
-    expect(experiment).to_contain_text("two_streams is faster than one_stream")
+    assert cards.first.locator(".laboratory-lane").count() > 3
+    expect(page.locator("#laboratory-detail .js-plotly-plot").first).to_be_visible()
+    expect(page.locator("#laboratory-detail")).to_contain_text("two_streams is faster than one_stream")
+    go(page, "laboratory")
+    expect(page.locator("#laboratory-index")).to_be_visible()
+    visit(page, dashboard, "laboratory", experiment="no such")
+    expect(page.locator("#content")).to_contain_text("There is no experiment 'no such' here")
 
 
 def test_a_variant_can_be_opened_and_compared(page: Page, dashboard: Served) -> None:
-    visit(page, dashboard, "laboratory")
-    cards = page.locator("[id^=experiment-]").filter(has_text="offload_pipeline:").locator(".laboratory-card")
+    visit(page, dashboard, "laboratory", experiment="offload_pipeline")
+    cards = page.locator(".laboratory-card")
     cards.filter(has_text="three_streams").get_by_role("link", name="compare with the first").click()
     arrive(page, "compare", "laboratory/offload_pipeline/one_stream")
     expect(page.locator("#compare-sentence")).to_contain_text("faster", timeout=30_000)
@@ -185,17 +205,12 @@ def test_a_variant_can_be_opened_and_compared(page: Page, dashboard: Served) -> 
     arrive(page, "overview", "laboratory/offload_pipeline/one_stream")
 
 
-def test_without_results_it_says_how_to_get_some(page: Page, serve_traces: Serve) -> None:
-    visit(page, serve_traces(TRACES / "gpt2_train.json.gz"), "laboratory")
-    expect(page.locator("#content")).to_contain_text("overlapscope scenarios run --all")
-
-
 # -- export
 
 
 def test_a_view_is_exported_and_opens_from_the_disk(page: Page, dashboard: Served, tmp_path: Path) -> None:
     visit(page, dashboard, trace="gpt2_train")
-    page.locator("#export-button").click()
+    page.locator(".shell-export").click()
     with page.expect_download() as download:
         page.locator("#export-html").click()
     assert download.value.suggested_filename == "gpt2_train.html"

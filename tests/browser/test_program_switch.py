@@ -88,7 +88,7 @@ def test_the_choice_outlives_a_trace_that_has_none(page: Page, served: Served) -
 def test_it_says_what_it_is(page: Page, served: Served) -> None:
     visit(page, served, trace="timed")
     switch(page).hover()
-    expect(page.get_by_text("the timeline replayed without what recording costs.")).to_be_visible()
+    expect(page.get_by_text("Plain shows the timeline replayed without that cost.")).to_be_visible()
 
 
 def test_a_timeline_stays_where_it_is(page: Page, served: Served) -> None:

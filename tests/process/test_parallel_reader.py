@@ -91,7 +91,7 @@ def read_both(path: Path, block: int, processes: int = 2, stretch_blocks: int = 
     def together(stretches: Any, stream: Any, tickets: BinaryIO) -> Iterator[_crew.Piece]:
         """Small files would be read before a helper had begun, so this process waits until one has."""
         if os.getpid() == here:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while waiting(tickets) == 2 * len(stretches) and time.monotonic() < deadline:
                 time.sleep(0.0005)
         for piece in pieces(stretches, stream, tickets):

@@ -661,7 +661,7 @@ class TestMemoryGuard:
 
     @pytest.mark.parametrize("stacks", [False, True])
     def test_weights_that_the_program_loads_do_not_count(self, stacks: bool, tmp_path: Path) -> None:
-        # In a process of its own: what a process of many tests has freed lies where a program's weights do not.
+        # In a process that begins as any: what another has freed lies where a program's weights do not.
         program = (
             "import threading, torch\n"
             "from overlapscope.recorder.memory_guard import MemoryGuard\n"
@@ -672,7 +672,10 @@ class TestMemoryGuard:
             f"    kept.append(torch.ones({5 * MB // 4}))\n"
             "assert guard.exceeded_bytes is None and kept\n"
         )
-        done = forked.run(["-c", program], tmp_path)
+        environment = os.environ | forked.FINDS_US
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
 
     @pytest.mark.parametrize(

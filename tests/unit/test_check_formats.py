@@ -322,7 +322,7 @@ def of_many(count: int) -> CheckResult:
 def test_what_has_a_limit_keeps_to_it_and_says_what_is_missing(
     render: Callable[[CheckResult], str], limit_bytes: int
 ) -> None:
-    text = render(of_many(2000))
+    text = render(of_many(800))
     assert len(text.encode()) < limit_bytes
     assert re.search(r"[\d,]+ more are ", text)
 

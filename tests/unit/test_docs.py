@@ -24,6 +24,7 @@ from docs.generate import pages
 from overlapscope import errors
 from overlapscope.catalog.checks import CHECKS
 from overlapscope.commands import COMMANDS, main, subcommand
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.reading.samples import SAMPLES
 from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, Block, lines
 
@@ -83,6 +84,11 @@ def test_the_api_page_has_every_public_name() -> None:
     assert named >= {name for name in overlapscope.__all__ if not name.startswith("_")}
 
 
+def test_the_guide_to_predictions_has_every_change() -> None:
+    listed = re.findall(r"^\| `--([\w-]+)", (DOCS / "guides/whatif.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(INTERVENTIONS)
+
+
 def test_the_command_line_page_has_every_command() -> None:
     page = pages()["reference/command-line.md"]
     assert [name for name in COMMANDS if f"\n## overlapscope {name}\n" not in page] == []
@@ -93,6 +99,10 @@ def test_troubleshooting_has_every_error_and_every_trust_check() -> None:
     text = (DOCS / "troubleshooting.md").read_text()
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert [kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in text] == []
+    package = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "overlapscope").rglob("*.py"))
+    rows = re.findall(r"^\| (`.*?`) \| (?!the )", text.partition("## Errors")[2], re.MULTILINE)
+    quoted = [message for row in rows for message in re.findall(r"`(.*?)`", row)]
+    assert len(quoted) > 10 and [message for message in quoted if message not in package] == []
     checks = pages()["reference/trust-checks.md"]
     assert [id for id in CHECKS if f"\n## {id} {{#{id}}}\n" not in checks] == []
     assert all(check.meaning and check.remedy for check in CHECKS.values())
@@ -125,7 +135,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(SAMPLES / f"{recorded}.json.gz", tmp_path / f"{name}.json.gz")
     for name in ("traces", "train.traces", "runs/before", "runs/after"):
         shutil.copytree(SAMPLES / "ddp", tmp_path / name)
-    (tmp_path / "h200").symlink_to(SAMPLES / "laboratory")
+    shutil.copytree(SAMPLES / "laboratory", tmp_path / "h200")
     (tmp_path / "train.py").write_text("print('trained')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))

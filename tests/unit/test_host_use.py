@@ -120,7 +120,7 @@ def test_analyze_says_where_the_time_goes(tmp_path: Path, capsys: pytest.Capture
     for form in ("terminal", "markdown", "html"):
         assert main(["analyze", path, "--format", form]) == 0
         said = " ".join(capsys.readouterr().out.replace("\\", "").split())
-        assert "20.0% loading data, 40.0% in ops, 40.0% in neither, such as Python." in said
+        assert "20.0% loading data, 40.0% in ops, 40.0% elsewhere, such as in Python." in said
         assert "use num_workers" in said and "aten::linear" in said.replace("&#8203;", "") and "aten::addmm" not in said
     assert main(["analyze", path, "--format", "json"]) == 0
     [trace] = json.loads(capsys.readouterr().out)["traces"]

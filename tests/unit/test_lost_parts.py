@@ -157,10 +157,19 @@ def test_what_is_lost_makes_unknown_what_rests_on_it_and_changes_nothing_else(na
                     assert found == whole[one], (one, part, way, every)
 
 
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, dict[str, tuple[Status, float | None]]]:
+    """A report that lost nothing, and how it is judged."""
+    report = read_report([write_steps(tmp_path_factory.mktemp("stepped") / "trace.json")])
+    return report, judged(report)
+
+
 @pytest.mark.parametrize("part", WORDS)
 @pytest.mark.parametrize("check_id", ["durations", "dropped-ops", "launches", "clock-skew", "steps", "sync-events"])
-def test_whichever_check_says_so(part: Part, check_id: str, tmp_path: Path) -> None:
-    report = read_report([write_steps(tmp_path / "trace.json")])
+def test_whichever_check_says_so(
+    part: Part, check_id: str, stepped: tuple[Report, dict[str, tuple[Status, float | None]]]
+) -> None:
+    report, wholes = stepped
     [trace] = report.traces
     checks = tuple(
         msgspec.structs.replace(one, status="warn", lost=(part,)) if one.id == check_id else one
@@ -168,7 +177,7 @@ def test_whichever_check_says_so(part: Part, check_id: str, tmp_path: Path) -> N
     )
     trust = msgspec.structs.replace(trace.trust, checks=checks)
     found = judged(msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, trust=trust),)))
-    for one, whole in judged(report).items():
+    for one, whole in wholes.items():
         assert found[one] == (("unknown", None) if part in RESTS_ON[one] else whole), one
 
 

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from overlapscope.analysis.strip import measure
+from overlapscope.commands import main
 from overlapscope.documents.model import brief
 from overlapscope.documents.strip import LABEL_WIDTH
 from overlapscope.render import terminal
 from overlapscope.report.document import document
-from overlapscope.report.page import Page
+from overlapscope.report.model import build
+from overlapscope.report.page import Page, section_of
+from overlapscope.report.proof import proof
 from tests.support.recordings import analysis_of, report_of
 
 ROOT = Path(__file__).parents[2]
 LINES, WIDTH = 45, 80
-TRACES = sorted(
-    path.relative_to(ROOT)
-    for folder in ("traces", "overlapscope/samples")
-    for path in (ROOT / folder).rglob("*.json.gz")
-)
+# The samples are copies of some of them.
+TRACES = sorted(path.relative_to(ROOT) for path in (ROOT / "traces").rglob("*.json.gz"))
 
 
-def page_of(recording: Path, *, verbose: bool = False) -> Page:
-    devices = analysis_of(recording).devices
+def page_of(recording: Path) -> Page:
     strips = {
-        (0, one.result.device): measure(one.timeline, one.result, slices=WIDTH - LABEL_WIDTH, lanes=8 if verbose else 4)
-        for one in devices
+        (0, one.result.device): measure(one.timeline, one.result, slices=WIDTH - LABEL_WIDTH, lanes=4)
+        for one in analysis_of(recording).devices
     }
-    return Page(report_of(recording), verbose=verbose, strips=strips)
+    return Page(report_of(recording), strips=strips)
 
 
 @pytest.mark.parametrize("recording", TRACES, ids=str)
@@ -39,3 +41,41 @@ def test_a_report_fits_a_screen(recording: Path) -> None:
     assert len(lines) <= LINES * max(1, len(page.report.devices))
     assert max(map(len, lines)) <= WIDTH
     assert lines[-1].endswith(".")
+
+
+@pytest.mark.parametrize("recording", ["pipeline_1stream", "known_causes/host_sync", "known_causes/launch_bound"])
+def test_the_command_under_a_finding_shows_what_its_fix_saves(
+    recording: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Page(report_of(Path(f"traces/{recording}.json.gz")))
+    finding = page.report.findings[0]
+    command = shlex.split(proof(section_of(page, finding), finding))
+    assert command[:3] == ["overlapscope", "whatif", f"traces/{recording}.json.gz"]
+    assert main([*command[1:], "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert len(said["interventions"]) == len(finding.fix)
+    saved, step = said["gain_ns"]["value"], said["baseline_step_ns"]
+    (section,) = page.sections()
+    assert saved / step == pytest.approx(finding.cost_ns / section.judged_ns, abs=0.1)
+
+
+def test_a_command_repeats_no_name_that_is_more_than_a_name(tmp_path: Path) -> None:
+    page = Page(report_of(Path("traces/pipeline_1stream.json.gz")))
+    (section,) = page.sections()
+    finding = next(one for one in page.report.findings if one.fix)
+    spaced = structs.replace(finding, source="my traces/-a.json")
+    assert proof(section, spaced).startswith("overlapscope whatif 'my traces/-a.json' --")
+    assert proof(section, structs.replace(finding, source="-a.json")).startswith("overlapscope whatif ./-a.json --")
+    for source in ("a`id`.json", "a<script>.json", "a\x1b[31m.json"):
+        assert proof(section, structs.replace(finding, source=source)) == ""
+    assert proof(section, structs.replace(finding, fix=())) == ""
+
+
+def test_findings_of_several_ranks_give_each_piece_of_advice_once() -> None:
+    ranks = [analysis_of(Path(f"traces/ddp/rank{number}.json.gz")) for number in (0, 1)]
+    whole = terminal.render(document(Page(build(ranks), verbose=True)), width=WIDTH)
+    assert whole.count("Launch less often") == 1
+    assert whole.count("because launches cannot keep up") == 2
+    short = terminal.render(brief(document(Page(build(ranks)))), width=WIDTH)
+    assert "on rank 0, also on rank 1" in short
+    assert len(short.splitlines()) <= 2 * LINES

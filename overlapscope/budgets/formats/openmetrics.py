@@ -38,7 +38,11 @@ def render(result: CheckResult) -> str:
         *_family(
             "overlapscope_budget_status",
             "Status of a budget: 1 for the status that it has.",
-            [(labels | {"status": one}, int(one == part.status)) for labels, _, part, _ in cases for one in _STATUSES],
+            [
+                (labels | {"status": status}, int(status == part.status))
+                for labels, _, part, _ in cases
+                for status in _STATUSES
+            ],
         ),
     ]
     for unit, (suffix, divisor) in _BASE.items():

@@ -19,7 +19,7 @@
   window.fetch = async (...request) => {
     try {
       const answer = await ask(...request);
-      tell(answer.status === 401 && "The server was started anew. Open the address that it printed.");
+      tell(answer.status === 401 && "The server was restarted. Open the address that it printed.");
       return answer;
     } catch (error) {
       // One that the page itself gave up says nothing.

@@ -192,7 +192,7 @@ def _panels(context: PageContext, found: Iterable[Table]) -> list[Component]:
 def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
     """What became of each, with its cost on either side and the ways to both timelines."""
     if not device.findings:
-        return parts.panel("Findings", parts.empty("Neither trace has any."))
+        return parts.panel("Findings", parts.empty("Neither trace has findings."))
     lines: list[tuple[str | Cell, ...]] = []
     links = []
     for change in device.findings:
@@ -208,7 +208,7 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
         links.append(html.Div([html.Div(way) for way in ways]))
     titles = ("before", "cost", "after", "cost")
     columns = (words(""), words("rule"), *(words(title, flexible=title != "cost") for title in titles))
-    of = "a step" if device.basis == "step" else "over the whole window"
+    of = "per step" if device.basis == "step" else "over the whole window"
     table = Table("Findings", columns, rows(lines), note=f"Costs are upper bounds {of}.")
     return parts.table_panel(before, table, "compare-findings", links)
 
@@ -239,7 +239,7 @@ def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> C
         "compare",
         parts.linked_timelines(before, "compare", sides),
         {side.name: clean(side.trace, 120) for side in sides},
-        parts.lead(before, f"Aligned at the beginning of {aligned}; zooming or moving one does the same to the other."),
+        parts.lead(before, f"Aligned at the beginning of {aligned}. Zooming or moving one moves the other as well."),
     )
 
 
@@ -266,7 +266,6 @@ callbacks.in_browser(
 )
 def look(context: PageContext, ticks: int | None) -> Any:
     """The verdicts that are known by now."""
-    return dash.no_update if context.trace is None else _near(context)
     return dash.no_update if context.trace is None else _near(context)
 
 

@@ -30,7 +30,7 @@ def layout(context: PageContext, device: Device) -> Component:
         return parts.unusable(context)
     copies = list_copies(analysis)
     title = "Copies"
-    lead = parts.lead(context, "What moves between host and device, how fast, and what of it no kernel hides.")
+    lead = parts.lead(context, "What is copied between host and device, how fast, and how much of it no kernel hides.")
     if not len(copies):
         nothing = "Nothing was copied between host and device in this recording, so no copy can be exposed."
         return parts.page(title, parts.panel("No copies", parts.empty(nothing)), lead=lead)
@@ -59,20 +59,18 @@ def _exposed(context: PageContext, device: Device) -> Component:
 
 def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
     drawn = copy_chart.choose(copies)
-    note = "Each copy by size and speed; a click shows it in the timeline. Open markers are pageable memory. "
+    note = "Each copy by size and speed. A click shows it in the timeline. Open markers are pageable memory. "
     if any(peak_gb_per_s(copies, direction) is not None for direction in (Kind.H2D, Kind.D2H)):
-        note += (
-            "A dashed line is the best rate that pinned memory reached in this recording, not the link's data sheet."
-        )
+        note += "A dashed line is the best rate of pinned memory in this recording, not that of the link's data sheet."
     else:
-        note += "No pinned memory was copied, so this recording does not show what the link can give."
+        note += "No pinned memory was copied, so this recording does not show how fast the link is."
     if len(drawn.row) < drawn.of:
         note += (
-            f" {len(drawn.row):,} of {drawn.of:,} copies are drawn; each of the others lies next to one of its kind. "
-            "The smallest, largest, slowest and fastest are all there."
+            f" {len(drawn.row):,} of {drawn.of:,} copies are drawn; the others lie next to copies of their kind. "
+            "The smallest, largest, slowest and fastest are all drawn."
         )
     if drawn.of < len(copies):
-        note += f" {len(copies) - drawn.of:,} without a recorded size are not drawn."
+        note += f" {len(copies) - drawn.of:,} copies without a recorded size are not drawn."
     return parts.panel(
         "Bandwidth against size",
         graph(copy_chart.bandwidth(context.section, copies, context.dark), "copies-bandwidth", name="bandwidth"),
@@ -88,7 +86,7 @@ def _worst(context: PageContext, analysis: DeviceAnalysis, copies: EachCopy) -> 
     table = grids.worst_copies(context.section, copies, numbers, issued)
     exposed = int((copies.exposed_ns > 0).sum())
     listed = f"The {len(numbers)} worst of {exposed:,}. " if len(numbers) < exposed else ""
-    note = f"{listed}Where several copies ran at once, the time is counted to the one that decided its cause."
+    note = f"{listed}Where several copies ran at once, the time counts for the one that decided its cause."
     return [parts.grid_panel(context, "Copies with the most exposed time", table, "copies-worst", note=note)]
 
 

@@ -28,7 +28,7 @@ MOST_ROWS = 2_000
 _WEIGHT = 4
 """Of a result among those that are kept, to be shown again or saved."""
 _LEAD = (
-    "What HolisticTraceAnalysis computes from this trace, with its own definitions and its rounding to whole "
+    "What HolisticTraceAnalysis computes from this trace, with its own definitions and rounded to whole "
     "microseconds. The other pages do not depend on it."
 )
 
@@ -41,7 +41,7 @@ def layout(context: PageContext) -> Component:
     try:
         require()
     except MissingPackage as error:
-        return parts.page("HTA", parts.panel("HTA is not here", parts.empty(clean(str(error)))), lead=_LEAD)
+        return parts.page("HTA", parts.panel("HTA is not installed", parts.empty(clean(str(error)))), lead=_LEAD)
     ranks = job_of(context.library, context.opened.id, everything=False).ids
     several = 1 < len(ranks) <= MOST_RANKS
     choice = dmc.Group(
@@ -49,13 +49,16 @@ def layout(context: PageContext) -> Component:
             dmc.Select(
                 id="hta-name",
                 label="analysis",
-                data=[{"value": one.name, "label": f"{one.name}: {one.summary}"} for one in ANALYSES.values()],
+                data=[
+                    {"value": analysis.name, "label": f"{analysis.name}: {analysis.summary}"}
+                    for analysis in ANALYSES.values()
+                ],
                 value=next(iter(ANALYSES)),
                 allowDeselect=False,
                 searchable=True,
                 w=420,
             ),
-            dmc.TextInput(id="hta-operator", label="host ops with this in their names", value="aten::", w=240),
+            dmc.TextInput(id="hta-operator", label="host ops whose names contain", value="aten::", w=240),
             dmc.Switch(
                 id="hta-ranks",
                 label=f"all {plural(len(ranks), 'rank')}",
@@ -136,11 +139,11 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
 
 def _tables(context: PageContext, result: HtaResult) -> Component:
     panels = []
-    for number, one in enumerate(result.tables):
-        left = len(one.rows) - MOST_ROWS
-        note = f"The first {MOST_ROWS:,} rows of {len(one.rows):,}; the CSV has all." if left > 0 else ""
-        drawn = parts.grid(context, table(one, MOST_ROWS), f"hta-table-{number}")
-        panels.append(parts.panel(clean(one.title), drawn, note=note))
+    for number, shown in enumerate(result.tables):
+        left = len(shown.rows) - MOST_ROWS
+        note = f"The first {MOST_ROWS:,} rows of {len(shown.rows):,}; the CSV has all." if left > 0 else ""
+        drawn = parts.grid(context, table(shown, MOST_ROWS), f"hta-table-{number}")
+        panels.append(parts.panel(clean(shown.title), drawn, note=note))
     missing = lacking(result)
     panels += [parts.panel("Not in these traces", parts.empty(*missing))] if missing else []
     head = dmc.Text(heading(result), c="dimmed", size="sm", id="hta-heading")

@@ -34,14 +34,14 @@ def _stalls(context: PageContext, device: Device) -> Component:
     if not device.host_stalls:
         return parts.panel("Host stalls", parts.empty("No blocking call was recorded on the host."))
     lined = any(stall.where for stall in device.host_stalls)
-    hint = "" if lined else " Recorded with stacks, each would name its line of code: overlapscope run --stacks."
+    hint = "" if lined else " To see the line of code of each, record with overlapscope run --stacks."
     return parts.grid_panel(
         context,
         "Host stalls",
         grids.stalls(context.section, device),
         "idle-stalls",
-        note="Calls in which the host sat and waited. What they cost is the idle time that followed, because nothing "
-        f"could be launched meanwhile; waiting while the GPU is busy costs nothing.{hint}",
+        note="Calls in which the host waited. They cost the GPU idle time that follows, because the host could launch "
+        f"nothing meanwhile. Waiting while the GPU is busy costs nothing.{hint}",
     )
 
 

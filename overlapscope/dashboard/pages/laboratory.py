@@ -63,7 +63,7 @@ def layout(context: PageContext) -> Component:
     asked = context.url.experiment
     if asked is None:
         return parts.page("Laboratory", *(_index(context, experiments) for experiments in found), lead=_LEAD)
-    opened = next((one for experiments in found for one in experiments if one.id == asked), None)
+    opened = next((experiment for experiments in found for experiment in experiments if experiment.id == asked), None)
     index = dcc.Link("← all experiments", href=context.url.href(experiment=None), className="timeline-link")
     if opened is None:
         return parts.page("Laboratory", index, parts.empty(f"There is no experiment {clean(asked, 80)!r} here."))
@@ -88,12 +88,13 @@ def _nothing() -> Component:
 def _index(context: PageContext, experiments: Sequence[_Experiment]) -> Component:
     """One line for each experiment, then what holds over all of them."""
     columns = (words("experiment"), words("what it is about", flexible=True), words("result", flexible=True))
-    lines = [_line(one.comparison) for one in experiments]
+    lines = [_line(experiment.comparison) for experiment in experiments]
     table = Table("Experiments", (*columns, Column("claims that hold")), rows(lines))
     links: list[Component | None] = [
-        dcc.Link("open →", href=context.url.href(experiment=one.id), className="timeline-link") for one in experiments
+        dcc.Link("open →", href=context.url.href(experiment=experiment.id), className="timeline-link")
+        for experiment in experiments
     ]
-    told = _drawn(overview([one.comparison for one in experiments]), context.dark)
+    told = _drawn(overview([experiment.comparison for experiment in experiments]), context.dark)
     listed = parts.table_panel(context, table, "laboratory-index", links)
     return dmc.Stack([listed, parts.panel("All experiments", *told)], gap="md")
 

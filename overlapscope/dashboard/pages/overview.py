@@ -107,7 +107,7 @@ def _findings(context: PageContext) -> Component:
             parts.empty(
                 f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1% of the span "
                 "or more.",
-                "What remains exposed or idle is told by cause on the pages Copies and Idle & stalls.",
+                "The pages Copies and Idle & stalls show the causes of what remains exposed or idle.",
             ),
         )
     items = [_finding(context, number, finding, RULES[finding.rule]) for number, finding in enumerate(findings)]
@@ -186,8 +186,8 @@ def _trust(context: PageContext) -> Component:
         if check.status != "ok"
     ]
     passed = len(trust.checks) - len(lines)
-    said = (words(title, flexible=True) for title in ("what was seen", "what that makes unknown or inexact"))
+    said = (words(title, flexible=True) for title in ("what the check saw", "what it affects"))
     table = Table("", (words("status"), words("check"), *said), rows(lines))
-    note = f"{plural(passed, 'check')} of {len(trust.checks)} passed."
-    note += "" if lines else " The figures can be believed as they stand."
+    note = f"{passed} of {plural(len(trust.checks), 'check')} passed."
+    note += "" if lines else " The figures can be trusted."
     return parts.drawn(context, f"Trust: {trust.verdict}", *([table] if lines else []), note=note, id="overview-trust")

@@ -92,7 +92,7 @@ def _alone() -> Component:
 
 def _sources(context: PageContext) -> list[dict[str, str]]:
     """The reports that were written, and the traces of the folder."""
-    choices = [{"value": one.id, "label": clean(one.id, 120)} for one in context.library.ranks_files()]
+    choices = [{"value": file.id, "label": clean(file.id, 120)} for file in context.library.ranks_files()]
     if len(context.library.siblings(context.url.trace or "")) > 1:
         choices.append({"value": TRACES, "label": f"the traces beside {clean(context.url.trace or '', 80)}"})
     return choices
@@ -131,7 +131,7 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
 
 def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
     """Traces of which no two are of one job: nothing but their figures can be compared."""
-    broken = [clean(f"{one.source}: {one.reason}", 600) for one in ranks.report.unreadable]
+    broken = [clean(f"{trace.source}: {trace.reason}", 600) for trace in ranks.report.unreadable]
     return parts.page(
         "Traces side by side",
         *([parts.warning(context, "Traces that cannot be read", broken, "ranks-doubts")] if broken else []),
@@ -148,7 +148,7 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
     if metric is not None:
         choice = dmc.SegmentedControl(
             id=METRIC,
-            data=[{"value": one.key, "label": one.title} for one in metrics_of(report)],
+            data=[{"value": metric.key, "label": metric.title} for metric in metrics_of(report)],
             value=metric.key,
             size="xs",
         )
@@ -179,28 +179,28 @@ def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     ]
 
 
-def _at(url: UrlState, ranks: Ranks, one: Meeting) -> Component | None:
+def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
     """To a collective in the timeline of the rank that came last, where its trace is here."""
     rows = enumerate(ranks.report.ranks)
-    trace = next((ranks.trace(row) for row, rank in rows if rank.joined and rank.rank == one.late_rank), None)
+    trace = next((ranks.trace(row) for row, rank in rows if rank.joined and rank.rank == meeting.late_rank), None)
     if trace is None:
         return None
-    return html.A("timeline →", href=instant_href(url, trace, one.window), className="timeline-link")
+    return html.A("timeline →", href=instant_href(url, trace, meeting.window), className="timeline-link")
 
 
 def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
     found = looks(ranks.report)
-    return [parts.panel("Ranks worth a look", *(_look(context, ranks, one) for one in found))] if found else []
+    return [parts.panel("Ranks worth a look", *(_look(context, ranks, look) for look in found))] if found else []
 
 
-def _look(context: PageContext, ranks: Ranks, one: Look) -> Component:
-    trace = ranks.traces.get(one.source)
+def _look(context: PageContext, ranks: Ranks, look: Look) -> Component:
+    trace = ranks.traces.get(look.source)
     link = [dcc.Link("open →", href=context.url.href("overview", trace=trace), className="timeline-link")]
     return html.Div(
         [
-            dmc.Group([dmc.Text(one.title, fw=600), *(link if trace is not None else [])], gap="md"),
-            *(dmc.Text(line, size="sm") for line in one.sentences),
-            dmc.List([dmc.ListItem(finding) for finding in one.findings], size="sm"),
+            dmc.Group([dmc.Text(look.title, fw=600), *(link if trace is not None else [])], gap="md"),
+            *(dmc.Text(line, size="sm") for line in look.sentences),
+            dmc.List([dmc.ListItem(finding) for finding in look.findings], size="sm"),
         ],
         style={"marginTop": "10px"},
     )
@@ -350,7 +350,7 @@ def chosen(library: Library, url: UrlState) -> RanksFile | None:
     files = library.ranks_files()
     if url.report == TRACES:
         return None
-    return next((one for one in files if one.id == url.report), next(iter(files), None))
+    return next((file for file in files if file.id == url.report), next(iter(files), None))
 
 
 def of_file(library: Library, file: RanksFile) -> Ranks:
@@ -385,7 +385,7 @@ def job_of(library: Library, id: str, *, everything: bool) -> Job:
     if everything:
         return Job(siblings, 0)
     mine = re.sub(r"\d+", "#", id)
-    alike = tuple(one for one in siblings if re.sub(r"\d+", "#", one) == mine)
+    alike = tuple(sibling for sibling in siblings if re.sub(r"\d+", "#", sibling) == mine)
     return Job(alike, len(siblings) - len(alike))
 
 
@@ -407,7 +407,7 @@ def of_job(library: Library, job: Job) -> Ranks | None:
 def _join(ids: Sequence[str], parts: Sequence[Reduced]) -> Ranks:
     joined, traces = Joined(), {}
     for id, part in zip(ids, parts, strict=True):
-        for one in (part,) if isinstance(part, Unreadable) else part:
-            joined.add(one)
-            traces[one.source] = id
+        for trace in (part,) if isinstance(part, Unreadable) else part:
+            joined.add(trace)
+            traces[trace.source] = id
     return Ranks(joined.report(), traces)

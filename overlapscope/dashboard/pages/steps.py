@@ -78,7 +78,7 @@ def _ranges(context: PageContext, device: Device) -> Component:
             "Ranges",
             parts.empty(
                 [
-                    "No range is marked. To see forward, backward and the like by themselves: ",
+                    "No range is marked. To see forward and backward separately: ",
                     dmc.Code('with torch.profiler.record_function("forward"): ...'),
                 ]
             ),
@@ -88,7 +88,7 @@ def _ranges(context: PageContext, device: Device) -> Component:
         "Ranges",
         grids.ranges(context.section, device),
         "steps-ranges",
-        note="What record_function marked, by name: all occurrences added up. Ranges nest, so their times overlap.",
+        note="Each name that record_function marked, with all its occurrences added up. Ranges nest, so times overlap.",
     )
 
 

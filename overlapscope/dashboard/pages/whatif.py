@@ -25,8 +25,8 @@ from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.prediction.result import WhatIf
 
 _LEAD = (
-    "What a step would take with a change, before anyone makes it: the recording is replayed with the change, and both "
-    "timelines stand one above the other."
+    "How long a step would take after a change, before anyone makes it. The recording is replayed with the change, and "
+    "the timelines before and after stand one above the other."
 )
 _CLOCK_MS = 600
 _WAIT_S = 0.3
@@ -81,7 +81,7 @@ def layout(context: PageContext, device: Device) -> Component:
             switches,
             html.Div(whatif_panels.ladder(context, searched), id="whatif-ladder"),
             beside=dmc.Group([working, button], gap="sm", wrap="nowrap"),
-            note="Switch on what you would change. Each says what it stands for when pointed at.",
+            note="Switch on the changes that you would make. Point at one to see what it means.",
         ),
         html.Div(
             dmc.Stack(
@@ -171,7 +171,7 @@ def _timelines(context: PageContext) -> Component:
         "after": "as predicted",
     }
     aligned = "On the same scale, aligned at the beginning of the same step"
-    note = f"{aligned}; zooming or moving one does the same to the other."
+    note = f"{aligned}. Zooming or moving one moves the other as well."
     return parts.timelines_panel("whatif", None, captions, note)
 
 
