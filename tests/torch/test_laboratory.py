@@ -409,7 +409,7 @@ def test_two_experiments_of_one_name_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [("{", "no results"), ("[]", "no results"), ('{"schema_version": 99}', "version 99"), ("\xff", "no results")],
+    [("{", "not results"), ("[]", "not results"), ('{"schema_version": 99}', "version 99"), ("\xff", "not results")],
 )
 def test_a_results_file_that_cannot_be_used_is_told_before_the_work(
     content: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
