@@ -15,16 +15,17 @@ from tests.support.helpers import with_plain_steps
 from tests.unit.test_html_report import Parsed, data
 
 TRACES = Path(__file__).parents[2] / "traces"
-GPT2 = "gpt2_train"
+LAUNCHES = "launch_bound"
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
     folder = tmp_path_factory.mktemp("traces")
-    shutil.copy(TRACES / "gpt2_train.json.gz", folder)
+    launches = TRACES / "known_causes" / "launch_bound.json.gz"
+    shutil.copy(launches, folder)
     shutil.copy(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz", folder / "two.json.gz")
     shutil.copy(TRACES / "pipeline_3stream.json.gz", folder / 'a "b"; c=ü.json.gz')
-    with_plain_steps(TRACES / "gpt2_train.json.gz", folder / "timed.json.gz", 35_700_000)
+    with_plain_steps(launches, folder / "timed.json.gz", 1_900_000)
     (folder / "broken.json").write_text("nothing")
     server = flask.Flask(__name__)
     routes.register(server, Library([folder]), "/")
@@ -39,14 +40,14 @@ def export(client: FlaskClient, **query: str | int) -> str:
 
 
 def test_the_file_is_the_report(client: FlaskClient) -> None:
-    document = export(client, trace=GPT2)
+    document = export(client, trace=LAUNCHES)
     assert Parsed(document).loaded == []
     assert "launch-bound" in Parsed(document).text
 
 
 def test_the_timeline_opens_where_it_was(client: FlaskClient) -> None:
-    document = export(client, trace=GPT2, **{"from": 10_000_000, "to": 30_000_000})
-    assert data(document, "timelines")["timeline-0"]["view"] == [10_000_000, 30_000_000]
+    document = export(client, trace=LAUNCHES, **{"from": 1_000_000, "to": 3_000_000})
+    assert data(document, "timelines")["timeline-0"]["view"] == [1_000_000, 3_000_000]
 
 
 def test_it_is_of_the_program_that_is_shown(client: FlaskClient) -> None:

@@ -18,12 +18,10 @@ from overlapscope.report.document import document
 from overlapscope.report.model import build
 from overlapscope.report.page import Page, section_of
 from overlapscope.report.proof import proof
+from tests.support.helpers import TRACES, various
 from tests.support.recordings import analysis_of, report_of
 
-ROOT = Path(__file__).parents[2]
 LINES, WIDTH = 45, 80
-# The samples are copies of some of them.
-TRACES = sorted(path.relative_to(ROOT) for path in (ROOT / "traces").rglob("*.json.gz"))
 
 
 def page_of(recording: Path) -> Page:
@@ -34,7 +32,7 @@ def page_of(recording: Path) -> Page:
     return Page(report_of(recording), strips=strips)
 
 
-@pytest.mark.parametrize("recording", TRACES, ids=str)
+@pytest.mark.parametrize("recording", various(), ids=lambda path: str(path.relative_to(TRACES)))
 def test_a_report_fits_a_screen(recording: Path) -> None:
     page = page_of(recording)
     lines = terminal.render(brief(document(page)), width=WIDTH).splitlines()
