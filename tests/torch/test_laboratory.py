@@ -320,7 +320,7 @@ def test_what_cannot_be_run_here_is_skipped_and_earlier_results_stay(tmp_path: P
 
 def test_without_any_gpu_it_says_so_in_a_sentence(tmp_path: Path) -> None:
     path = scenario(tmp_path, "quick", QUICK.replace("gpus=0", "gpus=1"))
-    command = ["-m", "overlapscope", "scenarios", "run", path]
+    command: list[str | Path] = ["-m", "overlapscope", "scenarios", "run", path]
     done = forked.run(command, tmp_path, environment={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 2
     assert "PyTorch finds no CUDA device" in done.stderr
