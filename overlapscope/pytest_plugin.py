@@ -94,21 +94,20 @@ def overlap(
     budgets = {metric: {argument[:3]: limit, **narrowed} for metric, (argument, limit) in asked.items()}
     if narrowed and not budgets:
         raise ConfigError(f"{_MARKER}: {listed(narrowed)} says where a limit applies, but there is no limit.")
-    content = {
-        "budgets": budgets,
-        "forbid": list(forbid) if isinstance(forbid, tuple) else forbid,
-        "skip_steps": skip_steps,
-        "aggregate": aggregate,
-        "allow_missing": allow_missing,
-    }
+    forbid = list(forbid) if isinstance(forbid, tuple) else forbid
+    content = {"budgets": budgets, "forbid": forbid, "skip_steps": skip_steps, "aggregate": aggregate}
     try:
-        return from_mapping(content, _MARKER)
+        return from_mapping(content | {"allow_missing": allow_missing}, _MARKER)
     except ConfigError as error:
-        said = str(error)
-        for metric, (argument, _) in asked.items():
-            # By the keywords of the marker, not by where the limit would stand in a file.
-            said = said.replace(f"budgets.{metric}.{argument[:3]}:", f"{argument}:").replace(f"budgets.{metric}.", "")
-        raise ConfigError(said) from None
+        keywords = {metric: argument for metric, (argument, _) in asked.items()}
+        raise ConfigError(_by_keyword(str(error), keywords)) from None
+
+
+def _by_keyword(message: str, keywords: Mapping[str, str]) -> str:
+    """What is wrong, by the keywords of the marker, not by where the limit on a metric would stand in a file."""
+    for metric, keyword in keywords.items():
+        message = message.replace(f"budgets.{metric}.{keyword[:3]}:", f"{keyword}:").replace(f"budgets.{metric}.", "")
+    return message
 
 
 def _metric(argument: str, limit: str | float, metric: str, share: str | None) -> str:

@@ -110,7 +110,10 @@ def tell_defect(error: Exception) -> None:
     if isinstance(error, MemoryError):
         remedy = "This machine ran out of memory; use one with more memory, or a smaller trace."
     else:
-        remedy = f"Please report this bug of overlapscope {__version__} to its maintainers, with the lines above."
+        remedy = (
+            f"Please report this bug of overlapscope {__version__}, with the lines above, at "
+            "https://github.com/overlapscope/overlapscope/issues."
+        )
     streams.tell(f"overlapscope: internal error: {what}. {remedy}")
 
 

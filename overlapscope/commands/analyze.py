@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import Trace
 
 _NAMED = 5
-"""Files that are no traces, by name."""
+"""Files that cannot be read, by name."""
 
 
 class Command:
@@ -79,7 +79,7 @@ class Command:
 
 
 def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace], list[str]]:
-    """The traces, and a sentence about the files of directories and patterns that are none.
+    """The traces, and a sentence about the files of directories and patterns that cannot be read as such.
 
     Raises UnreadableTrace for a file that was named, and where there is no trace at all.
     """
@@ -99,7 +99,7 @@ def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace],
     if not traces:
         raise next(iter(unread.values()))
     if len(unread) > 1:
-        return traces, [f"Left out {len(unread)} files that are no traces: {listed(unread, _NAMED)}."]
+        return traces, [f"Left out {len(unread)} files that cannot be read as traces: {listed(unread, _NAMED)}."]
     return traces, [f"Left out: {error}" for error in unread.values()]
 
 

@@ -118,6 +118,8 @@ def is_trace_name(name: str) -> bool:
 
 def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
     """The files, and what is left out, in sentences."""
+    if not str(source):
+        raise UnreadableTrace("an empty name stands for no file; name a trace, or . for this directory.")
     path = named(source)
     try:
         if is_pipe(path):

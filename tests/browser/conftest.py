@@ -114,7 +114,7 @@ def profile(browser: Browser, all_watched: Watch) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(profile: BrowserContext, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
+def page(profile: BrowserContext, serve_own: Serve, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A page that tests share, since loading its scripts costs more than most of them do: each gets it with nothing
     shown, in light and of the usual size, kept as a screenshot when the test ends. Any error on it fails the test."""
     failed = request.session.testsfailed

@@ -36,7 +36,7 @@ def test_two_traces_are_compared(page: Page, dashboard: Served) -> None:
     expect(page.locator("#compare-standing")).to_have_text("faster")
     expect(page.locator("#compare-sentence")).to_contain_text(re.compile(r"Step 5\d\.\d% faster .* now hidden"))
     expect(page.locator("#compare-table tr").filter(has_text="exposed copy")).to_contain_text("better")
-    expect(page.locator("#content")).to_contain_text("What the change in exposed copy is due to")
+    expect(page.locator("#content")).to_contain_text("Causes of the change in exposed copy")
     findings = page.locator("#compare-findings tr")
     expect(findings.filter(has_text="one-way-copies")).to_contain_text("gone")
     expect(findings.filter(has_text="host-sync")).to_contain_text("new")
@@ -95,7 +95,7 @@ def test_one_trace_alone_says_how_to_open_more(page: Page, serve_traces: Serve) 
 
 def test_ranks_of_a_folder_are_read_and_compared(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "ranks", trace="ddp/rank0")
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 0 makes the other wait", timeout=30_000)
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 0 delays the other rank", timeout=30_000)
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row")).to_have_count(2)
     for chart in ("map", "steps", "buckets"):
         expect(page.locator(f"#ranks-{chart} .main-svg").first).to_be_visible()
@@ -129,7 +129,7 @@ def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
     report.write_bytes(to_json(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
     shutil.copy(TRACES / "ddp" / "rank1.json.gz", tmp_path / "rank33.json.gz")
     visit(page, serve_own(report, tmp_path / "rank33.json.gz"), "ranks")
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 5 delays the others")
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 5 delays each other rank")
     expect(page.locator("#ranks-doubts")).to_contain_text("40 to 47, 700")
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row").first).to_contain_text("rank 0")
     map_of = page.locator("#ranks-map .js-plotly-plot")
@@ -151,10 +151,10 @@ def test_reports_alone_open_where_they_are_shown(page: Page, serve_own: Serve, t
     served = serve_own(tmp_path)
     page.goto(served.address)
     settle(page)
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 1 delays the others")
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 1 delays each other rank")
     page.locator("#ranks-source").click()
     page.get_by_role("option", name="tuesday.json").click()
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 2 delays the others")
+    expect(page.locator("#ranks-waits")).to_contain_text("Rank 2 delays each other rank")
     assert "report=tuesday.json" in page.url
 
 

@@ -224,7 +224,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_missing_is_said(page: Page, odd: Path, serve_traces: Serve) -> None:
     served = serve_traces(odd)
     expected = {
-        "overview": "nothing is copied",
+        "overview": "nothing is copied between host and device",
         "copies": "no copy can be exposed",
         "idle": "never idle",
         "steps": "overlapscope.step()",

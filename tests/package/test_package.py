@@ -41,7 +41,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of the programs of an environment that holds the wheel and what it depends on, and nothing else."""
     environment = tmp_path_factory.mktemp("environment")
     run([sys.executable, "-m", "venv", "--without-pip", environment], cwd=environment)
-    pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python"]
     # What is imported is compiled then; most of it never is.
     pins = ("--constraint", ROOT / "requirements" / "ci.txt")
     run([*pip, "install", "--quiet", "--no-compile", *pins, wheel], cwd=environment)

@@ -335,7 +335,7 @@ def test_an_error_that_nobody_foresaw_is_no_failed_budget(
     *traceback, last = capfd.readouterr().err.splitlines()
     assert traceback[0] == "Traceback (most recent call last):"
     assert last.startswith(f"overlapscope: internal error: {type(error).__name__}") and last.isprintable()
-    assert ("report this defect" in last) != isinstance(error, MemoryError)
+    assert ("report this bug" in last) != isinstance(error, MemoryError)
 
 
 def test_what_the_system_refuses_is_told_in_a_sentence(

@@ -110,14 +110,14 @@ def test_what_makes_no_sense_is_said(arguments: list[str], sentence: str, capsys
 def test_where_rounding_makes_hta_give_up_nanoseconds_help(capsys: pytest.CaptureFixture[str]) -> None:
     trace = str(TRACES / "known_causes" / "launch_bound.json.gz")
     assert main(["hta", "temporal", trace]) == 2
-    assert "gave up (AssertionError). HTA rounds times" in capsys.readouterr().err
+    assert "failed (AssertionError). HTA rounds times" in capsys.readouterr().err
     assert "Temporal breakdown" in output(capsys, "temporal", trace, "--nanoseconds")
 
 
 def test_where_hta_gives_up_on_whole_microseconds_nothing_is_promised(tmp_path: Path) -> None:
     # There is no launch that it knows: it counts on one.
     trace = rewritten("known_causes/launch_bound_graph", tmp_path)
-    with pytest.raises(HtaFailed, match=r"get_aten_op_kernels_and_delay gave up \(KeyError") as caught:
+    with pytest.raises(HtaFailed, match=r"get_aten_op_kernels_and_delay failed \(KeyError") as caught:
         run("aten", trace)
     assert "rounds" not in str(caught.value)
 

@@ -320,7 +320,7 @@ def test_what_cannot_be_run_here_is_skipped_and_earlier_results_stay(tmp_path: P
 
 def test_without_any_gpu_it_says_so_in_a_sentence(tmp_path: Path) -> None:
     path = scenario(tmp_path, "quick", QUICK.replace("gpus=0", "gpus=1"))
-    command = ["-m", "overlapscope", "scenarios", "run", str(path)]
+    command: list[str | Path] = ["-m", "overlapscope", "scenarios", "run", path]
     done = forked.run(command, tmp_path, environment={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 2
     assert "PyTorch finds no CUDA device" in done.stderr
@@ -409,7 +409,7 @@ def test_two_experiments_of_one_name_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [("{", "no results"), ("[]", "no results"), ('{"schema_version": 99}', "version 99"), ("\xff", "no results")],
+    [("{", "not results"), ("[]", "not results"), ('{"schema_version": 99}', "version 99"), ("\xff", "not results")],
 )
 def test_a_results_file_that_cannot_be_used_is_told_before_the_work(
     content: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

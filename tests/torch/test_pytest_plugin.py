@@ -131,7 +131,7 @@ class TestOutcome:
         capsys.readouterr()
         (pytester.path / "overlapscope.toml").touch()  # So that none further up is found.
         budgets = ("--budget", "efficiency_pct >= 80%", "--budget", "exposed_copy_time <= 3 ms")
-        assert main(["check", str(path), *budgets, "--forbid", "pageable-copy"]) == 1
+        assert main(["check", str(path), *budgets, "--forbid", "pageable-copy", "-v"]) == 1
         explained = capsys.readouterr().out
         assert "pageable" in explained
         assert " ".join(explained.split()) in " ".join(printed.split())

@@ -241,8 +241,10 @@ class TestASlowStep:
         assert slow.judge(11, 30_000_001) == (
             "Step 11 took 30.00 ms, 3.0 times the median of 10.00 ms (11 steps, recorded ones like it)."
         )
-        assert slow.none().startswith("No step took over 3 times the median of 10.0 ms (12 steps were judged)")
-        assert "Only 0 steps could be judged" in SlowSteps(3).none()
+        assert slow.none().startswith(
+            "There is no trace: no step took more than 3 times the median of 10.0 ms (12 steps judged)"
+        )
+        assert "only 0 steps could be judged" in SlowSteps(3).none()
 
 
 class TestIgnoringTheProgramsOwnProfiler:
@@ -298,8 +300,8 @@ prof.export_chrome_trace("own.json")
     ("options", "said"),
     [
         ({"duration_s": 1, "active": 2}, "delay_s or duration_s and active both choose what is recorded"),
-        ({"capture_range": "x", "delay_s": 0}, "capture_range and delay_s or duration_s both say"),
-        ({"capture_range": "x", "slow_step": 2}, "slow_step and capture_range both say"),
+        ({"capture_range": "x", "delay_s": 0}, "capture_range and delay_s or duration_s both choose"),
+        ({"capture_range": "x", "slow_step": 2}, "slow_step and capture_range both choose"),
         ({"delay_s": float("nan")}, "delay_s is nan; it must be 0 or more"),
         ({"duration_s": 0}, "duration_s is 0; it must be more than 0"),
         ({"slow_step": 1}, "slow_step is 1; it must be more than 1"),

@@ -168,7 +168,7 @@ def test_what_is_no_trace_in_a_directory_is_left_out_in_one_line(
     (tmp_path / "words.json").write_text("hello")
     assert main(["analyze", str(tmp_path)]) == 0
     first = " ".join(capsys.readouterr().out.split("\n\n")[0].split())
-    assert first.startswith("Left out 2 files that are no traces: ") and "words.json" in first
+    assert first.startswith("Left out 2 files that cannot be read as traces: ") and "words.json" in first
     assert main(["analyze", str(tmp_path / "words.json"), str(tmp_path)]) == 2, "it was named"
     (tmp_path / "rank0.json").unlink()
     assert main(["analyze", str(tmp_path)]) == 2

@@ -326,7 +326,7 @@ def test_a_trace_without_gpu_activity_is_refused() -> None:
 
 def test_every_intervention_says_what_it_is() -> None:
     for one in INTERVENTIONS.values():
-        assert one.title and one.meaning.endswith(".") and one.advice and one.assumptions
+        assert one.words.title and one.meaning.endswith(".") and one.advice and one.assumptions
 
 
 def test_things_that_wait_for_each_other_are_no_prediction() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import dash_mantine_components as dmc
 from dash import dcc, html
@@ -162,7 +163,8 @@ def _strip(strip: Strip, colors: dict[str, str]) -> list[Component]:
     drawn: list[Component] = []
     for lane in strip.lanes:
         color = colors.get(_LANE_COLORS.get(lane.name, lane.name), colors["muted"])
-        bar = html.Div(style={"backgroundImage": _gradient(lane.fill, color)}, role="img", **{"aria-label": lane.name})
+        named: dict[str, Any] = {"aria-label": lane.name}
+        bar = html.Div(style={"backgroundImage": _gradient(lane.fill, color)}, role="img", **named)
         drawn.append(html.Div([html.Span(clean(lane.name, 8)), bar], className="laboratory-lane"))
     what = clean(strip.label, 60) or "the whole recording"
     span = unit_for(strip.span_ns).text(strip.span_ns)
