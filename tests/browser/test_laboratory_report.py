@@ -13,7 +13,7 @@ from tests.unit.test_laboratory_report import made_results
 
 def test_the_html_report_draws_itself_in_a_browser(page: Page, tmp_path: Path) -> None:
     store.write(made_results(), tmp_path)
-    assert main(["scenarios", "report", str(tmp_path)]) == 0
+    assert main(["scenarios", "report", "--results", str(tmp_path)]) == 0
     page.goto((tmp_path / "report.html").as_uri())
     expect(page.locator("html[data-charts=drawn]")).to_have_count(1)
     assert page.locator(".plot .main-svg").count() >= 2

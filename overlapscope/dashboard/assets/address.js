@@ -24,8 +24,9 @@
       const url = new URL(window.location.href);
       if (trace && !url.searchParams.has("trace")) {
         if (url.pathname === lib.basePath()) url.pathname += "overview";
-        const of = url.searchParams.get("of");
-        url.search = `?${new URLSearchParams({ trace, ...(of && { of }) })}`.replaceAll("%2F", "/");
+        // What else it says may be of any trace, but for these.
+        const rest = [...url.searchParams].filter(([name]) => !["token", "device", "from", "to"].includes(name));
+        url.search = `?${new URLSearchParams([["trace", trace], ...rest])}`.replaceAll("%2F", "/");
         window.history.replaceState(window.history.state, "", url);
       }
       return clientside.no_update;
