@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -42,16 +41,8 @@ def _a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first, so that no worker is left with it at the end. One worker has all tests of a file,
-    whose fixtures are made once, or, in `unit`, all of a recording, which is read once."""
+    """What takes long comes first, so that no worker is left with it at the end."""
     items.sort(key=lambda item: (item.path.parent.name in ("unit", "evaluation"), item.path.parent.name == "unit"))
-    for item in items:
-        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        recordings = ["/".join(one.parts[-3:]) for one in values if isinstance(one, Path) and one.suffix == ".gz"]
-        if item.path.parent.name != "unit":
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        elif recordings:
-            item.add_marker(pytest.mark.xdist_group(recordings[0]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
