@@ -77,9 +77,20 @@ def part_of(part: int, whole: int) -> str:
     said = duration(whole)
     if part >= whole:
         return f"all {said}"
+    number = _like(part, said)
+    return f"nearly all {said}" if number == said.partition(" ")[0] else f"{number} of {said}"
+
+
+def between(low_ns: int, high_ns: int) -> str:
+    """`15.8 to 17.1 ms`, with the unit and the decimals of the upper end."""
+    said = duration(high_ns)
+    return f"{_like(low_ns, said)} to {said}"
+
+
+def _like(ns: int, said: str) -> str:
+    """The number of a time, with the unit and the decimals of another that was `said`."""
     shown, _, unit = said.partition(" ")
-    number = _decimal(part, _NS_OF[unit], len(shown.partition(".")[2]))
-    return f"nearly all {said}" if number == shown else f"{number} of {said}"
+    return _decimal(ns, _NS_OF[unit], len(shown.partition(".")[2]))
 
 
 def percent(value: float | None) -> str:

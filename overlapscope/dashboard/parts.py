@@ -123,6 +123,7 @@ def verdict(context: PageContext) -> Component:
     first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", found.text, count=1).partition("\n")
     more = [dmc.Text(rest, fz=16, mt=4)] if rest else []
     more += [dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []
+    more += [dmc.Text(found.doubt, size="sm", c="dimmed", mt=4)] if found.doubt else []
     first = first[:1].upper() + first[1:]
     ids = ("verdict-level", "verdict-text")
     return answer(context, found.level, found.level, first, *more, ids=ids, subject=section.title)

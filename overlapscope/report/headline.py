@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns
 from overlapscope.analysis.steps import median_step
-from overlapscope.base.words import NOTHING, bare_shares, percent, plural, share, unit_for
+from overlapscope.base.words import NOTHING, bare_shares, between, duration, percent, plural, share, unit_for
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
 from overlapscope.report.charts import by_cause
 from overlapscope.report.page import Section
-from overlapscope.report.tables import plain_unit
 from overlapscope.report.verdict import WORTH_SAYING
 
 _EFFICIENCY = (
@@ -98,11 +97,9 @@ def _step(device: Device) -> tuple[Card, ...]:
     """What a step takes while nothing is recorded; where that is not known, in the recording. None without steps."""
     plain = device.plain
     if plain is not None and (device.steps or plain.origin != "estimated"):
-        of = plain_unit(plain)
-        value = of.text(plain.step_ns)
-        if plain.origin == "estimated":
-            value = f"{of.number(plain.low_ns)} to {of.text(plain.high_ns)}"
-        beside = f"{plain.origin}; {of.text(plain.recorded_step_ns)} in the recording"
+        estimated = plain.origin == "estimated"
+        value = between(plain.low_ns, plain.high_ns) if estimated else duration(plain.step_ns)
+        beside = f"{plain.origin}; {duration(plain.recorded_step_ns)} in the recording"
         return (Card("plain step", value, beside, "How long a step takes when nothing is recorded."),)
     step = median_step(device.steps[:-1] or device.steps)
     if step is None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Literal
 
-from overlapscope.analysis.results import Device, HostUse, Plain, copies_matter, missing_ns
-from overlapscope.base.words import duration, listed, part_of, percent, share
+from overlapscope.analysis.results import Device, HostUse, copies_matter, missing_ns
+from overlapscope.base.words import between, duration, listed, part_of, percent, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
 from overlapscope.report.page import Section
 from overlapscope.report.tables import HARDLY
@@ -193,21 +193,17 @@ def plain_sentence(device: Device) -> str:
     if plain is None:
         return ""
     recorded = f"in the recording it takes {duration(plain.recorded_step_ns)}"
+    interval = between(plain.low_ns, plain.high_ns)
     if plain.origin == "estimated":
-        said = f"Without the profiler a step takes {_interval(plain)} ({_HOW[plain.origin]}); {recorded}."
+        said = f"Without the profiler a step takes {interval} ({_HOW[plain.origin]}); {recorded}."
         if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
             return said
         return f"{said} All figures are of the recording; pass the real step as --plain-step."
-    between = "" if plain.low_ns == plain.high_ns else f", {_interval(plain)}"
-    said = f"Without the profiler a step takes {duration(plain.step_ns)} ({_HOW[plain.origin]}{between}); {recorded}."
+    spread = "" if plain.low_ns == plain.high_ns else f", {interval}"
+    said = f"Without the profiler a step takes {duration(plain.step_ns)} ({_HOW[plain.origin]}{spread}); {recorded}."
     if plain.program is None:
         return f"{said} The recording cannot be replayed, so all figures are of the recording."
     return f"{said} Verdict, findings and savings are of the program without the profiler."
-
-
-def _interval(plain: Plain) -> str:
-    low, high = duration(plain.low_ns), duration(plain.high_ns)
-    return f"{low.removesuffix(f' {high.split()[1]}')} to {high}"
 
 
 # -- a program without GPU activity ---------------------------------------------------------------

@@ -20,6 +20,7 @@ from overlapscope.documents.model import Code
 from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report import charts
 from overlapscope.report.headline import Reason, headlines, reasons
+from overlapscope.report.proof import proof
 from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
@@ -142,6 +143,7 @@ def _finding(context: PageContext, number: int, finding: Finding, rule: Rule) ->
         [
             *_section("Evidence", "\n".join(evidence(finding))),
             *_section("What to change", finding.advice),
+            *_section("See what it saves", proof(context.section, finding)),
             dmc.Group(parts.timeline_link(context, finding.example)),
             _code(context, rule),
             _meaning(rule),
