@@ -262,7 +262,7 @@ def test_two_traces_of_one_rank_are_refused() -> None:
 def test_a_trace_without_events_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     path.write_text('{"traceEvents": []}')
-    with pytest.raises(UsageError, match="holds no event"):
+    with pytest.raises(UsageError, match="has no events"):
         ov.hta.trace_analysis(path)
 
 

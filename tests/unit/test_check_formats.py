@@ -543,7 +543,7 @@ def test_the_page_says_what_the_check_says() -> None:
         "train.py:42 in step, aten::copy_, cudaMemcpyAsync",
         "overlapscope explain pageable-copy",
         "Pin it: x.pin_memory().",
-        "Give copies a stream of their own.",
+        "Issue copies on a stream of their own.",
         "Accepted until 2027-01-31: known.",
         "2 passed",
         "does not count",
