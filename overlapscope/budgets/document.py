@@ -208,7 +208,7 @@ def _reason(reason: Reason, explained: set[str] | None, *, verbose: bool) -> Wor
     said += map(Span, _lines(reason.detail) if verbose else ())
     again = reason.rule is not None and explained is not None and reason.rule in explained
     if not again:
-        advice = _lines(words.advice(reason))
+        advice = _lines(reason.advice)
         said += [Span(line, "accent") for line in (advice if verbose else advice[:1])]
     if reason.rule is not None:
         rule = words.name(reason.rule)

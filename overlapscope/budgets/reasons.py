@@ -59,6 +59,12 @@ def _lines(text: str) -> str:
     return "\n".join(clean(line, 2000) for line in text.split("\n"))
 
 
+def _remedy(subject: Subject, cause: str) -> str:
+    """What helps against a cause in general, where no finding says what would here."""
+    known = CAUSES[subject].get(cause)
+    return known.remedy or known.meaning if known else ""
+
+
 def _judged_steps(place: Place, device: Device) -> tuple[int, ...] | None:
     if place.budget.scope == "window" or place.budget.where.range is not None:
         return None
@@ -120,7 +126,7 @@ class _Finder:
                 yield Reason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",
-                    advice=_lines(finding.advice) if finding else "",
+                    advice=_lines(finding.advice) if finding else _remedy(blame, cause),
                     cause=cause,
                     time_ns=rank_ns,
                     op=evidence.op if evidence else None,

@@ -47,7 +47,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     """What was seen."""
     advice: str = ""
-    """What to change, where a finding says so."""
+    """What to change: as a finding says, or else what helps against the cause in general."""
     cause: str | None = None
     """The cause of exposed copy or idle time that it is."""
     time_ns: int

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import CheckResult, Part, Reason, Subject, Verdict
-from overlapscope.catalog.causes import CAUSES
 
 NAME_LIMIT: Final = 200
 PROSE_LIMIT: Final = 2000
@@ -98,14 +97,6 @@ def figures(verdict: Verdict) -> tuple[str, str]:
 def within(reason: Reason) -> str:
     """Where a reason lies, from the program inwards; empty where the trace does not tell."""
     return ", ".join(name(part) for part in (reason.where, reason.op, reason.call) if part)
-
-
-def advice(reason: Reason) -> str:
-    """What to change; of a cause without a finding, what helps against it in general."""
-    if reason.advice:
-        return reason.advice
-    cause = CAUSES["exposed-copy" if reason.title.startswith("exposed") else "idle"].get(reason.cause or "")
-    return cause.remedy or cause.meaning if cause else ""
 
 
 def place(verdict: Verdict) -> tuple[str, int] | None:

@@ -17,7 +17,13 @@ REASONS = (
         where="train.py:42 in step",
         rule="pageable-copy",
     ),
-    Reason(title="exposed copy, same-stream: 1.1 ms a step", detail="", cause="same-stream", time_ns=1_100_000),
+    Reason(
+        title="exposed copy, same-stream: 1.1 ms a step",
+        detail="",
+        advice="Issue copies on a stream of their own.",
+        cause="same-stream",
+        time_ns=1_100_000,
+    ),
 )
 
 

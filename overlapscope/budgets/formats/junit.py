@@ -75,7 +75,7 @@ def _why(verdict: Verdict) -> str:
     lines = []
     for number, reason in enumerate(verdict.reasons[: words.REASONS], 1):
         lines.append(f"{number}. {words.prose(reason.title)}")
-        told = (words.prose(reason.detail), words.within(reason), words.prose(words.advice(reason)))
+        told = (words.prose(reason.detail), words.within(reason), words.prose(reason.advice))
         lines += [f"   {text}" for text in told if text]
         if reason.rule is not None:
             lines.append(f"   overlapscope explain {words.name(reason.rule)}")
