@@ -101,10 +101,22 @@ def watch(all_watched: Watch) -> Watch:
 
 
 @pytest.fixture
-def serve_own() -> Iterator[Serve]:
+def own_servers() -> list[str]:
+    """Where the servers are that this test has started."""
+    return []
+
+
+@pytest.fixture
+def serve_own(own_servers: list[str]) -> Iterator[Serve]:
     """Starts a server for one test alone, which ends after the test's page."""
     with contextlib.ExitStack() as running:
-        yield lambda *arguments: running.enter_context(serve(*arguments))
+
+        def start(*arguments: str | Path) -> Served:
+            served = running.enter_context(serve(*arguments))
+            own_servers.append(served.base)
+            return served
+
+        yield start
 
 
 @pytest.fixture(scope="package")
@@ -114,7 +126,9 @@ def profile(browser: Browser, all_watched: Watch) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(profile: BrowserContext, serve_own: Serve, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
+def page(
+    profile: BrowserContext, serve_own: Serve, own_servers: list[str], watch: Watch, request: pytest.FixtureRequest
+) -> Iterator[Page]:
     """A page that tests share, since loading its scripts costs more than most of them do: each gets it with nothing
     shown, in light and of the usual size, kept as a screenshot when the test ends. Any error on it fails the test."""
     failed = request.session.testsfailed
@@ -123,6 +137,9 @@ def page(profile: BrowserContext, serve_own: Serve, watch: Watch, request: pytes
     _keep(page, request)
     try:
         reset(page)
+        if page.url.startswith(tuple(own_servers)):
+            # It would miss what ends with the test, in the middle of another.
+            page.goto("about:blank")
     finally:
         if request.session.testsfailed > failed or watch.remaining():
             page.close()

@@ -198,9 +198,9 @@ def test_names_that_mean_harm_stay_text(page: Page, write: Write, tmp_path: Path
     assert BREAKOUT in page.locator("h1").inner_text()
 
 
-def test_an_old_browser_is_told_what_it_lacks(page: Page, write: Write) -> None:
-    page.add_init_script("delete window.DecompressionStream")
-    page.goto(write(TRACES / "gpt2_train.json.gz").as_uri())
-    expect(page.locator("h1")).to_contain_text("gpt2_train")
-    why = page.locator(".timeline .mount").first.evaluate("one => getComputedStyle(one, '::after').content")
+def test_an_old_browser_is_told_what_it_lacks(own_page: Page, write: Write) -> None:
+    own_page.add_init_script("delete window.DecompressionStream")
+    own_page.goto(write(TRACES / "gpt2_train.json.gz").as_uri())
+    expect(own_page.locator("h1")).to_contain_text("gpt2_train")
+    why = own_page.locator(".timeline .mount").first.evaluate("one => getComputedStyle(one, '::after').content")
     assert "too old" in why

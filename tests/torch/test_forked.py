@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,8 +32,15 @@ def test_a_forked_program_finds_the_world_and_ends_as_under_python(text: str, tm
     (tmp_path / "program.py").write_text(text)
     command = ["program.py", "one", "two"]
     found = forked.run(command, tmp_path, stdin="given")
+    environment = os.environ | forked.FINDS_US
     python = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, input="given", capture_output=True, text=True, check=False
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=environment,
+        input="given",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     found.stdout, python.stdout = (one.replace(str(tmp_path), "HERE") for one in (found.stdout, python.stdout))
     assert (found.returncode, found.stdout, found.stderr) == (python.returncode, python.stdout, python.stderr)
