@@ -10,7 +10,7 @@ import numpy as np
 from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
-from overlapscope.analysis.results import Device, Period, Window, efficiency_shown
+from overlapscope.analysis.results import Device, Window, efficiency_shown
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, clean, size
@@ -134,7 +134,7 @@ def evidence(section: Section, device: Device, subject: Subject) -> Table:
         found,
         _words("cause", "cause", 145, lambda case: case.cause),
         _times("time", "time", section.unit_of(whole), lambda case: case.time_ns),
-        _shares("%", lambda case: case.time_ns, lambda one: whole, width=70),
+        _shares("%", lambda case: case.time_ns, lambda _: whole, width=70),
         _words("line", "line of code", 230, lambda case: case.where, when=lined),
         _words("op", "op", 130, lambda case: case.op),
         _words("call", "call", 140, lambda case: case.call),
@@ -179,12 +179,12 @@ def _place(window: Window | None) -> tuple[int, int] | None:
 def each_step(section: Section, device: Device) -> Table:
     """One row for each step; outliers say so."""
     unusual = find_outliers(device.steps).tolist()
-    steps = list(zip(device.steps, unusual, strict=True))
+    steps = [(step, outlier, added_up([step])) for step, outlier in zip(device.steps, unusual, strict=True)]
     return table_of(
         steps,
         _words("name", "step", 125, lambda step: step[0].name),
         _words("note", "unusual", 90, lambda step: "outlier" if step[1] else "", when=any(unusual)),
-        *_parts(section, device, _one_step),
+        *_parts(section, device),
         (Column("efficiency, %", id="efficiency"), lambda step: percent_cell(efficiency_shown(step[0]))),
         place=lambda step: _place(step[0].window),
     )
@@ -193,30 +193,20 @@ def each_step(section: Section, device: Device) -> Table:
 def ranges(section: Section, device: Device) -> Table:
     """Ranges by name: their occurrences added up; each leads to the longest."""
     return table_of(
-        ranges_by_name(device),
+        [(name, periods, added_up(periods)) for name, periods in ranges_by_name(device)],
         _words("name", "range", 180, lambda item: item[0]),
         _counts("count", "count", lambda item: len(item[1])),
-        *_parts(section, device, _occurrences),
+        *_parts(section, device),
         place=lambda item: _place(max(item[1], key=lambda period: period.span_ns).window),
     )
 
 
-def _one_step(step: tuple[Period, bool]) -> Sequence[Period]:
-    return step[:1]
-
-
-def _occurrences(item: tuple[str, list[Period]]) -> Sequence[Period]:
-    return item[1]
-
-
-def _parts(
-    section: Section, device: Device, periods: Callable[[T], Sequence[Period]]
-) -> Iterator[tuple[Column, Say[T]]]:
-    """What the periods of each row consist of, all of them together."""
+def _parts(section: Section, device: Device) -> Iterator[tuple[Column, Say[tuple[object, object, tuple[int, ...]]]]]:
+    """What the periods of each row consist of, all of them together: the third of it, as `added_up` gives them."""
     for number, title in enumerate(("span", "compute", "exposed comm", "exposed copy", "idle")):
         if title != "exposed comm" or device.engines.comm_ns:
 
-            def total(item: T, number: int = number) -> int:
-                return added_up(periods(item))[number]
+            def total(item: tuple[object, object, tuple[int, ...]], number: int = number) -> int:
+                return item[2][number]
 
             yield _times(title.removeprefix("exposed "), title, section.unit, total)
