@@ -15,7 +15,7 @@ from overlapscope.catalog.causes import CAUSES, Cause, CopyCause, IdleCause, Sub
 from overlapscope.catalog.checks import CHECKS, TrustCheck
 from overlapscope.catalog.terms import TERMS
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
-from overlapscope.documents.table import Column, Table, rows, words
+from overlapscope.documents.table import Table, prose, rows, words
 from overlapscope.errors import UsageError
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.interventions.intervention import Intervention
@@ -59,10 +59,7 @@ def listing() -> Document:
     kinds: dict[str, list[Entry]] = {}
     for entry in entries():
         kinds.setdefault(entry.kind, []).append(entry)
-    tables = (
-        Table("", (words(kind), Column("", number=False, flexible=True, prose=True)), rows(_lines(known)))
-        for kind, known in kinds.items()
-    )
+    tables = (Table("", (words(kind), prose("")), rows(_lines(known))) for kind, known in kinds.items())
     return Document("Words", tuple(tables))
 
 

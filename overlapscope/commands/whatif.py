@@ -131,14 +131,14 @@ def _drawn(result: WhatIf, args: argparse.Namespace, *, nothing_asked: bool) -> 
 
 def _offered() -> Table:
     """What can be asked for."""
-    from overlapscope.documents.table import Column, Table, rows, words
+    from overlapscope.documents.table import Table, prose, rows, words
 
     lines = [
         (f"--{intervention.id} {_metavar(intervention)}".rstrip(), intervention.help)
         for intervention in INTERVENTIONS.values()
     ]
     lines.append(("--best", "find the changes that save most, one after the other"))
-    columns = (words("option"), Column("what it does", number=False, flexible=True, prose=True))
+    columns = (words("option"), prose("what it does"))
     return Table("Changes to predict", columns, rows(lines))
 
 

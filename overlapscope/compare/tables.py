@@ -42,7 +42,7 @@ from overlapscope.compare.words import (
     unit_of,
     worth_showing,
 )
-from overlapscope.documents.table import Cell, Column, Row, Table, Tone, rows, words
+from overlapscope.documents.table import Cell, Column, Row, Table, Tone, prose, rows, words
 from overlapscope.trace.op_names import short_kernel
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ _INTERVAL = Column("interval", spare=1)
 _LAUNCHED_BY = Column("launched by", number=False, flexible=True, spare=2)
 _NOISE_FLOOR = Column("noise up to", spare=3)
 _RELATIVE = Column("change %", spare=4)
-_WHAT = Column("what was found", number=False, flexible=True, prose=True, spare=5)
+_WHAT = prose("what was found", spare=5)
 _LOST_COLUMNS = tuple(Column(title, spare=6) for title in _LOST.values())
 
 

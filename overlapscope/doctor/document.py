@@ -7,7 +7,7 @@ from typing import Final
 from overlapscope.base.words import listed
 from overlapscope.doctor.result import Diagnosis, Status
 from overlapscope.documents.model import Block, Document, Heading, Items, Text, with_code
-from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
+from overlapscope.documents.table import Cell, Table, Tone, prose, rows, words
 
 _TONES: Final[dict[Status, Tone]] = {"ok": "good", "missing": "fair", "broken": "poor"}
 
@@ -28,17 +28,13 @@ def document(found: Diagnosis) -> Document:
     blocks: list[Block] = [
         Heading("overlapscope doctor", 1),
         Text(_outcome(found), tone=_TONES["broken" if found.having("broken") else "ok"]),
-        Table("Versions", (words("what"), _prose("version")), rows((name, text) for name, text in told if text)),
-        Table("Parts", (words("part"), words("status"), _prose("detail")), rows(checks)),
+        Table("Versions", (words("what"), prose("version")), rows((name, text) for name, text in told if text)),
+        Table("Parts", (words("part"), words("status"), prose("detail")), rows(checks)),
     ]
     remedies = tuple(with_code(f"{check.id}: {check.remedy}") for check in found.checks if check.remedy)
     if remedies:
         blocks += [Heading("What to do"), Items(remedies)]
     return Document("overlapscope doctor", tuple(blocks))
-
-
-def _prose(title: str) -> Column:
-    return Column(title, number=False, flexible=True, prose=True)
 
 
 def _outcome(found: Diagnosis) -> str:

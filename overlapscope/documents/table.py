@@ -90,6 +90,11 @@ def words(title: str, *, flexible: bool = False, heads: bool = False, id: str = 
     return Column(title, number=False, flexible=flexible, heads=heads, id=id)
 
 
+def prose(title: str, *, spare: int = 0) -> Column:
+    """A column of sentences, which may take several lines."""
+    return Column(title, number=False, flexible=True, prose=True, spare=spare)
+
+
 def rows(lines: Iterable[Iterable[str | Cell]]) -> tuple[Row, ...]:
     """Rows of plain text, or of cells where there is more to say than that."""
     return tuple(Row(tuple(Cell(part) if isinstance(part, str) else part for part in line)) for line in lines)

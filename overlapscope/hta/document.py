@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from overlapscope.base.words import NOTHING, clean, plural
 from overlapscope.documents.model import Block, Document, Heading, Text
-from overlapscope.documents.table import Cell, Column, Row, Table, rows, words
+from overlapscope.documents.table import Cell, Column, Row, Table, prose, rows, words
 from overlapscope.hta.catalog import ANALYSES
 from overlapscope.hta.run import HtaResult, HtaTable, Value
 
@@ -28,7 +28,7 @@ def listing() -> Document:
     """The analyses by name."""
     columns = (
         words("name"),
-        Column("what it shows", number=False, flexible=True, prose=True),
+        prose("what it shows"),
         replace(words("method"), spare=True),
     )
     lines = ((analysis.name, analysis.summary, analysis.method) for analysis in ANALYSES.values())

@@ -26,7 +26,7 @@ from overlapscope.documents.model import (
     Words,
     with_code,
 )
-from overlapscope.documents.table import Column, Table, Tone, rows, words
+from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
 from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, tally
 from overlapscope.laboratory.experiment import Experiment
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, Strip, VariantResult
@@ -74,7 +74,7 @@ def _anchor(comparison: Comparison, number: int) -> str:
 
 def listing(experiments: Iterable[Experiment]) -> Document:
     """Which experiments there are."""
-    columns = (words("experiment"), Column("GPUs"), Column("what it shows", number=False, flexible=True, prose=True))
+    columns = (words("experiment"), Column("GPUs"), prose("what it shows"))
     lines = []
     for experiment in experiments:
         names = ", ".join(variant.name for variant in experiment.variants)

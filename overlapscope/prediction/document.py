@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from overlapscope.base.words import Unit, bare_percent, clean, clean_lines, duration, percent, unit_for
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
-from overlapscope.documents.table import Column, Table, Tone, rows, words
+from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import Change, Constant, Estimate, Percentage, WhatIf
 
 Level = Literal["good", "poor", "muted"]
@@ -22,7 +22,7 @@ _REMEDY: Final = (
 )
 _WORTH_PCT: Final = 1.0
 """What changes less is neither good nor bad."""
-_WRAPPED: Final = Column("", number=False, flexible=True, prose=True)
+_WRAPPED: Final = prose("")
 """Of names that are sentences, or of which every word counts."""
 _BETWEEN: Final = Column("between", id="between", spare=True)
 _ORIGINS: Final = {
@@ -290,7 +290,7 @@ def assumptions(result: WhatIf) -> Table:
     ]
     left_out = any(assumption.cost_ns is None and not assumption.shown for assumption in result.assumptions)
     note = "Assumptions not in the interval decide whether the change is possible at all." if left_out else ""
-    columns = (_WRAPPED, words("for"), Column("if wrong", number=False, flexible=True, prose=True))
+    columns = (_WRAPPED, words("for"), prose("if wrong"))
     return Table("Assumptions", columns, rows(lines), note)
 
 
@@ -306,7 +306,7 @@ def constants(result: WhatIf) -> Table:
         (clean(constant.name, _TEXT_LIMIT), _figure(constant), _ORIGINS[constant.origin])
         for constant in result.constants
     )
-    origin = Column("source", number=False, flexible=True, prose=True)
+    origin = prose("source")
     return Table("Hardware constants", (_WRAPPED, Column(""), origin), rows(lines))
 
 
