@@ -28,8 +28,8 @@ class Extra:
 
 EXTRAS: Final = {
     "record": Extra(
-        ("torch", "tensordict"),
-        "overlapscope run, overlapscope.record, the pytest plugin and overlapscope scenarios run",
+        ("torch", "tensordict", "libcst"),
+        "overlapscope run, overlapscope try, overlapscope.record, the pytest plugin and overlapscope scenarios run",
         "On Linux this downloads 2.8 GB, because PyTorch on PyPI is the CUDA build. If there is no GPU, first install "
         f"the CPU build: `{CPU_TORCH}`. For ROCm and other builds, see https://pytorch.org/get-started. "
         "Reading traces needs no PyTorch.",

@@ -16,7 +16,7 @@ _LOADED_BEFORE = "ignore:Module already imported so cannot be rewritten"
 
 OPTIONS = (
     # Plugins of others, which take their time.
-    *("-p", "no:dash", "-p", "no:hypothesispytest", "-p", "no:anyio"),
+    *("-p", "no:dash", "-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:benchmark"),
     *("--strict-markers", "-W", "error", "-W", _LOADED_BEFORE),
     *(() if _INSTALLED else ("-p", PLUGIN)),
 )

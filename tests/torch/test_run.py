@@ -657,7 +657,7 @@ def test_on_a_gpu_the_analysis_follows(tmp_path: Path) -> None:
     lines = said(run)
     assert wrote("train.trace.json.gz") in lines
     assert any(line.startswith("train.trace.json.gz, ") for line in lines)
-    assert any(line.startswith("exposed copy by cause") for line in lines)
+    assert any(line.startswith("where the time goes") for line in lines)
 
 
 @pytest.mark.gpu
