@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from overlapscope.base.output import show
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._options import parse_size
 from overlapscope.commands._output import check_output
 from overlapscope.commands._program import add_program, check_not_python, launcher_of
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
-from overlapscope.recorder import children, devices, script
+from overlapscope.recorder import children, devices, race_words, script
 from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
@@ -350,10 +350,8 @@ class _Run:
             hazards = self._recording.hazards
             if not devices.cuda_is_up():
                 self._tell("data races were not checked, because the program used no GPU.")
-            elif hazards:
-                self._tell(f"{plural(len(hazards), 'data race')} found.")
             else:
-                self._tell("no data races found in what could be checked.")
+                self._tell(race_words.said(len(hazards)))
             for hazard in hazards:
                 self._show(describe(hazard))
 

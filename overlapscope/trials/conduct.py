@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -12,16 +12,18 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from overlapscope.base.words import clean, duration, listed
-from overlapscope.errors import UsageError
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.recorder import race_words
 from overlapscope.trials import fits, plan, processes, search
 from overlapscope.trials.edit import edit
 from overlapscope.trials.findings import Findings
 from overlapscope.trials.measure import timing
+from overlapscope.trials.predictions import predict_sets
 from overlapscope.trials.processes import Ended, Program
 from overlapscope.trials.protocol import Facts, Outcome, Task
-from overlapscope.trials.result import Trial
+from overlapscope.trials.result import Predicted, Trial
 from overlapscope.trials.search import AS_IS, Planned, Run, Settings
-from overlapscope.trials.summary import summarize
+from overlapscope.trials.summary import step_ns_of, summarize
 
 _PATIENCE: Final = 5
 """A run may take so many times as long as the first one."""
@@ -70,21 +72,38 @@ def conduct(program: Program, asked: Asked, directory: Path, tell: Callable[[str
     found = conductor.survey()
     interrupted = False
     try:
+        conductor.record(found)
         conductor.ladder(found)
         conductor.rounds(found)
+        conductor.check(found)
     except KeyboardInterrupt:
         interrupted = True
         tell("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
     root = Path.cwd()
+    predicted = _predicted(found)
     trial = summarize(
         found,
         program.text,
-        predicted={},
+        predicted=predicted,
         edited=lambda settings: edit(found.facts, settings, root),
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
     return Conducted(trial, interrupted)
+
+
+def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
+    """Where the program was recorded: what is predicted for each set that was tried."""
+    step_ns = step_ns_of(found.runs, AS_IS)
+    if found.before is None or step_ns is None:
+        return {}
+    try:
+        predictions = predict_sets(found.before, found.runs.tried(), step_ns)
+    except OverlapscopeError as error:
+        found.notes.append(f"Nothing is predicted: {error}")
+        return {}
+    found.device_name = predictions.device_name
+    return predictions.by_settings
 
 
 class _Conductor:
@@ -133,6 +152,36 @@ class _Conductor:
                 raise ProgramFailed(ended)
         self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
         self._keep(found, _told(Planned(AS_IS, 1), ended))
+
+    def record(self, found: Findings) -> None:
+        """The program as it is, from which is predicted what changes bring."""
+        if found.candidates and self._can_record(found):
+            before = self._directory / "before.trace.json.gz"
+            self._recorded(before)
+            if before.exists():
+                found.before = before
+            else:
+                found.notes.append("Nothing is predicted, because the program could not be recorded.")
+
+    def check(self, found: Findings) -> None:
+        """The best set for data races; where it has some, the next best."""
+        while (best := found.best) is not None and best not in found.races and self._can_record(found):
+            after = self._directory / "after.trace.json.gz"
+            races = race_words.read(self._recorded(after, "--force", "--check-hazards", changes=best).output)
+            if races is None:
+                found.notes.append("Data races could not be looked for in the best set of changes.")
+                return
+            found.races[best] = races
+            found.after = after if after.exists() else None
+        if best is not None and not self._can_record(found) and found.facts.cuda:
+            found.notes.append("Nothing is predicted, and data races are not looked for, under a launcher.")
+
+    def _can_record(self, found: Findings) -> bool:
+        return found.facts.cuda and not self._program.launches
+
+    def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> Ended:
+        command = self._program.recorded("--stop-after-recording", "--output", str(trace), *options)
+        return self._run(command, None, changes)
 
     def ladder(self, found: Findings) -> None:
         """The first round."""

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from overlapscope.catalog.changes import CHANGES
-from overlapscope.errors import OverlapscopeError
 from overlapscope.trials.protocol import Setting
 from overlapscope.trials.result import Predicted
 
+_Settings = tuple[Setting, ...]
 
-def predictions(
-    recording: Path, sets: Sequence[tuple[Setting, ...]], plain_step_ns: int
-) -> Mapping[tuple[Setting, ...], Predicted]:
-    """Of the sets for which something can be predicted, percent of the plain step, which takes so long.
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Of those sets for which something can be predicted."""
+
+    by_settings: Mapping[_Settings, Predicted]
+    device_name: str | None
+
+
+def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Predictions:
+    """Percent of the plain step, which takes so long.
 
     Raises OverlapscopeError where the recording cannot be read or has no GPU activity.
     """
@@ -22,26 +31,20 @@ def predictions(
     from overlapscope.prediction import predict
 
     trace = read_trace(recording, cache=False)
-    predicted = {}
+
+    @cache
+    def predicted(interventions: tuple[str, ...]) -> Predicted | None:
+        result = predict(trace, interventions, plain_step_ns=plain_step_ns).result
+        gain, step_ns = result.gain_ns, result.baseline_step_ns
+        if gain is None:
+            return None
+        value, low, high = (-100 * saved / step_ns for saved in (gain.value, gain.high, gain.low))
+        return Predicted(value=value, low=low, high=high)
+
+    found = {}
     for settings in sets:
-        asked = [name for setting in settings for name in CHANGES[setting.change].predicted_by]
-        if any(not CHANGES[setting.change].predicted_by for setting in settings):
-            continue
-        result = predict(trace, asked, plain_step_ns=plain_step_ns).result
-        if result.gain_ns is not None:
-            value, low, high = (
-                -100 * gain / result.baseline_step_ns
-                for gain in (result.gain_ns.value, result.gain_ns.high, result.gain_ns.low)
-            )
-            predicted[settings] = Predicted(value=value, low=low, high=high)
-    return predicted
-
-
-def predicted_or_why(
-    recording: Path, sets: Sequence[tuple[Setting, ...]], plain_step_ns: int
-) -> tuple[Mapping[tuple[Setting, ...], Predicted], str]:
-    """The same, and why there is none, in a sentence."""
-    try:
-        return predictions(recording, sets, plain_step_ns), ""
-    except OverlapscopeError as error:
-        return {}, f"Nothing is predicted: {error}"
+        parts = [CHANGES[setting.change].predicted_by for setting in settings]
+        result = predicted(tuple(name for part in parts for name in part)) if all(parts) else None
+        if result is not None:
+            found[settings] = result
+    return Predictions(found, next(iter(trace.device_names.values()), None))

@@ -27,7 +27,7 @@ def summarize(
     """What the runs so far show; the program as it is was timed at least once."""
     runs = found.runs
     tried = runs.tried()
-    step_ns, spread = _step_ns(runs, AS_IS), measure.spread_ns(_timings(runs, AS_IS))
+    step_ns, spread = step_ns_of(runs, AS_IS), measure.spread_ns(_timings(runs, AS_IS))
     best = found.best
     return Trial(
         program=program,
@@ -67,7 +67,7 @@ def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edi
         title=CHANGES[last.change].title,
         after=tuple(setting.text for setting in others),
         predicted_pct=predicted,
-        step_ns=_step_ns(runs, settings),
+        step_ns=step_ns_of(runs, settings),
         measured_pct=whole[0],
         measured_low_pct=whole[1],
         measured_high_pct=whole[2],
@@ -101,7 +101,8 @@ def _timings(runs: Runs, settings: Settings) -> list[measure.Timing]:
     return [run.timing for run in runs.of(settings) if run.timing is not None]
 
 
-def _step_ns(runs: Runs, settings: Settings) -> int | None:
+def step_ns_of(runs: Runs, settings: Settings) -> int | None:
+    """The mean over its runs; None where none succeeded."""
     timings = _timings(runs, settings)
     return round(fmean(timing.step_ns for timing in timings)) if timings else None
 
