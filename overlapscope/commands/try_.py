@@ -86,6 +86,7 @@ class Command:
         check_output(args.output, force=args.force)
         check_not_python(args)
         from overlapscope.recorder.torch_import import require_torch
+        from overlapscope.render.progress import Progress
         from overlapscope.trials.conduct import Asked, ProgramFailed, conduct
 
         require_torch()
@@ -95,7 +96,8 @@ class Command:
             directory = _directory(args.recordings, stack)
             _announce(args, program.text)
             try:
-                done = conduct(program, asked, directory, tell)
+                with Progress() as progress:
+                    done = conduct(program, asked, directory, progress)
             except ProgramFailed as failed:
                 return _tell_failure(failed)
             write(_drawn(done, args), args.output, force=args.force)
@@ -105,7 +107,7 @@ class Command:
 def _announce(args: argparse.Namespace, program: str) -> None:
     where = "in an empty directory" if args.scratch else "in this directory, where it writes what it writes each time"
     tell(
-        f"Running {clean(program, 200)} again and again, for up to {args.minutes:g} minutes, {where}. Ctrl-C ends it "
+        f"Running {clean(program, 200)} again and again, for up to {args.minutes:g} min, {where}. Ctrl-C ends it "
         "and shows what is known by then."
     )
 
@@ -147,7 +149,7 @@ def _program(args: argparse.Namespace) -> Program:
     from overlapscope.trials.processes import Program
 
     launcher: tuple[str, ...] = ()
-    options = (args.script,)
+    options: tuple[str, ...] = (args.script,)
     if args.module or args.code:
         options = ("-m" if args.module else "-c", args.script)
     elif launcher_of(args) is not None:
@@ -167,6 +169,7 @@ def _program(args: argparse.Namespace) -> Program:
         launcher=launcher,
         launches=launcher_of(args) is not None,
         text=shlex.join(words),
+        root=Path.cwd() if args.module or args.code or launcher else Path(args.script).absolute().parent,
         stdin=_stdin(),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -14,6 +14,7 @@ from typing import Final
 from overlapscope.base.words import clean, duration, listed
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.recorder import race_words
+from overlapscope.render.progress import Progress
 from overlapscope.trials import fits, plan, processes, search
 from overlapscope.trials.edit import edit
 from overlapscope.trials.findings import Findings
@@ -63,12 +64,12 @@ class Asked:
     """Each run has an empty working directory."""
 
 
-def conduct(program: Program, asked: Asked, directory: Path, tell: Callable[[str], None]) -> Conducted:
+def conduct(program: Program, asked: Asked, directory: Path, progress: Progress) -> Conducted:
     """Try changes on the program; each run has a directory of its own in `directory`.
 
     Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few. Ctrl-C ends it early.
     """
-    conductor = _Conductor(program, asked, directory, tell)
+    conductor = _Conductor(program, asked, directory, progress)
     found = conductor.survey()
     interrupted = False
     try:
@@ -78,14 +79,13 @@ def conduct(program: Program, asked: Asked, directory: Path, tell: Callable[[str
         conductor.check(found)
     except KeyboardInterrupt:
         interrupted = True
-        tell("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
-    root = Path.cwd()
+        progress.say("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
     predicted = _predicted(found)
     trial = summarize(
         found,
         program.text,
         predicted=predicted,
-        edited=lambda settings: edit(found.facts, settings, root),
+        edited=lambda settings: edit(found.facts, settings, program.root),
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
@@ -109,12 +109,12 @@ def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
 class _Conductor:
     """Runs one program as often as it takes."""
 
-    def __init__(self, program: Program, asked: Asked, directory: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, asked: Asked, directory: Path, progress: Progress) -> None:
         """Each run has a directory of its own in `directory`."""
         self._program = program
         self._asked = asked
         self._directory = directory
-        self._tell = tell
+        self._progress = progress
         self._began = time.monotonic()
         self._count = 0
         self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
@@ -130,6 +130,7 @@ class _Conductor:
 
         Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few.
         """
+        self._progress.now("Looking at what the program does in its steps")
         ended = self._run(self._program.command, plan.SURVEY, survey=True)
         outcome = _usable(ended)
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
@@ -143,6 +144,7 @@ class _Conductor:
 
     def _first(self, found: Findings) -> None:
         """The first plain run, which tells whether there are as many steps as are wanted."""
+        self._progress.now("Run 1, as it is")
         ended = self._run(self._program.command, found.plan)
         if not ended.complete:
             outcome = _usable(ended)
@@ -156,6 +158,7 @@ class _Conductor:
     def record(self, found: Findings) -> None:
         """The program as it is, from which is predicted what changes bring."""
         if found.candidates and self._can_record(found):
+            self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
             self._recorded(before)
             if before.exists():
@@ -166,6 +169,7 @@ class _Conductor:
     def check(self, found: Findings) -> None:
         """The best set for data races; where it has some, the next best."""
         while (best := found.best) is not None and best not in found.races and self._can_record(found):
+            self._progress.now("Looking for data races with the best set of changes")
             after = self._directory / "after.trace.json.gz"
             races = race_words.read(self._recorded(after, "--force", "--check-hazards", changes=best).output)
             if races is None:
@@ -213,6 +217,7 @@ class _Conductor:
         return 60 * self._asked.minutes - self.wall_s - last
 
     def _make(self, found: Findings, planned: Planned) -> None:
+        self._progress.now(f"Run {len(found.runs.all) + 1}, {_what(planned)}")
         ended = self._run(self._program.command, found.plan, planned.settings, rounded=planned.rounded)
         self._keep(found, _told(planned, ended))
 
@@ -220,7 +225,7 @@ class _Conductor:
         found.runs = replace(found.runs, all=(*found.runs.all, run))
         if run.left_out:
             found.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
-        self._tell(_line(len(found.runs.all), run))
+        self._progress.say(_line(len(found.runs.all), run))
 
     def _run(
         self,
@@ -281,10 +286,14 @@ def _told(planned: Planned, ended: Ended) -> Run:
 
 def _line(number: int, run: Run) -> str:
     """What is said of a run when it is over."""
-    what = listed(setting.text for setting in run.planned.settings) or "as it is"
-    if run.planned.rounded:
-        what = "as it is, parameters rounded"
     if run.timing is None:
-        return f"Run {number}, {what}: failed. {clean(run.failure, 200)}"
-    said = f"{duration(run.timing.step_ns)} a step"
-    return f"Run {number}, {what}: {clean(run.left_out) if run.left_out else said}"
+        said = f"failed. {clean(run.failure, 200)}"
+    else:
+        said = run.left_out or f"{duration(run.timing.step_ns)} a step"
+    return f"Run {number}, {_what(run.planned)}: {said}"
+
+
+def _what(planned: Planned) -> str:
+    if planned.rounded:
+        return "as it is, with its parameters rounded differently"
+    return listed(setting.text for setting in planned.settings) or "as it is"

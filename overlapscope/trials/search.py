@@ -113,6 +113,7 @@ class Ladder:
     """How far the first round has come."""
 
     kept: Settings
+    """Changes that pay, by the runs so far."""
     next: Planned | None
     """None at the top."""
 
@@ -128,10 +129,10 @@ def climb(candidates: Sequence[Candidate], runs: Runs) -> Ladder:
             settings = (*kept, Setting(candidate.change, value))
             tried = runs.of(settings)
             if not tried:
-                return Ladder(kept, Planned(settings, 1))
+                return Ladder(best, Planned(settings, 1))
             witness = _witness(tried[0], runs)
             if witness is not None:
-                return Ladder(kept, witness)
+                return Ladder(best, witness)
             if _pays(runs, settings, best, candidate.change):
                 best = settings
             elif candidate.rising:
