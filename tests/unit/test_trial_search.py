@@ -124,13 +124,13 @@ Truth = Mapping[str, float]
 
 
 def pretend(truth: Truth, source: random.Random, failing: str = "", differing: str = "") -> Callable[[Planned], Run]:
-    """A program whose step is 10 ms, times what its changes make of it, and whose runs differ by half a percent."""
+    """A program whose step is 10 ms, times what its changes make of it, and whose runs differ by a third of a percent."""
 
     def run(planned: Planned) -> Run:
         texts = [setting.text for setting in planned.settings]
         if failing in texts:
             return Run(planned, 1.0, failure="It ended with exit code 1: no.")
-        step_ns = 1e7 * math.prod(truth.get(text, 1.0) for text in texts) * source.lognormvariate(0, 0.005)
+        step_ns = 1e7 * math.prod(truth.get(text, 1.0) for text in texts) * source.lognormvariate(0, 0.003)
         found = results(1.5 if differing in texts else 1.0, digest="b" if planned.rounded else "")
         return Run(planned, 1.0, ran(step_ns, source, scatter=0.01), found)
 
