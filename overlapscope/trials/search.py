@@ -194,7 +194,9 @@ def _is_sharp(runs: Runs, settings: Settings) -> bool:
 
 def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
     """The set to take: of those that are faster for sure, by enough, and compute the same, the fastest; of those that
-    cannot be told from it, the one with the fewest changes. None where none is. Those that are `racing` have data races.
+    cannot be told from it, the one with the fewest changes. None where none is.
+
+    Sets that are `racing` have data races.
     """
     gains: Mapping[Settings, float] = {
         settings: found.pct
