@@ -68,7 +68,7 @@ def rewrite(source: bytes, wishes: Sequence[Wish | Compile | None]) -> tuple[byt
     """
     try:
         module = cst.parse_module(source)
-    except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError) as error:
+    except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise Unclear("the file cannot be parsed") from error
     program = _Program(module)
     changes: dict[cst.CSTNode, list[Change]] = {}
