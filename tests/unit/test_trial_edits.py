@@ -205,11 +205,8 @@ def test_an_edit_changes_nothing_but_its_options(call: str, end: str, encoding: 
     assert reasons == ["", ""]
     was, changed = (one.decode(encoding) for one in (source, after))
     options = {"num_workers": "6", "persistent_workers": "True", "pin_memory": "True"}
-    [made] = [
-        node
-        for node in ast.walk(ast.parse(changed))
-        if isinstance(node, ast.Call) and "texts" in ast.unparse(node.args)
-    ]
+    called = (node for node in ast.walk(ast.parse(changed)) if isinstance(node, ast.Call))
+    [made] = (node for node in called if ast.unparse(node.func) == "DataLoader")
     assert options.items() <= {one.arg: ast.unparse(one.value) for one in made.keywords}.items()
     assert without(ast.parse(changed), set(options)) == without(ast.parse(was), set(options))
     assert comments(changed) == comments(was)
@@ -505,7 +502,7 @@ def test_only_the_programs_own_files_are_edited(tmp_path: Path) -> None:
     ):
         program = Program(folder, source)
         found = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), root)
-        assert bool(found.files) is not reason
+        assert bool(found.files) is not bool(reason)
         assert reason in "".join(found.advice)
 
 
