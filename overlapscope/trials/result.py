@@ -42,7 +42,9 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     diff: str
     """A unified diff of the program's files; empty where the edit is not clear."""
     advice: tuple[str, ...]
-    """What the diff does not do, a sentence each, with file and line."""
+    """What the diff does not do, a sentence or two each, with file and line."""
+    code: str = ""
+    """A function to add to the program, where advice speaks of one."""
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
