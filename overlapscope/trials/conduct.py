@@ -115,12 +115,10 @@ def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
     if found.before is None or step_ns is None:
         return {}
     try:
-        predictions = predict_sets(found.before, found.runs.tried(), step_ns)
+        return predict_sets(found.before, found.runs.tried(), step_ns)
     except OverlapscopeError as error:
         found.notes.append(f"Nothing is predicted: {error}")
         return {}
-    found.device_name = predictions.device_name
-    return predictions.by_settings
 
 
 class _Conductor:

@@ -31,7 +31,7 @@ def summarize(
     best = found.best
     return Trial(
         program=program,
-        device_name=found.device_name,
+        device_name=found.facts.device_name,
         ranks=found.ranks,
         baseline_step_ns=step_ns or 0,
         baseline_low_ns=round(spread[0]) if spread else None,

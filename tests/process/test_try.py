@@ -178,7 +178,7 @@ def test_an_edit_is_written_and_confirmed(script: Path) -> None:
     done = attempt(script, options=("--write", "--yes", "--only", "workers"))
     assert done.returncode == 0
     assert "As edited, a step takes 29" in done.stderr
-    assert "DataLoader([1, 2, 3], batch_size=2, num_workers=2, persistent_workers=True)" in script.read_text()
+    assert "DataLoader(texts, batch_size=2, num_workers=2, persistent_workers=True)" in script.read_text()
     assert script.with_name("train.py.orig").read_text() == before
 
 

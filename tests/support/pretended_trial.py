@@ -16,11 +16,11 @@ TRUTH = {"workers": 0.7, "fused": 1.0}
 SOURCE = Path(__file__).read_text()
 
 
-def loader() -> Any:
+def loader(texts: Any) -> Any:
     """What an edit changes."""
     from torch.utils.data import DataLoader
 
-    return DataLoader([1, 2, 3], batch_size=2)
+    return DataLoader(texts, batch_size=2)
 
 
 def facts() -> dict[str, object]:
