@@ -105,7 +105,7 @@ class Command:
 
         require_torch()
         program = _program(args)
-        asked = Asked(args.minutes, args.steps, args.only, args.also, args.scratch)
+        asked = Asked(args.minutes, args.steps, args.only, args.also, args.scratch, keep=args.recordings is not None)
         with ExitStack() as stack:
             directory = _directory(args.recordings, stack)
             _announce(args, program.text)

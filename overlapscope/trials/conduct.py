@@ -79,6 +79,8 @@ class Asked:
     also: Collection[str]
     scratch: bool
     """Each run has an empty working directory."""
+    keep: bool
+    """Recordings are there afterwards."""
 
 
 def conduct(program: Program, asked: Asked, directory: Path, progress: Progress) -> Conducted:
@@ -103,6 +105,7 @@ def conduct(program: Program, asked: Asked, directory: Path, progress: Progress)
         program.text,
         predicted=predicted,
         edited=lambda settings: edit(found.facts, settings, program.root),
+        keep=asked.keep,
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
@@ -191,7 +194,7 @@ class _Conductor:
                 found.notes.append("Data races could not be looked for in the best set of changes.")
                 return
             found.races[best] = races
-            found.after = after if after.exists() else None
+            found.after = after if after.exists() and not races else None
         if best is not None and not self._can_record(found) and found.facts.cuda:
             found.notes.append("Nothing is predicted, and data races are not looked for, under a launcher.")
 

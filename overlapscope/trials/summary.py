@@ -21,6 +21,7 @@ def summarize(
     *,
     predicted: Mapping[Settings, Predicted],
     edited: Edited,
+    keep: bool,
     interrupted: bool,
     wall_s: float,
 ) -> Trial:
@@ -44,8 +45,8 @@ def summarize(
         left_out=tuple(found.left_out),
         best=None if best is None else tried.index(best),
         recordings=Recordings(
-            before=None if found.before is None else str(found.before),
-            after=None if found.after is None else str(found.after),
+            before=None if found.before is None or not keep else str(found.before),
+            after=None if found.after is None or not keep else str(found.after),
         ),
         interrupted=interrupted or found.cut_short,
         notes=tuple(found.notes),

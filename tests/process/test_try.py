@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import overlapscope
 from overlapscope.trials.result import schema
 from tests.support import pretended_trial
 
@@ -180,6 +181,35 @@ def test_an_edit_is_written_and_confirmed(script: Path) -> None:
     assert "As edited, a step takes 29" in done.stderr
     assert "DataLoader(texts, batch_size=2, num_workers=2, persistent_workers=True)" in script.read_text()
     assert script.with_name("train.py.orig").read_text() == before
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "PRETENDED_TRACE", str(Path(overlapscope.__file__).parent / "samples" / "training_naive.json.gz")
+    )
+
+
+@pytest.mark.usefixtures("recording")
+def test_on_a_gpu_predictions_stand_beside_what_was_measured_and_the_best_set_has_no_races(script: Path) -> None:
+    told = trial(attempt(script, "gpu", options=(*JSON, "--only", "pin,non-blocking", "--recordings", "kept")))
+    pin, both = told["changes"]
+    for one in (pin, both):
+        predicted = one["predicted_pct"]
+        assert predicted["low"] <= predicted["value"] <= predicted["high"] < 0
+    assert both["after"] == ["pin"]
+    assert told["best"] == 1
+    assert (pin["races"], both["races"]) == (None, 0)
+    assert told["device_name"] == "H200"
+    kept = script.parent / "kept"
+    assert told["recordings"] == {side: str(kept / f"{side}.trace.json.gz") for side in ("before", "after")}
+
+
+@pytest.mark.usefixtures("recording")
+def test_a_set_with_data_races_is_not_recommended(script: Path) -> None:
+    told = trial(attempt(script, "gpu", "races", options=(*JSON, "--only", "pin")))
+    assert told["changes"][0]["races"] == 2
+    assert (told["best"], told["recordings"]["after"]) == (None, None)
 
 
 def test_runs_and_recordings_are_kept_where_asked(script: Path) -> None:
