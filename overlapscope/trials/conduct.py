@@ -12,7 +12,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from overlapscope.base.words import clean, duration, listed
+from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.recorder import race_words
 from overlapscope.render.progress import Progress
@@ -172,6 +172,12 @@ class _Conductor:
                 raise ProgramFailed(ended)
         self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
         self._keep(found, _told(Planned(AS_IS, 1), ended))
+        most = (len(found.candidates) + 1) * search.MOST_ROUNDS
+        runs = min(most, 1 + int(max(0.0, self._left_s(found)) / ended.wall_s))
+        self._progress.say(
+            f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
+            f"{plural(found.plan.timed_steps, 'step')} are timed after {found.plan.warmup_steps} of warm-up."
+        )
 
     def record(self, found: Findings) -> None:
         """The program as it is, from which is predicted what changes bring."""

@@ -71,7 +71,7 @@ def test_a_change_that_pays_is_measured_and_recommended(script: Path) -> None:
 def test_the_program_is_said_to_run_many_times_and_each_run_reads_stdin_anew(script: Path) -> None:
     done = attempt(script, stdin="two words")
     assert "Running python train.py again and again" in done.stderr
-    assert "in this directory" in done.stderr
+    assert "What it writes in this directory, it writes each time" in done.stderr
     runs = (script.parent / "runs.txt").read_text().splitlines()
     assert len(runs) > 6
     assert all(line.endswith("two words") for line in runs)
@@ -81,7 +81,7 @@ def test_the_program_is_said_to_run_many_times_and_each_run_reads_stdin_anew(scr
 def test_runs_in_scratch_directories_leave_nothing_behind(script: Path) -> None:
     done = attempt(script, options=("--scratch", "--only", "fused"))
     assert done.returncode == 0
-    assert "in an empty directory" in done.stderr
+    assert "Each run has an empty directory" in done.stderr
     assert os.listdir(script.parent) == ["train.py"]
 
 
