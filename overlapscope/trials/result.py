@@ -6,7 +6,7 @@ faster.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -100,6 +100,8 @@ class Recordings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trial(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What became of a program's step with each change."""
+
+    said_by: ClassVar[str] = "overlapscope.trials.document:said"
 
     kind: Literal["trial"] = "trial"
     schema_version: int = SCHEMA_VERSION
