@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import stat
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from overlapscope.trials.processes import Program
 
 _LAST_LINES = 40
+NOT_CONFIRMED = 1
+"""Exit code where the edited program fails."""
 _FEWEST_STEPS, _MOST_STEPS = 10, 100_000
 
 
@@ -78,6 +81,13 @@ class Command:
             metavar="DIR",
             help="keep the recordings before and after, and what each run printed, in DIR (default: none is kept)",
         )
+        parser.add_argument(
+            "--write",
+            action="store_true",
+            help="after a question, edit the best set of changes into the program's files, keep FILE.orig of each, "
+            "and run it once more",
+        )
+        parser.add_argument("--yes", action="store_true", help="with --write, do not ask")
         add_format(parser)
         add_output(parser)
         add_verbose(parser, "also show the values of a change that were not chosen")
@@ -85,6 +95,10 @@ class Command:
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
         check_not_python(args)
+        if args.write and not args.yes and not (sys.stdin and sys.stdin.isatty()):
+            raise UsageError(
+                "--write asks before it edits, and stdin is no terminal; add --yes to edit without asking."
+            )
         from overlapscope.recorder.torch_import import require_torch
         from overlapscope.render.progress import Progress
         from overlapscope.trials.conduct import Asked, ProgramFailed, conduct
@@ -101,6 +115,8 @@ class Command:
             except ProgramFailed as failed:
                 return _tell_failure(failed)
             write(_drawn(done, args), args.output, force=args.force)
+            if args.write and not done.interrupted:
+                return _edit(done, program, yes=args.yes)
             return INTERRUPTED if done.interrupted else DONE
 
 
@@ -140,6 +156,51 @@ def _directory(recordings: Path | None, stack: ExitStack) -> Path:
         raise UsageError(f"{recordings}: is not empty; name a new directory for --recordings.")
     make_directory(recordings)
     return recordings.absolute()
+
+
+# -- the edit -------------------------------------------------------------------------------------
+
+
+def _edit(done: Conducted, program: Program, *, yes: bool) -> int:
+    """Into the program's files; undone where it fails then."""
+    from overlapscope.trials.edit import edits
+    from overlapscope.trials.write import original, undo, write
+
+    files = edits(done.facts, done.best, program.root).files if done.best is not None else ()
+    if not files:
+        tell(
+            "Nothing is edited: no change pays."
+            if done.best is None
+            else "Nothing is edited: see what to edit by hand."
+        )
+        return DONE
+    names = listed(clean(os.path.relpath(file.path)) for file in files)
+    if not yes and not _agrees(f"Edit {names} as shown above? [y/N] "):
+        tell("Nothing is edited.")
+        return DONE
+    write(files)
+    try:
+        tell("Running the program once more, as edited.")
+        confirmed = done.once_more()
+    except BaseException:
+        undo(files)
+        raise
+    if confirmed.pct is None:
+        undo(files)
+        tell(f"The edited program fails, so {names} is as it was. {clean(confirmed.failure, 300)}")
+        return NOT_CONFIRMED
+    kept = listed(clean(os.path.relpath(original(file))) for file in files)
+    longer = "less" if confirmed.pct <= 0 else "more"
+    tell(
+        f"Edited {names}, and kept {kept}. As edited, a step takes {abs(confirmed.pct):.1f}% {longer} than it did; "
+        f"results: {confirmed.results}."
+    )
+    return DONE
+
+
+def _agrees(question: str) -> bool:
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 # -- what is run ----------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -22,7 +23,8 @@ from overlapscope.trials.measure import timing
 from overlapscope.trials.predictions import predict_sets
 from overlapscope.trials.processes import Ended, Program
 from overlapscope.trials.protocol import Facts, Outcome, Task
-from overlapscope.trials.result import Predicted, Trial
+from overlapscope.trials.result import Predicted, Sameness, Trial
+from overlapscope.trials.sameness import sameness
 from overlapscope.trials.search import AS_IS, Planned, Run, Settings
 from overlapscope.trials.summary import step_ns_of, summarize
 
@@ -49,6 +51,21 @@ class Conducted:
     trial: Trial
     interrupted: bool
     """By Ctrl-C."""
+    facts: Facts
+    best: Settings | None
+    once_more: Callable[[], Confirmed]
+    """Runs the program as it is, when it has been edited; takes as long as one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A run of the program after its edit."""
+
+    failure: str
+    """How it failed, in a sentence; empty where it did not."""
+    pct: float | None = None
+    """By how much its step is longer than before the edit; negative where it is shorter."""
+    results: Sameness = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +106,7 @@ def conduct(program: Program, asked: Asked, directory: Path, progress: Progress)
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
-    return Conducted(trial, interrupted)
+    return Conducted(trial, interrupted, found.facts, found.best, partial(conductor.once_more, found))
 
 
 def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
@@ -203,6 +220,15 @@ class _Conductor:
         while planned := search.rounds(found.runs, found.kept, self._left_s(found)):
             for one in planned:
                 self._make(found, one)
+
+    def once_more(self, found: Findings) -> Confirmed:
+        """The edited program, beside what it was."""
+        run = _told(Planned(AS_IS, 0), self._run(self._program.command, found.plan))
+        if run.timing is None:
+            return Confirmed(run.failure)
+        before = fmean(one.timing.step_ns for one in found.runs.of(AS_IS) if one.timing is not None)
+        same = sameness(run.results, [other.results for other in found.runs.unchanged])
+        return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
 
     def _give_up(self, found: Findings, planned: Planned) -> None:
         """What the ladder has not come to is left out."""
