@@ -1,4 +1,4 @@
-"""Every Python that finds this on its path imports it at its start: the processes that a recorded program starts do."""
+"""Every Python that finds this on its path imports it at its start (`at_start`)."""
 
 import os
 import sys
@@ -13,15 +13,15 @@ except ImportError:
 finally:
     sys.modules.setdefault(__name__, _this)
 
-_root = os.environ.get("OVERLAPSCOPE_ROOT")
-if _root is not None and "overlapscope" not in sys.orig_argv:
+_root, _place = os.environ.get("OVERLAPSCOPE_ROOT"), os.environ.get("OVERLAPSCOPE_AT_START")
+if _root is not None and _place is not None:
     sys.path.append(_root)
     try:
-        from overlapscope.recorder.children import watch
+        from overlapscope.base.registry import load
 
-        watch()
+        load(_place)()
     except Exception:
-        # A Python without what the recorder takes runs as it would without it.
+        # A Python without what we take runs as it would without it.
         pass
     finally:
         sys.path.remove(_root)
