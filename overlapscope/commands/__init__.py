@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import keyword
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +28,7 @@ COMMANDS = {
     "analyze": "report whether copies overlap with compute, and if not, why",
     "diff": "show what changed between two traces, and whether it is more than noise",
     "whatif": "predict the step time with pinned memory, side streams, a CUDA graph...",
+    "try": "run a program with each change that may help, and say which pay",
     "ranks": "compare the ranks of a job, and name the rank that delays the others",
     "check": "check traces against budgets, for CI: fail if overlap was lost",
     "baseline": "write or show a baseline for relative budgets",
@@ -159,7 +161,8 @@ def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
 
 def subcommand(name: str) -> Subcommand:
     """One of `COMMANDS`, whose module is imported for it."""
-    found: Subcommand = load(f"{__name__}.{name}:Command")()
+    module = f"{name}_" if keyword.iskeyword(name) else name
+    found: Subcommand = load(f"{__name__}.{module}:Command")()
     return found
 
 
