@@ -29,6 +29,7 @@ from overlapscope.trials.last_step import LastStep
 from overlapscope.trials.protocol import Outcome, Results, Task
 from overlapscope.trials.rounding import round_parameters
 from overlapscope.trials.shims import Notes, make
+from overlapscope.trials.survey import Survey
 
 
 class Run:
@@ -40,6 +41,7 @@ class Run:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._notes = Notes()
+        self._survey: Survey | None = None
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._counter = OptimizerSteps(self._stepped, lambda: None)
         self._timer = StepTimer(task.steps or 0)
@@ -61,6 +63,8 @@ class Run:
         if self._task.rounded:
             round_parameters()
         make(self._task.changes, self._notes)
+        if self._task.survey:
+            self._survey = Survey()
         self._counter.start()
         recording.step_listeners.append(self._marked_step)
         if self._task.steps is not None or self._task.survey:
@@ -88,6 +92,8 @@ class Run:
             return
         self._notes.stepping = True
         self._all_steps += 1
+        if self._survey is not None:
+            self._survey.step()
         if self._all_steps == 1 and multiprocessing.parent_process() is not None:
             # Exit handlers of Python's are not run there.
             Finalize(None, self._at_exit, exitpriority=0)
@@ -105,11 +111,15 @@ class Run:
     def _look_closer(self) -> None:
         """All steps are timed: keep what they have computed, and look on while the next is made, for its loss."""
         self._times = self._timer.read(wait=True)
-        optimizers = [one for reference in self._optimizers if (one := reference()) is not None]
+        optimizers = self._living
         # It may have a tensor of a kind that nobody has thought of.
         with suppress(Exception):
             self._results = fingerprint.of_optimizers(optimizers)
         self._last = LastStep(output=not optimizers)
+
+    @property
+    def _living(self) -> list[Optimizer]:
+        return [one for reference in self._optimizers if (one := reference()) is not None]
 
     def _seen(self, last: LastStep) -> None:
         last.end()
@@ -144,6 +154,7 @@ class Run:
             host_ns=times.host_ns,
             device_ns=times.device_ns,
             results=self._results,
+            facts=None if self._survey is None else self._survey.facts(self._living),
             made=dict(self._notes.made),
             refused=self._notes.refused,
         )

@@ -82,7 +82,7 @@ def _to(function: Callable[..., torch.Tensor], tensor: torch.Tensor, *args: Any,
     if device is None or device.type != "cuda":
         return None
     dtype = dtype or tensor.dtype
-    layout = {} if memory_format is None else {"memory_format": memory_format}
+    layout = {} if memory_format in (None, torch.preserve_format) else {"memory_format": memory_format}
 
     def again(source: torch.Tensor, non_blocking: bool) -> torch.Tensor:
         return function(source, device=device, dtype=dtype, non_blocking=non_blocking, **layout)

@@ -34,8 +34,8 @@ def _make(workers: int, note: Note, make: Callable[..., None], *args: Any, **opt
 
 
 def _iterate(iterate: Callable[..., Any], loader: DataLoader[Any]) -> Any:
-    """Workers that persist take no seed for a further epoch. It is drawn all the same, so that what is drawn then, as the
-    order of batches, is as in the unchanged program.
+    """Workers that persist take no seed for a further epoch. It is drawn all the same, so that all that is
+    drawn then, as the order of batches, is as in the unchanged program.
     """
     if loader.persistent_workers and getattr(loader, "_iterator", None) is not None:
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
