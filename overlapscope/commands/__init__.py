@@ -36,7 +36,7 @@ COMMANDS = {
     "cache": "show or clear the cache of large traces",
     "rules": "list the rules behind the findings",
     "explain": "explain a word in a report, or list all words",
-    "schema": "print the JSON schema of a report, diff, whatif, check, baseline, ranks or doctor",
+    "schema": "print the JSON schema of a report, diff, whatif, check, baseline, ranks, doctor or trial",
     "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
     "samples": "print the directory of the sample traces",
     "doctor": "show what works in this installation, and what is missing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import stat
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from overlapscope.trials.processes import Program
 
 _LAST_LINES = 40
+NOT_CONFIRMED = 1
+"""Exit code where the edited program fails."""
 _FEWEST_STEPS, _MOST_STEPS = 10, 100_000
 
 
@@ -78,6 +81,13 @@ class Command:
             metavar="DIR",
             help="keep the recordings before and after, and what each run printed, in DIR (default: none is kept)",
         )
+        parser.add_argument(
+            "--write",
+            action="store_true",
+            help="after a question, edit the best set of changes into the program's files, keep FILE.orig of each, "
+            "and run it once more",
+        )
+        parser.add_argument("--yes", action="store_true", help="with --write, do not ask")
         add_format(parser)
         add_output(parser)
         add_verbose(parser, "also show the values of a change that were not chosen")
@@ -85,7 +95,12 @@ class Command:
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
         check_not_python(args)
+        if args.write and not args.yes and not (sys.stdin and sys.stdin.isatty()):
+            raise UsageError(
+                "--write asks before it edits, and stdin is no terminal; add --yes to edit without asking."
+            )
         from overlapscope.recorder.torch_import import require_torch
+        from overlapscope.render.progress import Progress
         from overlapscope.trials.conduct import Asked, ProgramFailed, conduct
 
         require_torch()
@@ -95,17 +110,20 @@ class Command:
             directory = _directory(args.recordings, stack)
             _announce(args, program.text)
             try:
-                done = conduct(program, asked, directory, tell)
+                with Progress() as progress:
+                    done = conduct(program, asked, directory, progress)
             except ProgramFailed as failed:
                 return _tell_failure(failed)
             write(_drawn(done, args), args.output, force=args.force)
+            if args.write and not done.interrupted:
+                return _edit(done, program, yes=args.yes)
             return INTERRUPTED if done.interrupted else DONE
 
 
 def _announce(args: argparse.Namespace, program: str) -> None:
     where = "in an empty directory" if args.scratch else "in this directory, where it writes what it writes each time"
     tell(
-        f"Running {clean(program, 200)} again and again, for up to {args.minutes:g} minutes, {where}. Ctrl-C ends it "
+        f"Running {clean(program, 200)} again and again, for up to {args.minutes:g} min, {where}. Ctrl-C ends it "
         "and shows what is known by then."
     )
 
@@ -140,6 +158,50 @@ def _directory(recordings: Path | None, stack: ExitStack) -> Path:
     return recordings.absolute()
 
 
+# -- the edit -------------------------------------------------------------------------------------
+
+
+def _edit(done: Conducted, program: Program, *, yes: bool) -> int:
+    """Into the program's files; undone where it fails then."""
+    from overlapscope.trials.edit import edits
+    from overlapscope.trials.write import original, undo, write
+
+    files = edits(done.facts, done.best, program.root).files if done.best is not None else ()
+    if not files:
+        tell(
+            "Nothing is edited: no change pays."
+            if done.best is None
+            else "Nothing is edited: see what to edit by hand."
+        )
+        return DONE
+    names = listed(clean(os.path.relpath(file.path)) for file in files)
+    if not yes and not _agrees(f"Edit {names} as shown above? [y/N] "):
+        tell("Nothing is edited.")
+        return DONE
+    write(files)
+    try:
+        tell("Running the program once more, as edited.")
+        confirmed = done.once_more()
+    except BaseException:
+        undo(files)
+        raise
+    if confirmed.pct is None:
+        undo(files)
+        tell(f"The edited program fails, so {names} is as it was. {clean(confirmed.failure, 300)}")
+        return NOT_CONFIRMED
+    kept = listed(clean(os.path.relpath(original(file))) for file in files)
+    tell(
+        f"Edited {names}, and kept {kept}. As edited, the step is {confirmed.pct:+.1f}%, and its results are "
+        f"{confirmed.results}."
+    )
+    return DONE
+
+
+def _agrees(question: str) -> bool:
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 # -- what is run ----------------------------------------------------------------------------------
 
 
@@ -147,7 +209,7 @@ def _program(args: argparse.Namespace) -> Program:
     from overlapscope.trials.processes import Program
 
     launcher: tuple[str, ...] = ()
-    options = (args.script,)
+    options: tuple[str, ...] = (args.script,)
     if args.module or args.code:
         options = ("-m" if args.module else "-c", args.script)
     elif launcher_of(args) is not None:
@@ -167,6 +229,7 @@ def _program(args: argparse.Namespace) -> Program:
         launcher=launcher,
         launches=launcher_of(args) is not None,
         text=shlex.join(words),
+        root=Path.cwd() if args.module or args.code or launcher else Path(args.script).absolute().parent,
         stdin=_stdin(),
     )
 

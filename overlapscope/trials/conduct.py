@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -14,6 +15,7 @@ from typing import Final
 from overlapscope.base.words import clean, duration, listed
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.recorder import race_words
+from overlapscope.render.progress import Progress
 from overlapscope.trials import fits, plan, processes, search
 from overlapscope.trials.edit import edit
 from overlapscope.trials.findings import Findings
@@ -21,7 +23,8 @@ from overlapscope.trials.measure import timing
 from overlapscope.trials.predictions import predict_sets
 from overlapscope.trials.processes import Ended, Program
 from overlapscope.trials.protocol import Facts, Outcome, Task
-from overlapscope.trials.result import Predicted, Trial
+from overlapscope.trials.result import Predicted, Sameness, Trial
+from overlapscope.trials.sameness import sameness
 from overlapscope.trials.search import AS_IS, Planned, Run, Settings
 from overlapscope.trials.summary import step_ns_of, summarize
 
@@ -48,6 +51,21 @@ class Conducted:
     trial: Trial
     interrupted: bool
     """By Ctrl-C."""
+    facts: Facts
+    best: Settings | None
+    once_more: Callable[[], Confirmed]
+    """Runs the program as it is, when it has been edited; takes as long as one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A run of the program after its edit."""
+
+    failure: str
+    """How it failed, in a sentence; empty where it did not."""
+    pct: float | None = None
+    """By how much its step is longer than before the edit; negative where it is shorter."""
+    results: Sameness = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +81,12 @@ class Asked:
     """Each run has an empty working directory."""
 
 
-def conduct(program: Program, asked: Asked, directory: Path, tell: Callable[[str], None]) -> Conducted:
+def conduct(program: Program, asked: Asked, directory: Path, progress: Progress) -> Conducted:
     """Try changes on the program; each run has a directory of its own in `directory`.
 
     Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few. Ctrl-C ends it early.
     """
-    conductor = _Conductor(program, asked, directory, tell)
+    conductor = _Conductor(program, asked, directory, progress)
     found = conductor.survey()
     interrupted = False
     try:
@@ -78,18 +96,17 @@ def conduct(program: Program, asked: Asked, directory: Path, tell: Callable[[str
         conductor.check(found)
     except KeyboardInterrupt:
         interrupted = True
-        tell("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
-    root = Path.cwd()
+        progress.say("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
     predicted = _predicted(found)
     trial = summarize(
         found,
         program.text,
         predicted=predicted,
-        edited=lambda settings: edit(found.facts, settings, root),
+        edited=lambda settings: edit(found.facts, settings, program.root),
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
-    return Conducted(trial, interrupted)
+    return Conducted(trial, interrupted, found.facts, found.best, partial(conductor.once_more, found))
 
 
 def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
@@ -109,12 +126,12 @@ def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
 class _Conductor:
     """Runs one program as often as it takes."""
 
-    def __init__(self, program: Program, asked: Asked, directory: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, asked: Asked, directory: Path, progress: Progress) -> None:
         """Each run has a directory of its own in `directory`."""
         self._program = program
         self._asked = asked
         self._directory = directory
-        self._tell = tell
+        self._progress = progress
         self._began = time.monotonic()
         self._count = 0
         self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
@@ -130,6 +147,7 @@ class _Conductor:
 
         Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few.
         """
+        self._progress.now("Looking at what the program does in its steps")
         ended = self._run(self._program.command, plan.SURVEY, survey=True)
         outcome = _usable(ended)
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
@@ -143,6 +161,7 @@ class _Conductor:
 
     def _first(self, found: Findings) -> None:
         """The first plain run, which tells whether there are as many steps as are wanted."""
+        self._progress.now("Run 1, as it is")
         ended = self._run(self._program.command, found.plan)
         if not ended.complete:
             outcome = _usable(ended)
@@ -156,6 +175,7 @@ class _Conductor:
     def record(self, found: Findings) -> None:
         """The program as it is, from which is predicted what changes bring."""
         if found.candidates and self._can_record(found):
+            self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
             self._recorded(before)
             if before.exists():
@@ -166,6 +186,7 @@ class _Conductor:
     def check(self, found: Findings) -> None:
         """The best set for data races; where it has some, the next best."""
         while (best := found.best) is not None and best not in found.races and self._can_record(found):
+            self._progress.now("Looking for data races with the best set of changes")
             after = self._directory / "after.trace.json.gz"
             races = race_words.read(self._recorded(after, "--force", "--check-hazards", changes=best).output)
             if races is None:
@@ -200,6 +221,15 @@ class _Conductor:
             for one in planned:
                 self._make(found, one)
 
+    def once_more(self, found: Findings) -> Confirmed:
+        """The edited program, beside what it was."""
+        run = _told(Planned(AS_IS, 0), self._run(self._program.command, found.plan))
+        if run.timing is None:
+            return Confirmed(run.failure)
+        before = fmean(one.timing.step_ns for one in found.runs.of(AS_IS) if one.timing is not None)
+        same = sameness(run.results, [other.results for other in found.runs.unchanged])
+        return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
+
     def _give_up(self, found: Findings, planned: Planned) -> None:
         """What the ladder has not come to is left out."""
         found.cut_short = True
@@ -213,6 +243,7 @@ class _Conductor:
         return 60 * self._asked.minutes - self.wall_s - last
 
     def _make(self, found: Findings, planned: Planned) -> None:
+        self._progress.now(f"Run {len(found.runs.all) + 1}, {_what(planned)}")
         ended = self._run(self._program.command, found.plan, planned.settings, rounded=planned.rounded)
         self._keep(found, _told(planned, ended))
 
@@ -220,7 +251,7 @@ class _Conductor:
         found.runs = replace(found.runs, all=(*found.runs.all, run))
         if run.left_out:
             found.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
-        self._tell(_line(len(found.runs.all), run))
+        self._progress.say(_line(len(found.runs.all), run))
 
     def _run(
         self,
@@ -281,10 +312,14 @@ def _told(planned: Planned, ended: Ended) -> Run:
 
 def _line(number: int, run: Run) -> str:
     """What is said of a run when it is over."""
-    what = listed(setting.text for setting in run.planned.settings) or "as it is"
-    if run.planned.rounded:
-        what = "as it is, parameters rounded"
     if run.timing is None:
-        return f"Run {number}, {what}: failed. {clean(run.failure, 200)}"
-    said = f"{duration(run.timing.step_ns)} a step"
-    return f"Run {number}, {what}: {clean(run.left_out) if run.left_out else said}"
+        said = f"failed. {clean(run.failure, 200)}"
+    else:
+        said = run.left_out or f"{duration(run.timing.step_ns)} a step"
+    return f"Run {number}, {_what(run.planned)}: {said}"
+
+
+def _what(planned: Planned) -> str:
+    if planned.rounded:
+        return "as it is, with its parameters rounded differently"
+    return listed(setting.text for setting in planned.settings) or "as it is"

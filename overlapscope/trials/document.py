@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from overlapscope.base.words import NOTHING, clean, clean_lines, duration, listed, plural, unit_for
@@ -31,6 +32,11 @@ def document(trial: Trial) -> Document:
     if others:
         blocks += detail("other values", [_table(trial, others)])
     return Document(f"overlapscope: {clean(trial.program, _LIMIT)}, tried", tuple(blocks))
+
+
+def said(trial: Trial) -> tuple[str, Callable[[], Document]]:
+    """The verdict, and what the command line prints."""
+    return headline(trial), partial(document, trial)
 
 
 # -- sentences ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,21 +14,28 @@ import libcst as cst
 
 from overlapscope.base import disk, words
 from overlapscope.catalog.changes import CHANGES
+from overlapscope.trials import libraries
+from overlapscope.trials.calls import Options, Unclear, pinned_argument, pinned_receiver
 from overlapscope.trials.protocol import Facts, Setting, Site, Uploads
 from overlapscope.trials.result import Edit
-from overlapscope.trials.rewrite import (
-    Callee,
-    Compile,
-    Options,
-    Unclear,
-    Wish,
-    pinned_argument,
-    pinned_receiver,
-    rewrite,
-)
+from overlapscope.trials.rewrite import Change, Compile, Wish, rewrite
 
-DATA_LOADER: Final = Callee("torch.utils.data.DataLoader")
-MAX_BYTES: Final = 4_000_000
+AHEAD: Final = """\
+def ahead(batches):  # lists of tensors, in pinned memory
+    stream, following = torch.cuda.Stream(), None
+    for batch in itertools.chain(batches, [None]):
+        torch.cuda.current_stream().wait_stream(stream)
+        ready, following = following, None
+        if batch is not None:
+            with torch.cuda.stream(stream):
+                following = [x.to("cuda", non_blocking=True) for x in batch]
+        if ready is not None:
+            for x in ready:
+                x.record_stream(torch.cuda.current_stream())
+            yield ready
+"""
+"""Batches on the GPU, each copied while the one before is computed with."""
+MAX_BYTES: Final = 1_000_000
 """Of a file that is edited; nobody wrote a longer one by hand."""
 
 
@@ -48,6 +55,8 @@ class Edits:
     files: tuple[File, ...]
     advice: tuple[str, ...]
     """What the files' edits do not do, a sentence or two each."""
+    code: str
+    """A function that advice speaks of; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +64,16 @@ class _Step:
     """One thing to do at a place."""
 
     site: Site
-    ways: tuple[Wish | Compile, ...] = ()
-    """Edits that do it, of which the first that is clear is made."""
-    advice: str = field(kw_only=True)
+    wish: Wish | Compile | None
+    """The edit that does it; None where words alone can say what to do."""
+    advice: str
     """The same in words."""
 
 
 def edit(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edit:
     """As `edits`, for a person to read."""
     found = edits(facts, settings, root)
-    return Edit(diff="".join(_diff(file) for file in found.files), advice=found.advice)
+    return Edit(diff="".join(_diff(file) for file in found.files), advice=found.advice, code=found.code)
 
 
 def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
@@ -80,50 +89,57 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
         before, after, reasons = _edited(Path(path), there, (root, Path.cwd()))
         if before != after:
             files.append(File(Path(path), before, after))
-        advice += [_sentence(*one) for one in zip(there, reasons, strict=True) if one[1] or not one[0].ways]
-    return Edits(tuple(files), tuple(dict.fromkeys(advice)))
+        advice += [_sentence(*one) for one in zip(there, reasons, strict=True) if one[1] or one[0].wish is None]
+    return Edits(tuple(files), tuple(dict.fromkeys(advice)), AHEAD if "prefetch" in changes else "")
 
 
 def _edited(path: Path, steps: list[_Step], roots: tuple[Path, ...]) -> tuple[bytes, bytes, list[str]]:
     """A file before and after its edit, and why each step is not in it: empty where it is."""
     try:
         before = _source(path, roots)
-        after, reasons = rewrite(before, [step.ways for step in steps])
-    except Unclear as unclear:
-        return b"", b"", [str(unclear)] * len(steps)
+        after, reasons = rewrite(before, [step.wish for step in steps])
+    except (Unclear, RecursionError) as error:
+        return b"", b"", [str(error) if isinstance(error, Unclear) else "the file is nested too deeply"] * len(steps)
     return before, after, reasons
 
 
 def _source(path: Path, roots: tuple[Path, ...]) -> bytes:
     """Raises Unclear."""
-    place = path.resolve()
-    if not any(place.is_relative_to(root.resolve()) for root in roots):
-        raise Unclear("the file is outside of the program's directory")
-    if not {"site-packages", "dist-packages"}.isdisjoint(place.parts):
-        raise Unclear("the file belongs to an installed package")
     try:
+        place = path.resolve()
+        if not any(place.is_relative_to(root.resolve()) for root in roots):
+            raise Unclear("the file is outside of the program's directory")
+        if not {"site-packages", "dist-packages"}.isdisjoint(place.parts):
+            raise Unclear("the file belongs to an installed package")
         if path.stat().st_size > MAX_BYTES:
             raise Unclear("the file is too large")
         return disk.read_regular(path)
-    except OSError as error:
-        raise Unclear(
-            "there is no such file" if isinstance(error, FileNotFoundError) else "it cannot be read"
-        ) from error
+    except FileNotFoundError as error:
+        raise Unclear("there is no such file") from error
+    except (OSError, ValueError) as error:
+        raise Unclear("the file cannot be read") from error
 
 
 def _sentence(step: _Step, reason: str) -> str:
-    why = f" The diff leaves this out because {reason}." if step.ways else ""
+    why = f" The diff leaves this out because {reason}." if step.wish else ""
     return f"{_where(step.site)}: {step.advice}{why}"
 
 
 def _where(site: Site) -> str:
-    return words.clean(f"{os.path.relpath(site.path) if os.path.isabs(site.path) else site.path}:{site.line}")
+    return f"{_shown(site.path)}:{site.line}"
+
+
+def _shown(path: str | Path) -> str:
+    """From the current directory, where it lies below that."""
+    below = os.path.relpath(path) if os.path.isabs(path) else str(path)
+    return words.clean(str(path) if below.startswith(os.pardir) else below)
 
 
 def _diff(file: File) -> str:
     """A unified diff, as git shows it."""
-    name = words.clean(os.path.relpath(file.path))
-    lines = difflib.unified_diff(_lines(file.before), _lines(file.after), f"a/{name}", f"b/{name}", lineterm="")
+    name = _shown(file.path)
+    names = (name, name) if os.path.isabs(name) else (f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(_lines(file.before), _lines(file.after), *names, lineterm="")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -140,60 +156,66 @@ def _lines(source: bytes) -> list[str]:
 
 
 def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
-    options = (("num_workers", value), ("persistent_workers", "True"))
+    options = libraries.workers(value)
     for loader in facts.loaders:
         if not loader.iterable and not loader.on_gpu and loader.num_workers < int(value):
-            yield _loader(loader.site, Options(options, positional=6), "workers", value)
+            yield _step(loader.site, "workers", value, libraries.DATA_LOADER, options)
 
 
 def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     for loader in facts.loaders:
         if not loader.pin_memory and not loader.on_gpu:
-            yield _loader(loader.site, Options((("pin_memory", "True"),), positional=8), "pin", value)
+            yield _step(loader.site, "pin", value, libraries.DATA_LOADER, libraries.PIN)
     for site, method in _uploads(facts, lambda one: not one.pinned and not one.from_loader):
-        change = pinned_argument if method == "copy_" else pinned_receiver
-        yield _in_program(site, Wish(site.line, Callee(method), change, mover=False), "pin", value)
-
-
-def _loader(site: Site, options: Options, change: str, value: str) -> _Step:
-    return _in_program(site, Wish(site.line, DATA_LOADER, options), change, value)
+        yield _step(site, "pin", value, method, pinned_argument if method == "copy_" else pinned_receiver)
 
 
 def _non_blocking(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     pinned = "pin" in changes
     for site, method in _uploads(facts, lambda one: not one.non_blocking and (one.pinned or pinned)):
         options = Options((("non_blocking", "True"),), positional=3 if method == "to" else 2)
-        wish = Wish(site.line, Callee(method), options, alike=method != "copy_", mover=False)
-        yield _in_program(site, wish, "non-blocking", value)
+        yield _step(site, "non-blocking", value, method, options)
+
+
+def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site, str]]:
+    """Where those are that are wanted, each once."""
+    return list(dict.fromkeys((one.site, one.method) for one in facts.uploads if wanted(one)))
 
 
 def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
-    options = Options((("fused", "True"),), instead_of=("foreach",))
+    options = Options((("fused", "True"),), instead_of="foreach")
     for one in facts.optimizers:
         if one.takes_fused and not one.fused:
-            yield _in_program(one.site, Wish(one.site.line, Callee(f"torch.optim.{one.name}"), options), "fused", value)
+            yield _step(one.site, "fused", value, f"torch.optim.{one.name}", options)
 
 
 def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+    # The first one is what was tried.
     for module in facts.modules[:1]:
-        if value == "compile":
-            wish = Compile(module.site.line, module.name, "reduce-overhead")
-            yield _in_program(module.site, wish, "graph", value)
+        site = module.site
+        if site.library:
+            yield _by_library(site, "graph", value) or _Step(site, None, _GRAPH[value])
         else:
-            yield _Step(
-                module.site, advice="Use `torch.cuda.make_graphed_callables` on the module that is called here."
-            )
+            wish = Compile(site.line, module.name, "reduce-overhead") if value == "compile" else None
+            yield _Step(site, wish, _GRAPH[value])
 
 
 def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     for site in dict.fromkeys(loader.loop or loader.site for loader in facts.loaders if not loader.on_gpu):
-        yield _Step(site, advice=f"{CHANGES['prefetch'].advice}")
+        yield _Step(
+            site, None, "Loop over `ahead(...)` of what this loop takes its batches from, with the function below."
+        )
 
 
 def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     for read in facts.reads:
-        yield _Step(read.site, advice=CHANGES["late-item"].advice)
+        yield _Step(read.site, None, CHANGES["late-item"].advice)
 
+
+_GRAPH: Final = {
+    "compile": 'Call `model.compile(mode="reduce-overhead")` on the module that is called here, before the first step.',
+    "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",
+}
 
 _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step]]]] = {
     "workers": _workers,
@@ -206,14 +228,16 @@ _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step
 }
 
 
-def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site, str]]:
-    """Where those are that are wanted, each once."""
-    return list(dict.fromkeys((one.site, one.method) for one in facts.uploads if wanted(one)))
-
-
-def _in_program(site: Site, wish: Wish | Compile, change: str, value: str) -> _Step:
-    """A change at a place; in a library's terms where the program does not make the call itself."""
+def _step(site: Site, change: str, value: str, callee: str, edited: Change) -> _Step:
+    """The edit of a call on a line."""
     advice = CHANGES[change].advice.replace("num_workers=N", f"num_workers={value}")
-    if not site.library:
-        return _Step(site, (wish,), advice=advice)
-    return _Step(site, advice=f"{words.clean(site.library, 80)} does this. {advice}")
+    if site.library:
+        made = f"{words.clean(site.library, 80)} makes this call."
+        return _by_library(site, change, value) or _Step(site, None, f"{made} {advice}")
+    return _Step(site, Wish(site.line, callee, edited), advice)
+
+
+def _by_library(site: Site, change: str, value: str) -> _Step | None:
+    """The same by an option of the library that makes the call; None where it makes none or has no option for it."""
+    term = libraries.term(site.library, change, value)
+    return term if term is None else _Step(site, Wish(None, term.function, term.options), term.advice)

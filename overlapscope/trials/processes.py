@@ -41,6 +41,8 @@ class Program:
     """It starts the processes that make steps."""
     text: str = ""
     """Its command line."""
+    root: Path = Path()
+    """The directory that its own files are in."""
 
     @property
     def command(self) -> list[str]:

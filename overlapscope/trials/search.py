@@ -21,9 +21,11 @@ AS_IS: Final[Settings] = ()
 MOST_ROUNDS: Final = 10
 FEWEST_ROUNDS: Final = 3
 SHARP_PCT: Final = 0.5
-"""Half the width of an interval that needs no more rounds; and the gain that a change must show to be built upon."""
+"""Half the width of an interval that needs no more rounds."""
 _GROUND: Final = ("pin", "non-blocking")
 """Changes that later ones need: they are kept where they do no harm."""
+_LUCK_PCT: Final = 1.0
+"""What one run of each may differ by for no reason: less is no gain to build upon, and no harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Ladder:
     """How far the first round has come."""
 
     kept: Settings
+    """Changes that pay, by the runs so far."""
     next: Planned | None
     """None at the top."""
 
@@ -128,10 +131,10 @@ def climb(candidates: Sequence[Candidate], runs: Runs) -> Ladder:
             settings = (*kept, Setting(candidate.change, value))
             tried = runs.of(settings)
             if not tried:
-                return Ladder(kept, Planned(settings, 1))
+                return Ladder(best, Planned(settings, 1))
             witness = _witness(tried[0], runs)
             if witness is not None:
-                return Ladder(kept, witness)
+                return Ladder(best, witness)
             if _pays(runs, settings, best, candidate.change):
                 best = settings
             elif candidate.rising:
@@ -155,7 +158,7 @@ def _pays(runs: Runs, settings: Settings, best: Settings, changed: str) -> bool:
     if found is None or runs.results(settings) == "different":
         return False
     low, high = found.within
-    return (high < 0 and found.pct <= -SHARP_PCT) or (changed in _GROUND and low <= 0)
+    return (high < 0 and found.pct <= -_LUCK_PCT) or (changed in _GROUND and low <= _LUCK_PCT)
 
 
 def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
