@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.trials_page import page
-from benchmarks.trials_runs import SCRIPTS, Tested, programs, test
+from benchmarks.trials_runs import SCRIPTS, Measured, measure, programs
 from overlapscope.base.words import duration
 
 KEPT = SCRIPTS / "measured"
@@ -26,7 +26,7 @@ BY_HAND = 0.25
 
 
 def run(out: Path, names: list[str], minutes: float, steps: int | None) -> None:
-    """Test what is not there yet; those that are left share the time that is left."""
+    """Measure what is not there yet; those that are left share the time that is left."""
     until = time.monotonic() + 60 * minutes
     out.mkdir(parents=True, exist_ok=True)
     left = [name for name in names if not (out / f"{name}.json").exists()]
@@ -37,28 +37,28 @@ def run(out: Path, names: list[str], minutes: float, steps: int | None) -> None:
             print(f"left out for want of time: {name}", flush=True)
             continue
         began = time.monotonic()
-        tested = test(name, (1 - BY_HAND) * share, steps)
-        print(f"{name}, {time.monotonic() - began:.0f} s: {_told(tested)}", flush=True)
-        if tested.trial is not None:
-            (out / f"{name}.json").write_bytes(msgspec.json.encode(tested) + b"\n")
+        measured = measure(name, (1 - BY_HAND) * share, steps)
+        print(f"{name}, {time.monotonic() - began:.0f} s: {_told(measured)}", flush=True)
+        if measured.trial is not None:
+            (out / f"{name}.json").write_bytes(msgspec.json.encode(measured) + b"\n")
 
 
-def _told(tested: Tested) -> str:
-    if tested.trial is None:
-        return "\n".join([tested.failure, *tested.said[-20:]])
-    best, by_hand = tested.best, tested.by_hand
-    of = f"{duration(tested.trial.baseline_step_ns)} a step"
+def _told(measured: Measured) -> str:
+    if measured.trial is None:
+        return "\n".join([measured.failure, *measured.said[-20:]])
+    best, by_hand = measured.best, measured.by_hand
+    of = f"{duration(measured.trial.baseline_step_ns)} a step"
     if best is None:
         return f"{of}, nothing is recommended"
-    true = "not known: " + tested.failure if by_hand is None else f"{by_hand.change.pct:+.1f}%"
+    true = "not known: " + measured.failure if by_hand is None else f"{by_hand.change.pct:+.1f}%"
     return f"{of}, {', '.join((*best.after, best.change))} {best.measured_pct:+.1f}%, by hand {true}"
 
 
-def read(folder: Path) -> list[Tested]:
+def read(folder: Path) -> list[Measured]:
     """What was measured, in the order of the list."""
     order = list(programs())
-    found = [msgspec.json.decode(path.read_bytes(), type=Tested) for path in folder.glob("*.json")]
-    return sorted(found, key=lambda tested: order.index(tested.program))
+    found = [msgspec.json.decode(path.read_bytes(), type=Measured) for path in folder.glob("*.json")]
+    return sorted(found, key=lambda measured: order.index(measured.program))
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.trials_runs import ROUNDS, Program, Tested, programs
+from benchmarks.trials_runs import ROUNDS, Measured, Program, programs
 from overlapscope.base.words import clean, duration, listed
 from overlapscope.documents.table import Table
 from overlapscope.render.markdown import lines
@@ -21,17 +21,17 @@ TIMES = 4.0
 """As long as the plain runs in it may the whole take."""
 
 
-def page(tested: Sequence[Tested]) -> str:
+def page(measured: Sequence[Measured]) -> str:
     """The whole page; of programs that could be tried."""
     text = TEXT.read_text(encoding="utf-8")
-    machine = tested[0].machine
+    machine = measured[0].machine
     for name, part in {
-        "programs": str(len(tested)),
+        "programs": str(len(measured)),
         "rounds": str(ROUNDS),
         "machine": f"{machine.gpu or 'a CPU'}, torch {machine.torch}, Python {machine.python}",
-        "goals": _table(("", "wanted", "reached"), _goals(tested)),
-        "summary": _table(_SUMMARY, map(_summary, tested)),
-        "sections": "\n".join(line for one in tested for line in _section(one)),
+        "goals": _table(("", "wanted", "reached"), _goals(measured)),
+        "summary": _table(_SUMMARY, map(_summary, measured)),
+        "sections": "\n".join(line for one in measured for line in _section(one)),
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -40,25 +40,25 @@ def page(tested: Sequence[Tested]) -> str:
 # -- the goals -------------------------------------------------------------------------------------
 
 
-def _goals(tested: Sequence[Tested]) -> Iterator[tuple[str, ...]]:
+def _goals(measured: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
     known = programs()
-    apart = [abs(points) <= POINTS for one in tested if (points := points_apart(one)) is not None]
+    apart = [abs(points) <= POINTS for one in measured if (points := points_apart(one)) is not None]
     yield f"gain by `try` within {POINTS:.0f} points of the edit by hand", "all", _share(apart)
-    pays = [set(known[one.program].pays) <= changes_of(one.best) for one in tested if known[one.program].pays]
+    pays = [set(known[one.program].pays) <= changes_of(one.best) for one in measured if known[one.program].pays]
     yield "what should pay is recommended", "all", _share(pays)
-    nothing = [one.best is None for one in tested if not known[one.program].pays]
+    nothing = [one.best is None for one in measured if not known[one.program].pays]
     yield "nothing is recommended where nothing should pay", "all", _share(nothing)
-    refused = [is_refused(one, breaks) for one in tested if (breaks := known[one.program].breaks)]
+    refused = [is_refused(one, breaks) for one in measured if (breaks := known[one.program].breaks)]
     yield "a change that breaks the program or its results is refused", "all", _share(refused)
-    times = [one.trial.wall_s <= TIMES * one.trial.plain_runs_s for one in tested if one.trial]
+    times = [one.trial.wall_s <= TIMES * one.trial.plain_runs_s for one in measured if one.trial]
     yield f"the whole takes at most {TIMES:.0f} times as long as its plain runs", "all", _share(times)
 
 
-def points_apart(tested: Tested) -> float | None:
+def points_apart(measured: Measured) -> float | None:
     """Percentage points from the gain by hand to the gain by `try`; None where there is no edit."""
-    if tested.best is None or tested.best.measured_pct is None or tested.by_hand is None:
+    if measured.best is None or measured.best.measured_pct is None or measured.by_hand is None:
         return None
-    return tested.best.measured_pct - tested.by_hand.change.pct
+    return measured.best.measured_pct - measured.by_hand.change.pct
 
 
 def changes_of(tried: Tried | None) -> set[str]:
@@ -66,11 +66,11 @@ def changes_of(tried: Tried | None) -> set[str]:
     return set() if tried is None else {tried.change, *(text.partition(" ")[0] for text in tried.after)}
 
 
-def is_refused(tested: Tested, change: str) -> bool:
+def is_refused(measured: Measured, change: str) -> bool:
     """It was tried, found to break something each time, and is not recommended."""
-    rows = [tried for tried in tested.trial.changes if tried.change == change] if tested.trial else []
+    rows = [tried for tried in measured.trial.changes if tried.change == change] if measured.trial else []
     broken = [tried.failure or tried.results == "different" or tried.races for tried in rows]
-    return bool(rows) and all(broken) and change not in changes_of(tested.best)
+    return bool(rows) and all(broken) and change not in changes_of(measured.best)
 
 
 def _share(met: Sequence[bool]) -> str:
@@ -83,19 +83,19 @@ def _share(met: Sequence[bool]) -> str:
 _SUMMARY = ("program", "step", "recommended", "predicted", "by `try`", "by hand", "apart", "time")
 
 
-def _summary(tested: Tested) -> tuple[str, ...]:
-    trial, best, by_hand = tested.trial, tested.best, tested.by_hand
+def _summary(measured: Measured) -> tuple[str, ...]:
+    trial, best, by_hand = measured.trial, measured.best, measured.by_hand
     if trial is None:
-        return tested.program, *("",) * (len(_SUMMARY) - 1)
+        return measured.program, *("",) * (len(_SUMMARY) - 1)
     time = f"{trial.wall_s:.0f} s, {trial.plain_runs_s:.0f} s"
     step = duration(trial.baseline_step_ns)
     if best is None:
-        return tested.program, step, "nothing", "", "", "", "", time
+        return measured.program, step, "nothing", "", "", "", "", time
     said = best.predicted_pct
-    apart = points_apart(tested)
+    apart = points_apart(measured)
     far = "" if apart is None else f"{abs(apart):.1f}"
     return (
-        tested.program,
+        measured.program,
         step,
         listed((*best.after, f"{best.change} ({best.value})" if best.value else best.change)),
         "" if said is None else _interval(said.value, (said.low, said.high)),
@@ -121,22 +121,22 @@ def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]] | map[tuple[str,
     return "\n".join(f"| {' | '.join(row)} |" for row in said)
 
 
-def _section(tested: Tested) -> Iterator[str]:
+def _section(measured: Measured) -> Iterator[str]:
     """What a program is, what was expected, and what a user sees of it."""
-    program = programs()[tested.program]
-    yield from ("", f"## `{tested.program}`", "", f"{program.about} {_expected(program)}", "")
+    program = programs()[measured.program]
+    yield from ("", f"## `{measured.program}`", "", f"{program.about} {_expected(program)}", "")
     if program.options:
         yield from (f"Tried with `{' '.join(program.options)}`.", "")
-    if tested.trial is None:
-        yield from (clean(tested.failure), "")
+    if measured.trial is None:
+        yield from (clean(measured.failure), "")
         return
-    yield from lines(block for block in document(tested.trial).blocks if isinstance(block, Table))
-    if tested.by_hand is not None:
-        steps = (f"{listed(map(duration, each))}" for each in (tested.by_hand.as_is_ns, tested.by_hand.edited_ns))
+    yield from lines(block for block in document(measured.trial).blocks if isinstance(block, Table))
+    if measured.by_hand is not None:
+        steps = (f"{listed(map(duration, each))}" for each in (measured.by_hand.as_is_ns, measured.by_hand.edited_ns))
         before, after = steps
-        yield from (f"By hand (`{tested.by_hand.edits}`): {before} a step as it is, {after} as edited.", "")
-    elif tested.failure:
-        yield from (f"By hand: {clean(tested.failure)}", "")
+        yield from (f"By hand (`{measured.by_hand.edits}`): {before} a step as it is, {after} as edited.", "")
+    elif measured.failure:
+        yield from (f"By hand: {clean(measured.failure)}", "")
 
 
 def _expected(program: Program) -> str:

@@ -52,7 +52,7 @@ class ByHand(msgspec.Struct, frozen=True):
         return change([(Timing(a, 0.0), Timing(b, 0.0)) for a, b in zip(self.as_is_ns, self.edited_ns, strict=True)])
 
 
-class Tested(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True):
     """All that was measured of a program."""
 
     program: str
@@ -90,7 +90,7 @@ def machine(gpu: str | None) -> Machine:
     return Machine(gpu, importlib.metadata.version("torch"), platform.python_version())
 
 
-def test(name: str, minutes: float, steps: int | None) -> Tested:
+def measure(name: str, minutes: float, steps: int | None) -> Measured:
     """Try changes for about so long, then make the best ones by hand. `steps`: so many are timed, where it is told."""
     asked = ["--steps", str(steps)] if steps else []
     listed = programs()[name].options
@@ -112,18 +112,18 @@ def test(name: str, minutes: float, steps: int | None) -> Tested:
         printed, told = process.communicate()
     said = tuple(told.splitlines())
     if process.returncode not in (DONE, INTERRUPTED):
-        return Tested(name, machine(None), None, None, f"exit code {process.returncode}", said)
+        return Measured(name, machine(None), None, None, f"exit code {process.returncode}", said)
     trial = msgspec.json.decode(printed, type=Trial)
-    tested = Tested(name, machine(trial.device_name), trial, None, said=said)
-    if tested.best is None:
-        return tested
+    measured = Measured(name, machine(trial.device_name), trial, None, said=said)
+    if measured.best is None:
+        return measured
     try:
-        return msgspec.structs.replace(tested, by_hand=_by_hand(name, trial, edits_of(tested.best)))
+        return msgspec.structs.replace(measured, by_hand=made_by_hand(name, trial, edits_of(measured.best)))
     except Failed as error:
-        return msgspec.structs.replace(tested, failure=str(error))
+        return msgspec.structs.replace(measured, failure=str(error))
 
 
-def _by_hand(name: str, trial: Trial, edits: str) -> ByHand:
+def made_by_hand(name: str, trial: Trial, edits: str) -> ByHand:
     """Raises Failed."""
     timed = ["--time", str(trial.warmup_steps), str(trial.timed_steps)]
     as_is, edited = [str(SCRIPTS / f"{name}.py"), *timed], [str(SCRIPTS / "by_hand" / f"{name}.py"), *timed]

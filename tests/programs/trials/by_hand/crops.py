@@ -18,7 +18,7 @@ BATCH = o.size(32, 2)
 pictures = Cropped(o.steps * BATCH, side=o.size(160, 16))
 loader = DataLoader(pictures, batch_size=BATCH, shuffle=True, **loading(o))
 model = convolutions(o).to(o.device)
-graphed(o, model, torch.randn(BATCH, 3, pictures.cropped, pictures.cropped, device=o.device))
+graphed(o, model, torch.zeros(BATCH, 3, pictures.cropped, pictures.cropped, device=o.device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 for images, labels in batches(loader, o):
     images, labels = uploaded(images, o), uploaded(labels, o)

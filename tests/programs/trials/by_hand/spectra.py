@@ -17,7 +17,7 @@ BATCH, SAMPLES, WIDTH = o.size(32, 2), o.size(16384, 64), o.size(1024, 8)
 loader = DataLoader(Spectra(o.steps * BATCH, SAMPLES, o.device), batch_size=BATCH, shuffle=True, **loading(o))
 bins = SAMPLES // 2 + 1
 model = nn.Sequential(nn.Linear(bins, WIDTH), nn.ReLU(), nn.Linear(WIDTH, bins)).to(o.device)
-graphed(o, model, torch.randn(BATCH, bins, device=o.device))
+graphed(o, model, torch.zeros(BATCH, bins, device=o.device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 for batch in batches(loader, o):
     spectra = uploaded(batch, o)

@@ -17,7 +17,7 @@ batches = [torch.randn(BATCH, 3, SIDE, SIDE) for _ in range(8)]
 labels = torch.randint(100, (BATCH,), device=o.device)
 staging = torch.empty(BATCH, 3, SIDE, SIDE, pin_memory=o.cuda)
 model = convolutions(o, layers=12).to(o.device)
-graphed(o, model, torch.randn(BATCH, 3, SIDE, SIDE, device=o.device))
+graphed(o, model, torch.zeros(BATCH, 3, SIDE, SIDE, device=o.device))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, **fused(o))
 for number in range(o.steps):
     staging.copy_(batches[number % 8])
