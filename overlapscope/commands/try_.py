@@ -190,9 +190,10 @@ def _edit(done: Conducted, program: Program, *, yes: bool) -> int:
         tell(f"The edited program fails, so {names} is as it was. {clean(confirmed.failure, 300)}")
         return NOT_CONFIRMED
     kept = listed(clean(os.path.relpath(original(file))) for file in files)
+    longer = "less" if confirmed.pct <= 0 else "more"
     tell(
-        f"Edited {names}, and kept {kept}. As edited, the step is {confirmed.pct:+.1f}%, and its results are "
-        f"{confirmed.results}."
+        f"Edited {names}, and kept {kept}. As edited, a step takes {abs(confirmed.pct):.1f}% {longer} than it did; "
+        f"results: {confirmed.results}."
     )
     return DONE
 

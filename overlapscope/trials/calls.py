@@ -101,9 +101,12 @@ def _with(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
     else:
         behind = last.whitespace_after_arg
         new = new.with_changes(whitespace_after_arg=_uncommented(behind))
-    if isinstance(behind, cst.ParenthesizedWhitespace) and isinstance(between, cst.ParenthesizedWhitespace):
+    if isinstance(behind, cst.ParenthesizedWhitespace):
         # Comments behind the last argument stay there.
-        between = behind.with_changes(indent=between.indent, last_line=between.last_line)
+        if isinstance(between, cst.ParenthesizedWhitespace):
+            between = behind.with_changes(indent=between.indent, last_line=between.last_line)
+        elif behind.first_line.comment or any(line.comment for line in behind.empty_lines):
+            between = behind
     comma = cst.Comma(whitespace_after=between)
     args[-1] = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
     return call.with_changes(args=[*args, new])

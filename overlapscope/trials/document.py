@@ -172,6 +172,9 @@ def _edit(trial: Trial) -> Iterator[Block]:
 def _left_out(trial: Trial) -> Iterator[Block]:
     failed = [(tried, tried.failure) for tried in trial.changes if tried.failure]
     lines = [(clean(_name(tried), _LIMIT), clean(failure, _LIMIT)) for tried, failure in failed]
-    lines += [(clean(left.change, _LIMIT), clean(left.reason, _LIMIT)) for left in trial.left_out]
+    reasons: dict[str, list[str]] = {}
+    for left in trial.left_out:
+        reasons.setdefault(left.reason, []).append(left.change)
+    lines += [(clean(listed(changes), _LIMIT), clean(reason, _LIMIT)) for reason, changes in reasons.items()]
     if lines:
         yield Table("Not tried, or failed", (words("change"), prose("why")), rows(lines))

@@ -4,13 +4,13 @@ in words where it is not."""
 from __future__ import annotations
 
 import difflib
+import io
 import os
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import libcst as cst
 
 from overlapscope.base import disk, words
 from overlapscope.catalog.changes import CHANGES
@@ -145,7 +145,8 @@ def _diff(file: File) -> str:
 
 def _lines(source: bytes) -> list[str]:
     """Lines without their ends, made harmless; tabs stay."""
-    text = cst.parse_module(source).code
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    text = source.decode(encoding)
     lines = ["\t".join(map(words.clean, line.removesuffix("\r").split("\t"))) for line in text.split("\n")]
     if not lines[-1]:
         return lines[:-1]

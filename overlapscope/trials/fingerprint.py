@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from overlapscope.trials.protocol import Results, Sketch
 from overlapscope.trials.sketches import BUCKETS
+from overlapscope.trials.structures import tensors
 
 _CHUNK = 1 << 22
 """Elements, a multiple of BUCKETS: what is sketched or copied to the host at a time."""
@@ -30,22 +31,7 @@ def of_optimizers(optimizers: Iterable[Optimizer]) -> Results | None:
 
 def of_output(output: object) -> Results | None:
     """Of the tensors in a module's output; None where there are none."""
-    return _of((f"output {number}", tensor) for number, tensor in enumerate(tensors(output)))
-
-
-def tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors in a structure of lists, dictionaries and objects that hold their parts as attributes."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from tensors(part)
-    elif hasattr(value, "keys") and hasattr(value, "__getitem__"):
-        for key in value.keys():  # noqa: SIM118 - not every mapping of a library's is iterated over by key
-            yield from tensors(value[key])
-    elif hasattr(value, "__dataclass_fields__"):
-        for part in vars(value).values():
-            yield from tensors(part)
+    return _of((f"output {path}", tensor) for path, tensor in tensors(output))
 
 
 def number(tensor: torch.Tensor | None) -> float | None:

@@ -65,6 +65,7 @@ class Run:
         make(self._task.changes, self._notes)
         if self._task.survey:
             self._survey = Survey()
+            self._notes.after_step.append(self._survey.step)
         self._counter.start()
         recording.step_listeners.append(self._marked_step)
         if self._task.steps is not None or self._task.survey:
@@ -90,10 +91,8 @@ class Run:
     def _stepped(self) -> None:
         if devices.capturing():
             return
-        self._notes.stepping = True
         self._all_steps += 1
-        if self._survey is not None:
-            self._survey.step()
+        self._notes.step()
         if self._all_steps == 1 and multiprocessing.parent_process() is not None:
             # Exit handlers of Python's are not run there.
             Finalize(None, self._at_exit, exitpriority=0)

@@ -68,7 +68,7 @@ def rewrite(source: bytes, wishes: Sequence[Wish | Compile | None]) -> tuple[byt
     """
     try:
         module = cst.parse_module(source)
-    except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError) as error:
+    except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise Unclear("the file cannot be parsed") from error
     program = _Program(module)
     changes: dict[cst.CSTNode, list[Change]] = {}
@@ -118,9 +118,7 @@ class _Program:
     def _find(self, wish: Wish) -> list[cst.Call]:
         calls = [call for call in self._calls if self._is_meant(call, wish)]
         if wish.line is not None:
-            calls = [call for call in calls if _holds(self._places[call], wish.line)]
-            if len(calls) > 1:
-                calls = [call for call in calls if self._line(call) == wish.line]
+            calls = [call for call in calls if self._line(call) == wish.line]
         name = wish.callee.rpartition(".")[2]
         if not calls:
             raise Unclear(f"no `{name}(` is found there")
@@ -132,7 +130,7 @@ class _Program:
 
     def _module(self, wish: Compile) -> cst.Name | cst.Attribute:
         """What is called on its line. Raises Unclear."""
-        calls = [call for call in self._calls if _holds(self._places[call], wish.line)]
+        calls = [call for call in self._calls if self._line(call) == wish.line]
         found = {
             code(call.func): call.func for call in calls if _is_dotted(call.func) and not self._is_foreign(call.func)
         }

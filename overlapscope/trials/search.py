@@ -21,7 +21,7 @@ AS_IS: Final[Settings] = ()
 MOST_ROUNDS: Final = 10
 FEWEST_ROUNDS: Final = 3
 SHARP_PCT: Final = 0.5
-"""Half the width of an interval that needs no more rounds."""
+"""Half the width of an interval that needs no more rounds, and the least gain that is worth an edit."""
 _GROUND: Final = ("pin", "non-blocking")
 """Changes that later ones need: they are kept where they do no harm."""
 _LUCK_PCT: Final = 1.0
@@ -193,14 +193,17 @@ def _is_sharp(runs: Runs, settings: Settings) -> bool:
 
 
 def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
-    """The set to take: of those that are faster for sure and compute the same, the fastest; of those that cannot be
-    told from it, the one with the fewest changes. None where none is. Sets that are `racing` have data races.
+    """The set to take: of those that are faster for sure, by enough, and compute the same, the fastest; of those that
+    cannot be told from it, the one with the fewest changes. None where none is.
+
+    Sets that are `racing` have data races.
     """
     gains: Mapping[Settings, float] = {
         settings: found.pct
         for settings in runs.tried()
         if runs.results(settings) in ("same", "within noise") and not runs.failed(settings) and settings not in racing
         if (found := runs.change(settings)) is not None and found.over_runs is not None and found.over_runs[1] < 0
+        if found.pct <= -SHARP_PCT
     }
     if not gains:
         return None

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 from msgspec.structs import replace
-from torch._dynamo import OptimizedModule
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -21,11 +20,13 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from overlapscope.recorder import devices
 from overlapscope.recorder.wrapping import around
 from overlapscope.trials import protocol, uploads
-from overlapscope.trials.fingerprint import tensors
+from overlapscope.trials.capture import why_not
 from overlapscope.trials.module_calls import ModuleCalls
 from overlapscope.trials.protocol import Facts, Loader, Module, Reads, Site, Uploads
 from overlapscope.trials.shims import fused
+from overlapscope.trials.shims.graph import is_compiled
 from overlapscope.trials.sites import site
+from overlapscope.trials.structures import tensors
 
 
 class Survey:
@@ -93,7 +94,7 @@ class Survey:
     def _next(self, take: Callable[..., Any], iterator: Any) -> Any:
         batch = take(iterator)
         if iterator in self._loops:
-            parts = list(tensors(batch))
+            parts = [part for _, part in tensors(batch)]
             self._batches[iterator] = {part.untyped_storage().data_ptr() for part in parts if part.device.type == "cpu"}
             if self._stepping:
                 self._take(*self._loops[iterator], on_gpu=any(part.is_cuda for part in parts))
@@ -145,6 +146,10 @@ class Survey:
         )
 
     def _called(self, module: torch.nn.Module, frame: FrameType) -> None:
-        where = site(frame.f_back)
-        compiled = isinstance(module, OptimizedModule) or module._compiled_call_impl is not None
-        self._modules.setdefault(where, Module(site=where, name=type(module).__name__, compiled=compiled))
+        where, given = site(frame.f_back), frame.f_locals
+        self._modules[where] = Module(
+            site=where,
+            name=type(module).__name__,
+            compiled=is_compiled(module),
+            capturable=why_not(module, given.get("args", ()), given.get("kwargs", {})),
+        )

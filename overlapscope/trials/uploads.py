@@ -28,6 +28,8 @@ class Upload:
     non_blocking: bool
     converted: bool
     """Torch copies it on the host before, as it gets another type or layout."""
+    device: torch.device
+    """To which it goes, with its number."""
     again: Callable[[torch.Tensor, bool], torch.Tensor]
     """Do it with this source, which has the type that the copy gets, and this `non_blocking`."""
     dtype: torch.dtype
@@ -35,7 +37,7 @@ class Upload:
 
 
 def watch(handle: Callable[[Upload], torch.Tensor | None]) -> Callable[[], None]:
-    """Have `handle` called with each upload of a tensor that is no parameter of a module; it does it, or returns None.
+    """Have `handle` called with each upload of a tensor that is not a module's own; it does it, or returns None.
     What is returned ends this.
     """
     undo = ExitStack()
@@ -52,8 +54,8 @@ def _called(
     *args: Any,
     **options: Any,
 ) -> torch.Tensor:
-    # In a graph that is compiled, torch would look in here.
-    if not torch.compiler.is_compiling():
+    # In a graph that is compiled, torch would look in here. What is not on the host is the commonest case.
+    if (method == "copy_" or tensor.is_cpu) and not torch.compiler.is_compiling():
         upload = _PARSERS[method](function, tensor, *args, **options)
         if upload is not None and not _of_module(upload.source):
             done = handle(upload)
@@ -69,8 +71,6 @@ def _of_module(tensor: torch.Tensor) -> bool:
 
 
 def _to(function: Callable[..., torch.Tensor], tensor: torch.Tensor, *args: Any, **options: Any) -> Upload | None:
-    if tensor.device.type != "cpu":
-        return None
     # What it gets from a host is a copy in any case.
     named = {name: value for name, value in options.items() if name not in ("copy", "other")}
     try:
@@ -87,7 +87,8 @@ def _to(function: Callable[..., torch.Tensor], tensor: torch.Tensor, *args: Any,
     def again(source: torch.Tensor, non_blocking: bool) -> torch.Tensor:
         return function(source, device=device, dtype=dtype, non_blocking=non_blocking, **layout)
 
-    return Upload("to", tensor, non_blocking, dtype != tensor.dtype or bool(layout), again, dtype)
+    converted = dtype != tensor.dtype or bool(layout)
+    return Upload("to", tensor, non_blocking, converted, _numbered(device), again, dtype)
 
 
 def _cuda(
@@ -97,13 +98,11 @@ def _cuda(
     non_blocking: bool = False,
     **options: Any,
 ) -> Upload | None:
-    if tensor.device.type != "cpu":
-        return None
 
     def again(source: torch.Tensor, non_blocking: bool) -> torch.Tensor:
         return function(source, device, non_blocking=non_blocking, **options)
 
-    return Upload("cuda", tensor, non_blocking, bool(options), again, tensor.dtype)
+    return Upload("cuda", tensor, non_blocking, bool(options), _numbered(device), again, tensor.dtype)
 
 
 def _copy(
@@ -116,7 +115,14 @@ def _copy(
         return function(tensor, source, non_blocking)
 
     same = source.dtype == tensor.dtype and source.shape == tensor.shape
-    return Upload("copy_", source, non_blocking, not (same and tensor.is_contiguous()), again, tensor.dtype)
+    converted = not (same and tensor.is_contiguous())
+    return Upload("copy_", source, non_blocking, converted, tensor.device, again, tensor.dtype)
+
+
+def _numbered(device: Any) -> torch.device:
+    """`cuda`, or None, is the GPU that is current."""
+    asked = torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cuda")
+    return asked if asked.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 _PARSERS: dict[Method, Callable[..., Upload | None]] = {"to": _to, "cuda": _cuda, "copy_": _copy}

@@ -124,7 +124,7 @@ Truth = Mapping[str, float]
 
 
 def pretend(truth: Truth, source: random.Random, failing: str = "", differing: str = "") -> Callable[[Planned], Run]:
-    """A program whose step is 10 ms, times what its changes make of it, and whose runs differ by a third of a percent."""
+    """A program whose step is 10 ms, times what its changes make of it, and whose runs differ by 0.3 %."""
 
     def run(planned: Planned) -> Run:
         texts = [setting.text for setting in planned.settings]

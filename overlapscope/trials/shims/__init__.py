@@ -29,6 +29,14 @@ class Notes:
     """Why one could not be made, a sentence each."""
     stepping: bool = False
     """The program has made its first step."""
+    after_step: list[Callable[[], None]] = field(default_factory=list)
+    """Called at the end of each."""
+
+    def step(self) -> None:
+        """The program has made a step."""
+        self.stepping = True
+        for call in tuple(self.after_step):
+            call()
 
 
 @dataclass(frozen=True)
