@@ -33,6 +33,11 @@ def site(frame: FrameType | None) -> Site:
     return innermost or Site("", 0)
 
 
+def is_program(file: str) -> bool:
+    """Whether a file is one of the program's own."""
+    return _package(file) is None
+
+
 @cache
 def _package(file: str) -> str | None:
     """The installed package that a file is of; None for one of the program's own."""

@@ -98,7 +98,6 @@ def _cuda(
     non_blocking: bool = False,
     **options: Any,
 ) -> Upload | None:
-
     def again(source: torch.Tensor, non_blocking: bool) -> torch.Tensor:
         return function(source, device, non_blocking=non_blocking, **options)
 
@@ -121,8 +120,8 @@ def _copy(
 
 def _numbered(device: Any) -> torch.device:
     """`cuda`, or None, is the GPU that is current."""
-    asked = torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cuda")
-    return asked if asked.index is not None else torch.device("cuda", torch.cuda.current_device())
+    index: int | None = device if isinstance(device, int) else torch.device(device or "cuda").index
+    return torch.device("cuda", torch.cuda.current_device() if index is None else index)
 
 
 _PARSERS: dict[Method, Callable[..., Upload | None]] = {"to": _to, "cuda": _cuda, "copy_": _copy}

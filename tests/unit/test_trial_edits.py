@@ -117,6 +117,7 @@ class Program:
         "from torch.utils import data\nloader = data.DataLoader(texts, 16)\n",
         "from torch.utils.data import DataLoader as DL\nloader = DL(texts, 16)  # DataLoader(\n",
         "from torch.utils.data import *\nloader = DataLoader(texts, 16)\n",
+        "from torch.utils.data import DataLoader\nDL = DataLoader\nloader = DL(texts, 16)\n",
         "def loaders():\n    from torch.utils.data.dataloader import DataLoader\n    loader = DataLoader(texts, 16)\n",
     ],
 )
@@ -200,7 +201,7 @@ def test_an_edit_changes_nothing_but_its_options(call: str, end: str, encoding: 
     text = f"{head}from torch.utils.data import DataLoader\nif x :\n    a = 'ü' ;b = {call} ; c = 1  # end\n\x0c\ny = 2"
     source = (text + "\n" * last).replace("\n", end).encode(encoding)
     line = next(i for i, one in enumerate(text.split("\n"), 1) if "DataLoader(" in one)
-    wishes = [Wish(line, libraries.DATA_LOADER, options) for options in (libraries.workers("6"), libraries.PIN)]
+    wishes = [(Wish(line, libraries.DATA_LOADER, options),) for options in (libraries.workers("6"), libraries.PIN)]
     after, reasons = rewrite(source, wishes)
     assert reasons == ["", ""]
     was, changed = (one.decode(encoding) for one in (source, after))
@@ -367,6 +368,19 @@ def test_a_module_is_compiled_where_its_name_is_bound(tmp_path: Path, source: st
     assert '.compile(mode="reduce-overhead")' in lines[lines.index(before) - 1]
 
 
+def test_each_module_is_compiled_once_and_functions_are_not(tmp_path: Path) -> None:
+    program = Program(
+        tmp_path,
+        "from torch.nn.functional import relu\ndef noise(x): ...\ncritic: Net = Net()\nmaker = Maker()\n"
+        "while True:\n    critic(relu(x))\n    critic(maker(noise(x)))\n",
+    )
+    modules = program.module("critic(relu"), program.module("critic(maker"), program.module("critic(maker", "Maker")
+    [file] = edits(Facts(cuda=True, cpus=8, modules=modules), (COMPILE,), tmp_path).files
+    assert file.after.decode().split("\n")[4:6] == [
+        f'{name}.compile(mode="reduce-overhead")' for name in ("critic", "maker")
+    ]
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -414,14 +428,20 @@ def test_the_arguments_of_a_trainer_are_edited(tmp_path: Path) -> None:
 
 
 def test_what_a_library_calls_it_is_said_where_its_options_are_out_of_sight(tmp_path: Path) -> None:
-    program = Program(tmp_path, "from mine import options\ntrainer.train()\nmodel = accelerator.prepare(loader)\n")
+    program = Program(tmp_path, "from mine import options\ntrainer.train()\nfor batch in prepared:\n    pass\n")
     _, advice = program.edited(WORKERS, loader=program.loader(".train()", "transformers"))
     options = "`dataloader_num_workers=6, dataloader_persistent_workers=True`"
     assert f":2: Pass {options} to `TrainingArguments`. The diff leaves this out" in advice
-    _, advice = program.edited(WORKERS, loader=program.loader("prepare", "accelerate"))
-    assert "`accelerator.prepare` makes the DataLoader anew from yours. Pass `num_workers=6, " in advice
+    _, advice = program.edited(NON_BLOCKING, upload=program.upload("for batch", "to", "accelerate", pinned=True))
+    assert "or `dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`" in advice
     _, advice = program.edited(NON_BLOCKING, upload=program.upload(".train()", "to", "else\x1bwhere", pinned=True))
-    assert "else\\x1bwhere makes this call. Pass `non_blocking=True` to `.to()`" in advice
+    assert "else\\x1bwhere does this. Pass `non_blocking=True` to `.to()`" in advice
+
+
+def test_the_batch_of_a_tokenizer_is_moved_as_a_tensor_is(tmp_path: Path) -> None:
+    program = Program(tmp_path, "for batch in loader:\n    batch = batch.to(device)\n")
+    line, advice = program.edited(NON_BLOCKING, upload=program.upload(".to(", "to", "transformers", pinned=True))
+    assert (line, advice) == ("batch = batch.to(device, non_blocking=True)", "")
 
 
 def fields(package: str, file: str, owner: str) -> set[str]:
@@ -441,6 +461,7 @@ def test_libraries_have_the_options_that_are_named() -> None:
         assert term is None or {name for name, _ in term.options.given} <= known
     assert "'adamw_torch_fused'" in fields("transformers", "training_args.py", "OptimizerNames")
     assert "non_blocking" in fields("transformers", "trainer_pt_utils.py", "AcceleratorConfig")
+    assert "non_blocking" in fields("accelerate", "utils/dataclasses.py", "DataLoaderConfiguration")
 
 
 # -- files -------------------------------------------------------------------------------------------
@@ -504,6 +525,16 @@ def test_only_the_programs_own_files_are_edited(tmp_path: Path) -> None:
         found = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), root)
         assert bool(found.files) is not bool(reason)
         assert reason in "".join(found.advice)
+
+
+def test_a_file_that_changed_since_the_program_was_run_is_not_edited(tmp_path: Path) -> None:
+    program = Program(tmp_path, "import torch\noptimizer = torch.optim.AdamW(weights)\n")
+    written_ns = program.path.stat().st_mtime_ns
+    facts = Facts(cuda=True, cpus=8, optimizers=(program.optimizer("optimizer ="),), began_ns=written_ns)
+    assert edits(facts, (FUSED,), tmp_path).files
+    os.utime(program.path, ns=(written_ns + 1, written_ns + 1))
+    found = edits(facts, (FUSED,), tmp_path)
+    assert not found.files and "because the file has changed since the program was run" in found.advice[0]
 
 
 @pytest.mark.parametrize(
