@@ -88,7 +88,7 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
         by_path.setdefault(step.site.path, []).append(step)
     files, advice = [], []
     for path, there in by_path.items():
-        before, after, reasons = _edited(Path(path), there, (root, Path.cwd()))
+        before, after, reasons = _edited(Path(path), there, (root, Path.cwd()), facts.began_ns)
         if before != after:
             files.append(File(Path(path), before, after))
         advice += [_sentence(*one) for one in zip(there, reasons, strict=True) if one[1] or not one[0].ways]
@@ -96,17 +96,19 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
     return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
 
 
-def _edited(path: Path, steps: list[_Step], roots: tuple[Path, ...]) -> tuple[bytes, bytes, list[str]]:
+def _edited(
+    path: Path, steps: list[_Step], roots: tuple[Path, ...], began_ns: int | None
+) -> tuple[bytes, bytes, list[str]]:
     """A file before and after its edit, and why each step is not in it: empty where it is."""
     try:
-        before = _source(path, roots)
+        before = _source(path, roots, began_ns)
         after, reasons = rewrite(before, [step.ways for step in steps])
     except (Unclear, RecursionError) as error:
         return b"", b"", [str(error) if isinstance(error, Unclear) else "the file is nested too deeply"] * len(steps)
     return before, after, reasons
 
 
-def _source(path: Path, roots: tuple[Path, ...]) -> bytes:
+def _source(path: Path, roots: tuple[Path, ...], began_ns: int | None) -> bytes:
     """Raises Unclear."""
     try:
         place = path.resolve()
@@ -114,8 +116,11 @@ def _source(path: Path, roots: tuple[Path, ...]) -> bytes:
             raise Unclear("the file is outside of the program's directory")
         if not {"site-packages", "dist-packages"}.isdisjoint(place.parts):
             raise Unclear("the file belongs to an installed package")
-        if path.stat().st_size > MAX_BYTES:
+        state = path.stat()
+        if state.st_size > MAX_BYTES:
             raise Unclear("the file is too large")
+        if began_ns is not None and state.st_mtime_ns > began_ns:
+            raise Unclear("the file has changed since the program was run")
         return disk.read_regular(path)
     except FileNotFoundError as error:
         raise Unclear("there is no such file") from error

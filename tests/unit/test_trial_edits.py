@@ -527,6 +527,16 @@ def test_only_the_programs_own_files_are_edited(tmp_path: Path) -> None:
         assert reason in "".join(found.advice)
 
 
+def test_a_file_that_changed_since_the_program_was_run_is_not_edited(tmp_path: Path) -> None:
+    program = Program(tmp_path, "import torch\noptimizer = torch.optim.AdamW(weights)\n")
+    written_ns = program.path.stat().st_mtime_ns
+    facts = Facts(cuda=True, cpus=8, optimizers=(program.optimizer("optimizer ="),), began_ns=written_ns)
+    assert edits(facts, (FUSED,), tmp_path).files
+    os.utime(program.path, ns=(written_ns + 1, written_ns + 1))
+    found = edits(facts, (FUSED,), tmp_path)
+    assert not found.files and "because the file has changed since the program was run" in found.advice[0]
+
+
 @pytest.mark.parametrize(
     ("path", "source", "reason"),
     [
