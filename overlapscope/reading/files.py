@@ -306,7 +306,9 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
 
 # -- what a file says that it is ---------------------------------------------------------------------
 
-Kind = Literal["report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta", "doctor"]
+Kind = Literal[
+    "report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta", "doctor", "trial"
+]
 
 _HEAD_BYTES: Final = 256
 _FIRST_MEMBER: Final = re.compile(rb'\s*\{\s*"(\w+)"\s*:\s*(?:"(\w+)")?')

@@ -15,7 +15,10 @@ finally:
 
 _root, _place = os.environ.get("OVERLAPSCOPE_ROOT"), os.environ.get("OVERLAPSCOPE_AT_START")
 if _root is not None and _place is not None:
-    sys.path.append(_root)
+    # Where the program has it there itself, its place in the order stays.
+    _added = _root not in sys.path
+    if _added:
+        sys.path.append(_root)
     try:
         from overlapscope.base.registry import load
 
@@ -24,4 +27,5 @@ if _root is not None and _place is not None:
         # A Python without what we take runs as it would without it.
         pass
     finally:
-        sys.path.remove(_root)
+        if _added:
+            sys.path.remove(_root)
