@@ -36,7 +36,7 @@ def write(files: Sequence[File]) -> None:
 
 
 def undo(files: Sequence[File]) -> None:
-    """Make the files what they were, and remove the originals. What somebody changed meanwhile stays, with its original.
+    """Make the files what they were, and remove the originals. What was changed meanwhile stays, with its original.
 
     Raises OSError.
     """
