@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ pytestmark = [
 
 
 def test_batches_that_are_copied_ahead_are_those_of_the_loader() -> None:
-    names: dict[str, Any] = {"torch": torch, "itertools": itertools}
+    names: dict[str, Any] = {"torch": torch}
     exec(AHEAD, names)
     batches = [[torch.full((1 << 20,), float(i)).pin_memory(), torch.tensor([i])] for i in range(6)]
     work = torch.rand(2048, 2048, device="cuda")
