@@ -23,6 +23,9 @@ from overlapscope.trials.result import Edit
 from overlapscope.trials.rewrite import Compile, Wish, rewrite
 
 AHEAD: Final = """\
+import itertools
+
+
 def ahead(batches):  # lists of tensors, in pinned memory
     stream, following = torch.cuda.Stream(), None
     for batch in itertools.chain(batches, [None]):

@@ -575,6 +575,10 @@ def test_a_written_edit_keeps_the_original_and_its_mode(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (program.path, original(file))} == {0o750}
     with pytest.raises(UsageError, match="has changed since"):
         write([file])
+    program.path.write_bytes(b"mine")
+    undo([file])
+    assert program.path.read_bytes() == b"mine" and original(file).read_bytes() == file.before
+    program.path.write_bytes(file.after)
     undo([file])
     assert program.path.read_bytes() == file.before and os.listdir(tmp_path) == ["train.py"]
     original(file).write_text("mine")
