@@ -105,7 +105,7 @@ class Command:
 
         require_torch()
         program = _program(args)
-        asked = Asked(args.minutes, args.steps, args.only, args.also, args.scratch)
+        asked = Asked(args.minutes, args.steps, args.only, args.also, args.scratch, keep=args.recordings is not None)
         with ExitStack() as stack:
             directory = _directory(args.recordings, stack)
             _announce(args, program.text)
@@ -121,10 +121,14 @@ class Command:
 
 
 def _announce(args: argparse.Namespace, program: str) -> None:
-    where = "in an empty directory" if args.scratch else "in this directory, where it writes what it writes each time"
+    where = (
+        "Each run has an empty directory"
+        if args.scratch
+        else "What it writes in this directory, it writes each time; --scratch gives each run an empty one"
+    )
     tell(
-        f"Running {clean(program, 200)} again and again, for up to {args.minutes:g} min, {where}. Ctrl-C ends it "
-        "and shows what is known by then."
+        f"Running {clean(program, 200)} again and again for up to {args.minutes:g} min. {where}. Ctrl-C shows what is "
+        "known by then."
     )
 
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from overlapscope.base.words import clean, duration, listed
+from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.recorder import race_words
 from overlapscope.render.progress import Progress
@@ -79,6 +79,8 @@ class Asked:
     also: Collection[str]
     scratch: bool
     """Each run has an empty working directory."""
+    keep: bool
+    """Recordings are there afterwards."""
 
 
 def conduct(program: Program, asked: Asked, directory: Path, progress: Progress) -> Conducted:
@@ -103,6 +105,7 @@ def conduct(program: Program, asked: Asked, directory: Path, progress: Progress)
         program.text,
         predicted=predicted,
         edited=lambda settings: edit(found.facts, settings, program.root),
+        keep=asked.keep,
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
@@ -115,12 +118,10 @@ def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
     if found.before is None or step_ns is None:
         return {}
     try:
-        predictions = predict_sets(found.before, found.runs.tried(), step_ns)
+        return predict_sets(found.before, found.runs.tried(), step_ns)
     except OverlapscopeError as error:
         found.notes.append(f"Nothing is predicted: {error}")
         return {}
-    found.device_name = predictions.device_name
-    return predictions.by_settings
 
 
 class _Conductor:
@@ -171,17 +172,25 @@ class _Conductor:
                 raise ProgramFailed(ended)
         self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
         self._keep(found, _told(Planned(AS_IS, 1), ended))
+        most = (len(found.candidates) + 1) * search.MOST_ROUNDS
+        runs = min(most, 1 + int(max(0.0, self._left_s(found)) / ended.wall_s))
+        self._progress.say(
+            f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
+            f"{plural(found.plan.timed_steps, 'step')} are timed after {found.plan.warmup_steps} of warm-up."
+        )
 
     def record(self, found: Findings) -> None:
         """The program as it is, from which is predicted what changes bring."""
         if found.candidates and self._can_record(found):
             self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
-            self._recorded(before)
+            ended = self._recorded(before)
             if before.exists():
                 found.before = before
             else:
-                found.notes.append("Nothing is predicted, because the program could not be recorded.")
+                found.notes.append(
+                    f"Nothing is predicted, because the program could not be recorded. {clean(ended.how, 200)}"
+                )
 
     def check(self, found: Findings) -> None:
         """The best set for data races; where it has some, the next best."""
@@ -193,7 +202,7 @@ class _Conductor:
                 found.notes.append("Data races could not be looked for in the best set of changes.")
                 return
             found.races[best] = races
-            found.after = after if after.exists() else None
+            found.after = after if after.exists() and not races else None
         if best is not None and not self._can_record(found) and found.facts.cuda:
             found.notes.append("Nothing is predicted, and data races are not looked for, under a launcher.")
 

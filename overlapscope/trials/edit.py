@@ -8,9 +8,11 @@ import io
 import os
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import libcst as cst
 
 from overlapscope.base import disk, words
 from overlapscope.catalog.changes import CHANGES
@@ -18,9 +20,12 @@ from overlapscope.trials import libraries
 from overlapscope.trials.calls import Options, Unclear, pinned_argument, pinned_receiver
 from overlapscope.trials.protocol import Facts, Setting, Site, Uploads
 from overlapscope.trials.result import Edit
-from overlapscope.trials.rewrite import Change, Compile, Wish, rewrite
+from overlapscope.trials.rewrite import Compile, Wish, rewrite
 
 AHEAD: Final = """\
+import itertools
+
+
 def ahead(batches):  # lists of tensors, in pinned memory
     stream, following = torch.cuda.Stream(), None
     for batch in itertools.chain(batches, [None]):
@@ -64,8 +69,8 @@ class _Step:
     """One thing to do at a place."""
 
     site: Site
-    wish: Wish | Compile | None
-    """The edit that does it; None where words alone can say what to do."""
+    ways: tuple[Wish | Compile, ...]
+    """Edits that do it, of which the first that is clear is made; none where words alone can say what to do."""
     advice: str
     """The same in words."""
 
@@ -86,24 +91,27 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
         by_path.setdefault(step.site.path, []).append(step)
     files, advice = [], []
     for path, there in by_path.items():
-        before, after, reasons = _edited(Path(path), there, (root, Path.cwd()))
+        before, after, reasons = _edited(Path(path), there, (root, Path.cwd()), facts.began_ns)
         if before != after:
             files.append(File(Path(path), before, after))
-        advice += [_sentence(*one) for one in zip(there, reasons, strict=True) if one[1] or one[0].wish is None]
-    return Edits(tuple(files), tuple(dict.fromkeys(advice)), AHEAD if "prefetch" in changes else "")
+        advice += [_sentence(*one) for one in zip(there, reasons, strict=True) if one[1] or not one[0].ways]
+    code = AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else ""
+    return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
 
 
-def _edited(path: Path, steps: list[_Step], roots: tuple[Path, ...]) -> tuple[bytes, bytes, list[str]]:
+def _edited(
+    path: Path, steps: list[_Step], roots: tuple[Path, ...], began_ns: int | None
+) -> tuple[bytes, bytes, list[str]]:
     """A file before and after its edit, and why each step is not in it: empty where it is."""
     try:
-        before = _source(path, roots)
-        after, reasons = rewrite(before, [step.wish for step in steps])
+        before = _source(path, roots, began_ns)
+        after, reasons = rewrite(before, [step.ways for step in steps])
     except (Unclear, RecursionError) as error:
         return b"", b"", [str(error) if isinstance(error, Unclear) else "the file is nested too deeply"] * len(steps)
     return before, after, reasons
 
 
-def _source(path: Path, roots: tuple[Path, ...]) -> bytes:
+def _source(path: Path, roots: tuple[Path, ...], began_ns: int | None) -> bytes:
     """Raises Unclear."""
     try:
         place = path.resolve()
@@ -111,8 +119,11 @@ def _source(path: Path, roots: tuple[Path, ...]) -> bytes:
             raise Unclear("the file is outside of the program's directory")
         if not {"site-packages", "dist-packages"}.isdisjoint(place.parts):
             raise Unclear("the file belongs to an installed package")
-        if path.stat().st_size > MAX_BYTES:
+        state = path.stat()
+        if state.st_size > MAX_BYTES:
             raise Unclear("the file is too large")
+        if began_ns is not None and state.st_mtime_ns > began_ns:
+            raise Unclear("the file has changed since the program was run")
         return disk.read_regular(path)
     except FileNotFoundError as error:
         raise Unclear("there is no such file") from error
@@ -121,12 +132,9 @@ def _source(path: Path, roots: tuple[Path, ...]) -> bytes:
 
 
 def _sentence(step: _Step, reason: str) -> str:
-    why = f" The diff leaves this out because {reason}." if step.wish else ""
-    return f"{_where(step.site)}: {step.advice}{why}"
-
-
-def _where(site: Site) -> str:
-    return f"{_shown(site.path)}:{site.line}"
+    why = f" The diff leaves this out because {reason}." if step.ways else ""
+    where = f"{_shown(step.site.path)}:{step.site.line}: " if step.site.path else ""
+    return f"{where}{step.advice}{why}"
 
 
 def _shown(path: str | Path) -> str:
@@ -191,28 +199,25 @@ def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]
 
 
 def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
-    # The first one is what was tried.
-    for module in facts.modules[:1]:
-        site = module.site
-        if site.library:
-            yield _by_library(site, "graph", value) or _Step(site, None, _GRAPH[value])
-        else:
-            wish = Compile(site.line, module.name, "reduce-overhead") if value == "compile" else None
-            yield _Step(site, wish, _GRAPH[value])
+    for module in facts.modules:
+        if not module.compiled:
+            compiled = Compile(module.site.line, module.name, "reduce-overhead")
+            ways = (compiled,) if value == "compile" else ()
+            yield _in_library(module.site, "graph", value, _GRAPH[value]) or _Step(module.site, ways, _GRAPH[value])
 
 
 def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     for site in dict.fromkeys(loader.loop or loader.site for loader in facts.loaders if not loader.on_gpu):
-        yield _Step(
-            site, None, "Loop over `ahead(...)` of what this loop takes its batches from, with the function below."
-        )
+        yield _in_library(site, "prefetch", value, CHANGES["prefetch"].advice) or _Step(site, (), _LOOP_AHEAD)
 
 
 def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+    advice = CHANGES["late-item"].advice
     for read in facts.reads:
-        yield _Step(read.site, None, CHANGES["late-item"].advice)
+        yield _in_library(read.site, "late-item", value, advice) or _Step(read.site, (), advice)
 
 
+_LOOP_AHEAD: Final = "Loop over `ahead(...)` of what this loop takes its batches from, with the function below."
 _GRAPH: Final = {
     "compile": 'Call `model.compile(mode="reduce-overhead")` on the module that is called here, before the first step.',
     "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",
@@ -229,16 +234,27 @@ _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step
 }
 
 
-def _step(site: Site, change: str, value: str, callee: str, edited: Change) -> _Step:
+def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _Step:
     """The edit of a call on a line."""
-    advice = CHANGES[change].advice.replace("num_workers=N", f"num_workers={value}")
-    if site.library:
-        made = f"{words.clean(site.library, 80)} makes this call."
-        return _by_library(site, change, value) or _Step(site, None, f"{made} {advice}")
-    return _Step(site, Wish(site.line, callee, edited), advice)
+    called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
+    if isinstance(edited, Options):
+        advice = f"Pass `{edited}` to {called}."
+    else:
+        advice = f"Call `.pin_memory()` on what {called} copies."
+    own = _Step(site, (Wish(site.line, callee, edited),), advice)
+    in_library = _in_library(site, change, value, advice)
+    if in_library is None:
+        return own
+    # A library may only have a hand in what the line itself calls, and a tokenizer's batch takes the option of `.to()`.
+    by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, Options))
+    return replace(in_library, ways=(*own.ways, *in_library.ways)) if by_line else in_library
 
 
-def _by_library(site: Site, change: str, value: str) -> _Step | None:
-    """The same by an option of the library that makes the call; None where it makes none or has no option for it."""
+def _in_library(site: Site, change: str, value: str, advice: str) -> _Step | None:
+    """A change where a library makes the call: by an option of the library's, or in words; None where none does."""
+    if not site.library:
+        return None
     term = libraries.term(site.library, change, value)
-    return term if term is None else _Step(site, Wish(None, term.function, term.options), term.advice)
+    if term is None:
+        return _Step(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
+    return _Step(site, (Wish(None, libraries.TRAINING_ARGUMENTS, term.options),), term.advice)

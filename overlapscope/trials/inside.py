@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import threading
+import time
 import weakref
 from contextlib import suppress
 from multiprocessing.util import Finalize
@@ -30,6 +31,9 @@ from overlapscope.trials.protocol import Outcome, Results, Task
 from overlapscope.trials.rounding import round_parameters
 from overlapscope.trials.shims import Notes, make
 from overlapscope.trials.survey import Survey
+
+_PATIENCE_S = 60.0
+_POLL_S = 0.02
 
 
 class Run:
@@ -101,6 +105,7 @@ class Run:
         if self._last is not None:
             self._seen(self._last)
             self._tell(complete=True)
+            self._await_others()
             raise SystemExit
         if self._all_steps >= self._task.warmup_steps:
             self._timer.step(self._all_steps)
@@ -160,6 +165,13 @@ class Run:
         half = path.with_suffix(f".{os.getpid()}")
         half.write_bytes(msgspec.json.encode(outcome))
         os.replace(half, path)
+
+    def _await_others(self) -> None:
+        """Until the ranks of this machine have told as well: a launcher ends them all when one has ended."""
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        until = time.monotonic() + _PATIENCE_S
+        while len(list(Path(self._task.directory).glob("rank*.json"))) < ranks and time.monotonic() < until:
+            time.sleep(_POLL_S)
 
 
 def _seed(seed: int) -> None:

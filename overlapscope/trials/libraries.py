@@ -10,29 +10,32 @@ from overlapscope.trials.calls import Options
 DATA_LOADER: Final = "torch.utils.data.DataLoader"
 
 
+TRAINING_ARGUMENTS: Final = "transformers.TrainingArguments"
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A change, as a library has it."""
+    """A change by options of `TrainingArguments`."""
 
-    function: str
-    """The full name of what gets the options."""
     options: Options
-    why: str = ""
-    """A sentence, where it is not a function of the library's."""
+    otherwise: str = ""
+    """What else takes it, where the program has no such arguments."""
 
     @property
     def advice(self) -> str:
         """The same in words."""
-        return f"{self.why} Pass `{self.options}` to `{self.function.rpartition('.')[2]}`.".lstrip()
+        return f"Pass `{self.options}` to `TrainingArguments`{self.otherwise}."
 
 
 def term(library: str, change: str, value: str) -> Term | None:
     """A change of this value in a library's terms; None where it has none."""
-    if library == "transformers" and change in (arguments := _training_arguments(value)):
-        return Term("transformers.TrainingArguments", arguments[change])
-    if library == "accelerate" and change in ("workers", "pin"):
-        options = workers(value) if change == "workers" else PIN
-        return Term(DATA_LOADER, options, "`accelerator.prepare` makes the DataLoader anew from yours.")
+    options = _training_arguments(value).get(change)
+    if options and library == "transformers":
+        return Term(options)
+    if options and library == "accelerate" and change == "non-blocking":
+        # Transformers' Trainer has accelerate move its batches.
+        alone = "`dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`"
+        return Term(options, f", or {alone} where there is no Trainer")
     return None
 
 

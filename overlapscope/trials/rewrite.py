@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeVar
 
 import libcst as cst
 from libcst import matchers as m
@@ -25,8 +25,7 @@ from overlapscope.trials.calls import Options, Unclear
 
 _F: Final = cst.Name("f")
 
-Change: TypeAlias = Callable[[Any], Any]
-"""What becomes of a node."""
+Node = TypeVar("Node", bound=cst.CSTNode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,9 @@ class Compile:
     mode: str
 
 
-def rewrite(source: bytes, wishes: Sequence[Wish | Compile | None]) -> tuple[bytes, list[str]]:
-    """The text with an edit made of each wish, and why one could not be made, in a clause: empty where it could.
+def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[bytes, list[str]]:
+    """The text with an edit for each of the wishes, by the first of its ways that is clear; and why the last was
+    not, in a clause: empty where one was, or there are none.
 
     Raises Unclear where the text is not Python.
     """
@@ -71,112 +71,139 @@ def rewrite(source: bytes, wishes: Sequence[Wish | Compile | None]) -> tuple[byt
     except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise Unclear("the file cannot be parsed") from error
     program = _Program(module)
-    changes: dict[cst.CSTNode, list[Change]] = {}
+    changes = _Changes()
     reasons = []
-    for wish in wishes:
-        try:
-            for node, change in program.changes(wish) if wish else ():
-                changes.setdefault(node, []).append(change)
-            reasons.append("")
-        except Unclear as unclear:
-            reasons.append(str(unclear))
-    return module.visit(_Changes(changes)).bytes, reasons
+    for ways in wishes:
+        unclear = ""
+        for way in ways:
+            try:
+                program.add(way, changes)
+                unclear = ""
+                break
+            except Unclear as error:
+                unclear = str(error)
+        reasons.append(unclear)
+    return module.visit(changes).bytes, reasons
 
 
 class _Changes(cst.CSTTransformer):
-    """Nodes are replaced by what becomes of them."""
+    """What becomes of nodes."""
 
-    def __init__(self, changes: dict[cst.CSTNode, list[Change]]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._changes = changes
+        self.calls: defaultdict[cst.CSTNode, list[Callable[[cst.Call], cst.Call]]] = defaultdict(list)
+        self.statements: defaultdict[cst.CSTNode, dict[str, None]] = defaultdict(dict)
+        """Before a loop, behind any other statement."""
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
+        for change in self.calls.get(original_node, ()):
+            updated_node = change(updated_node)
+        return updated_node
 
     def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
-        return functools.reduce(lambda node, change: change(node), self._changes.get(original_node, ()), updated_node)
+        node = super().on_leave(original_node, updated_node)
+        if original_node not in self.statements:
+            return node
+        new = [cst.parse_statement(text) for text in self.statements[original_node]]
+        if not isinstance(node, cst.For | cst.While):
+            return cst.FlattenSentinel([node, *new])
+        # The loop's comments stay at the loop.
+        lines = list(node.leading_lines)
+        blank = list(itertools.takewhile(lambda line: line.comment is None, lines))
+        new[0] = new[0].with_changes(leading_lines=blank)
+        return cst.FlattenSentinel([*new, node.with_changes(leading_lines=lines[len(blank) :])])
 
 
 class _Program:
     """The calls of a text, by line and name."""
 
     def __init__(self, module: cst.Module) -> None:
-        wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+        wrapper = self._wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
         self._places = wrapper.resolve(PositionProvider)
         self._scopes = wrapper.resolve(ScopeProvider)
         self._parents = wrapper.resolve(ParentNodeProvider)
-        self._calls = [cst.ensure_type(node, cst.Call) for node in m.findall(wrapper, m.Call())]
-        assigns = [cst.ensure_type(node, cst.Assign) for node in m.findall(wrapper, m.Assign())]
-        self._bound = [(target.target, one.value) for one in assigns for target in one.targets]
+        self._calls = self._all(cst.Call)
+        self._bound = [
+            *((target.target, one.value) for one in self._all(cst.Assign) for target in one.targets),
+            *((one.target, one.value) for one in self._all(cst.AnnAssign) if one.value),
+        ]
+        """What is bound to what."""
 
-    def changes(self, wish: Wish | Compile) -> list[tuple[cst.CSTNode, Change]]:
-        """What becomes of which nodes. Raises Unclear."""
+    def add(self, wish: Wish | Compile, changes: _Changes) -> None:
+        """Add what becomes of which nodes. Raises Unclear."""
         if isinstance(wish, Compile):
-            return [self._compiled(self._module(wish), wish.mode)]
+            module = self._module(wish)
+            changes.statements[self._place(module)][f'{code(module)}.compile(mode="{wish.mode}")'] = None
+            return
         calls = self._find(wish)
         for call in calls:
             wish.change(call)
-        return [(call, wish.change) for call in calls]
+        for call in calls:
+            changes.calls[call].append(wish.change)
 
     def _find(self, wish: Wish) -> list[cst.Call]:
         calls = [call for call in self._calls if self._is_meant(call, wish)]
         if wish.line is not None:
             calls = [call for call in calls if self._line(call) == wish.line]
-        name = wish.callee.rpartition(".")[2]
+        name, where = wish.callee.rpartition(".")[2], "in the file" if wish.line is None else "on that line"
         if not calls:
-            raise Unclear(f"no `{name}(` is found there")
+            raise Unclear(f"there is no `{name}(` {where}")
         if len(calls) > 1 and not (wish.several and len({code(call.with_changes(func=_F)) for call in calls}) == 1):
-            raise Unclear(f"there are several `{name}(`")
+            raise Unclear(f"there are several `{name}(` {where}")
         if wish.is_method and any(self._moves_anything(call) for call in calls):
             raise Unclear("the function there may move other things, too")
         return calls
 
-    def _module(self, wish: Compile) -> cst.Name | cst.Attribute:
+    def _module(self, wish: Compile) -> cst.BaseExpression:
         """What is called on its line. Raises Unclear."""
-        calls = [call for call in self._calls if self._line(call) == wish.line]
-        found = {
-            code(call.func): call.func for call in calls if _is_dotted(call.func) and not self._is_foreign(call.func)
-        }
+        names = [call.func for call in self._calls if self._line(call) == wish.line and _is_dotted(call.func)]
+        found = {code(name): name for name in names if not self._is_function(name)}
         if len(found) > 1:
             made = self._made(wish.name)
             found = {name: module for name, module in found.items() if name in made}
         if len(found) != 1:
             raise Unclear("which name the module has there is not clear")
-        [module] = found.values()
-        return cast("cst.Name | cst.Attribute", module)
+        return next(iter(found.values()))
 
-    def _is_foreign(self, function: cst.BaseExpression) -> bool:
-        """It is imported or built in."""
-        return any(found.source is not QualifiedNameSource.LOCAL for found in self._full_names(function))
+    def _is_function(self, name: cst.BaseExpression) -> bool:
+        """It is imported, built in, or defined here."""
+        foreign = any(found.source is not QualifiedNameSource.LOCAL for found in self._full_names(name))
+        return foreign or any(isinstance(node, cst.FunctionDef | cst.ClassDef) for node in self._bindings(name))
 
     def _full_names(self, node: cst.BaseExpression) -> Collection[QualifiedName]:
         """What it may be, with its package where that is known; nothing where it is not bound here."""
         scope = self._scopes.get(node)
         return scope.get_qualified_names_for(node) if scope else ()
 
+    def _bindings(self, name: cst.BaseExpression) -> list[cst.CSTNode]:
+        """What binds the name, or the first name of a dotted one."""
+        scope = self._scopes.get(name)
+        found = scope[code(name).partition(".")[0]] if scope else ()
+        return [one.node for one in found if isinstance(one, Assignment)]
+
     def _made(self, name: str) -> set[str]:
         """What is bound to something of a class."""
         made = m.Call(func=m.Name(name) | m.Attribute(attr=m.Name(name)))
         return {code(target) for target, value in self._bound if m.findall(value, made)}
 
-    def _compiled(self, module: cst.Name | cst.Attribute, mode: str) -> tuple[cst.CSTNode, Change]:
-        """What compiles it: a statement before the outermost loop around its call in which its name is not bound, or,
-        where its function has no loop, behind the only line that binds it. Raises Unclear."""
+    def _place(self, module: cst.BaseExpression) -> cst.CSTNode:
+        """The outermost loop around its call in which its name is not bound, or, where its function has no loop, the
+        only line that binds it. Raises Unclear."""
         name = code(module)
-        statement = cst.ensure_type(cst.parse_statement(f'{name}.compile(mode="{mode}")'), cst.SimpleStatementLine)
-        scope = self._scopes.get(module)
-        roots = [one.node for one in scope[name.partition(".")[0]] if isinstance(one, Assignment)] if scope else []
+        bindings = self._bindings(module)
         targets = [target for target, _ in self._bound if code(target) == name]
-        lines = [self._places[node].start.line for node in (*roots, *targets)]
+        lines = [self._places[node].start.line for node in (*bindings, *targets)]
         around = itertools.takewhile(lambda node: not isinstance(node, cst.FunctionDef), self._parents_of(module))
         loops = [node for node in around if isinstance(node, cst.For | cst.While)]
         for loop in reversed(loops):
             if not any(_holds(self._places[loop], line) for line in lines):
-                return loop, functools.partial(_before, statement)
+                return loop
         if loops:
             raise Unclear(f"`{name}` is bound in the loop")
-        passed = any(isinstance(node, cst.Param) for node in roots)
+        passed = any(isinstance(node, cst.Param) for node in bindings)
         if len(targets) != 1 or not self._is_made_before(module, targets[0], passed):
             raise Unclear("the function there has no loop")
-        line = next(node for node in self._parents_of(targets[0]) if isinstance(node, cst.SimpleStatementLine))
-        return line, lambda line: cst.FlattenSentinel([line, statement])
+        return next(node for node in self._parents_of(targets[0]) if isinstance(node, cst.SimpleStatementLine))
 
     def _is_made_before(self, module: cst.CSTNode, target: cst.CSTNode, passed: bool) -> bool:
         """Whether a name is bound once for many calls: by the class, where it is an attribute of what is passed to the
@@ -190,6 +217,9 @@ class _Program:
             return kind is not None and kind is _nearest(there, cst.ClassDef)
         return binder is None or binder in here
 
+    def _all(self, kind: type[Node]) -> list[Node]:
+        return [node for node in self._parents if isinstance(node, kind)]
+
     def _parents_of(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         while not isinstance(node, cst.Module):
             node = self._parents[node]
@@ -199,10 +229,12 @@ class _Program:
         package, _, name = wish.callee.rpartition(".")
         if wish.is_method:
             return m.matches(call.func, m.Attribute(attr=m.Name(name)))
-        if full_names := [found.name for found in self._full_names(call.func)]:
+        bound = [value for target, value in self._bound if code(target) == code(call.func)]
+        function = bound[0] if len(bound) == 1 else call.func
+        if full_names := [found.name for found in self._full_names(function)]:
             # It may be imported from the module that defines it: `torch.optim.adamw.AdamW`.
             return any(full.startswith(f"{package}.") and full.endswith(f".{name}") for full in full_names)
-        return m.matches(call.func, m.Name(name))
+        return m.matches(function, m.Name(name))
 
     def _line(self, call: cst.Call) -> int:
         """The line that a frame is at in this call."""
@@ -244,11 +276,3 @@ def _is_dotted(node: cst.BaseExpression) -> bool:
     while isinstance(node, cst.Attribute):
         node = node.value
     return isinstance(node, cst.Name)
-
-
-def _before(statement: cst.BaseStatement, loop: cst.For | cst.While) -> cst.FlattenSentinel[cst.BaseStatement]:
-    """The statement and the loop, with the loop's comments still at the loop."""
-    lines = list(loop.leading_lines)
-    blank = list(itertools.takewhile(lambda line: line.comment is None, lines))
-    rest = loop.with_changes(leading_lines=lines[len(blank) :])
-    return cst.FlattenSentinel([statement.with_changes(leading_lines=blank), rest])

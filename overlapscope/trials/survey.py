@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -33,6 +34,7 @@ class Survey:
     """Looks on from now on, which costs time."""
 
     def __init__(self) -> None:
+        self._began_ns = time.time_ns()
         self._stepping = False
         self._made: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
         """Where loaders and optimizers were made."""
@@ -76,6 +78,7 @@ class Survey:
             reads=tuple(replace(one, count=count) for one, count in self._reads.items()),
             optimizers=tuple(map(self._optimizer, optimizers)),
             modules=tuple(self._modules.values()),
+            began_ns=self._began_ns,
         )
 
     def _make(self, make: Callable[..., None], made: Any, *args: Any, **options: Any) -> None:
