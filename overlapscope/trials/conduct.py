@@ -182,11 +182,13 @@ class _Conductor:
         if found.candidates and self._can_record(found):
             self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
-            self._recorded(before)
+            ended = self._recorded(before)
             if before.exists():
                 found.before = before
             else:
-                found.notes.append("Nothing is predicted, because the program could not be recorded.")
+                found.notes.append(
+                    f"Nothing is predicted, because the program could not be recorded. {clean(ended.how, 200)}"
+                )
 
     def check(self, found: Findings) -> None:
         """The best set for data races; where it has some, the next best."""

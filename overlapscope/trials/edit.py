@@ -23,6 +23,9 @@ from overlapscope.trials.result import Edit
 from overlapscope.trials.rewrite import Compile, Wish, rewrite
 
 AHEAD: Final = """\
+import itertools
+
+
 def ahead(batches):  # lists of tensors, in pinned memory
     stream, following = torch.cuda.Stream(), None
     for batch in itertools.chain(batches, [None]):
@@ -233,15 +236,18 @@ _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step
 
 def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _Step:
     """The edit of a call on a line."""
-    advice = CHANGES[change].advice.replace("num_workers=N", f"num_workers={value}")
-    wish = Wish(site.line, callee, edited)
+    called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
+    if isinstance(edited, Options):
+        advice = f"Pass `{edited}` to {called}."
+    else:
+        advice = f"Call `.pin_memory()` on what {called} copies."
+    own = _Step(site, (Wish(site.line, callee, edited),), advice)
     in_library = _in_library(site, change, value, advice)
     if in_library is None:
-        return _Step(site, (wish,), advice)
-    if site.library == "transformers" and callee == "to" and isinstance(edited, Options):
-        # A tokenizer's batch takes the option as a tensor does.
-        return replace(in_library, ways=(wish, *in_library.ways))
-    return in_library
+        return own
+    # A library may only have a hand in what the line itself calls, and a tokenizer's batch takes the option of `.to()`.
+    by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, Options))
+    return replace(in_library, ways=(*own.ways, *in_library.ways)) if by_line else in_library
 
 
 def _in_library(site: Site, change: str, value: str, advice: str) -> _Step | None:
@@ -250,5 +256,5 @@ def _in_library(site: Site, change: str, value: str, advice: str) -> _Step | Non
         return None
     term = libraries.term(site.library, change, value)
     if term is None:
-        return _Step(site, (), f"{words.clean(site.library, 80)} does this. {advice}")
+        return _Step(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
     return _Step(site, (Wish(None, libraries.TRAINING_ARGUMENTS, term.options),), term.advice)

@@ -19,6 +19,8 @@ from overlapscope.trials.protocol import Outcome
 
 BLOCKS = 10
 """Steps that follow each other are alike, so a run is cut into blocks, and its blocks are compared."""
+_WIDEST = math.log(2)
+"""Half of an interval, as a logarithm: from half to twice the step."""
 _QUANTILES = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
@@ -44,7 +46,7 @@ class Change:
     within: tuple[float, float]
     """95 % interval by the steps alone: as if runs did not differ."""
     over_runs: tuple[float, float] | None
-    """95 % interval over runs; None of a single round."""
+    """95 % interval over runs; None of a single round, and where it is so wide that it says nothing."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -103,24 +105,23 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: Noise | None = None) 
     middle = fmean(logs)
     error = math.sqrt(sum(before.error**2 + after.error**2 for before, after in rounds)) / len(rounds)
     within = quantile(2 * len(rounds) * (BLOCKS - 1)) * error
-    over_runs = None
+    half = math.inf
     if len(rounds) > 1:
         own = Noise(stdev(logs), len(logs) - 1)
         # A ratio has the noise of two runs.
         shared = own if every is None else Noise(math.sqrt(2) * every.deviation, every.freedom)
         told = max(own, shared, key=lambda noise: noise.deviation)
-        half = quantile(told.freedom) * told.deviation / math.sqrt(len(logs))
-        over_runs = _around(middle, max(within, half))
-    return Change(_pct(middle), _around(middle, within), over_runs)
+        half = max(within, quantile(told.freedom) * told.deviation / math.sqrt(len(logs)))
+    return Change(_pct(middle), _around(middle, within), _around(middle, half) if half <= _WIDEST else None)
 
 
 def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:
-    """95 % interval of a step over runs; None of a single one."""
+    """95 % interval of a step over runs; None of a single one, and where it is so wide that it says nothing."""
     if len(timings) < 2:
         return None
     logs = [math.log(timing.step_ns) for timing in timings]
     middle, half = fmean(logs), _half_width(logs)
-    return math.exp(middle - half), math.exp(middle + half)
+    return (math.exp(middle - half), math.exp(middle + half)) if half <= _WIDEST else None
 
 
 def quantile(freedom: int) -> float:

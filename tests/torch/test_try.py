@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,10 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 import overlapscope as ov
+from overlapscope import load
 from overlapscope.errors import UsageError
+from overlapscope.trials.child import environment
+from overlapscope.trials.protocol import Setting, Task
 
 PATIENCE_S = 300
 
@@ -71,6 +75,27 @@ def test_a_dataset_that_cannot_live_in_a_worker_fails_with_that_change_alone(tmp
     workers = told["changes"][0]
     assert "ValueError: not in a worker" in workers["failure"]
     assert (workers["kept"], told["best"]) == (False, None)
+
+
+def test_a_program_is_recorded_with_the_changes_made(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    task = Task(directory=str(tmp_path), changes=(Setting("workers", "2"),))
+    command = [
+        sys.executable,
+        "-m",
+        "overlapscope",
+        "run",
+        "--stop-after-recording",
+        "-o",
+        "t.trace.json.gz",
+        "train.py",
+    ]
+    run = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **environment(task)}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert load(tmp_path / "t.trace.json.gz").plain_steps.before.host_ns
+    assert "Traceback" not in run.stderr
 
 
 # -- in code ----------------------------------------------------------------------------------------
