@@ -40,6 +40,11 @@ def ahead(batches):  # lists of tensors, in pinned memory
             yield ready
 """
 """Batches on the GPU, each copied while the one before is computed with."""
+_REMARKS: Final = {
+    "workers": "With `persistent_workers=True`, a seed gives other orders of batches from the second epoch on.",
+    "compile": "A compiled module draws other random numbers with the same seed, as for dropout.",
+}
+"""By a change or its value: what its shim makes up for, so that results can be compared."""
 MAX_BYTES: Final = 1_000_000
 """Of a file that is edited; nobody wrote a longer one by hand."""
 
@@ -78,7 +83,11 @@ class _Step:
 def edit(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edit:
     """As `edits`, for a person to read."""
     found = edits(facts, settings, root)
-    return Edit(diff="".join(_diff(file) for file in found.files), advice=found.advice, code=found.code)
+    remarks = tuple(
+        remark for made, remark in _REMARKS.items() if any(made in (one.change, one.value) for one in settings)
+    )
+    diff = "".join(_diff(file) for file in found.files)
+    return Edit(diff=diff, advice=found.advice, code=found.code, remarks=remarks)
 
 
 def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:

@@ -512,6 +512,7 @@ def test_all_changes_together_are_one_diff(tmp_path: Path, monkeypatch: pytest.M
         "train.py:8: Copy the value with `non_blocking=True` into pinned memory, and read it a step later.",
     )
     assert found.code == AHEAD
+    assert [remark.split(",")[0] for remark in found.remarks] == ["With `persistent_workers=True`"]
     compile(AHEAD, "ahead", "exec")
     [file] = edits(facts, (WORKERS,), tmp_path).files
     assert file.after.count(b"\r\n") == file.after.count(b"\n") == file.before.count(b"\n") + 1
