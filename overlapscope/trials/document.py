@@ -170,12 +170,14 @@ def _edit(trial: Trial) -> Iterator[Block]:
     edit = trial.changes[trial.best].edit
     if edit.diff:
         yield Heading("The edit", 2)
-        yield Code(clean_lines(edit.diff.expandtabs()))
+        yield Code(clean_lines(edit.diff.expandtabs()).rstrip())
+    for remark in edit.remarks:
+        yield Text(with_code(clean(remark, _LIMIT)), "muted")
     if edit.advice:
         yield Heading("What to edit by hand" if edit.diff else "What to edit", 2)
         yield Items(tuple(with_code(clean_lines(advice)) for advice in edit.advice))
     if edit.code:
-        yield Code(clean_lines(edit.code))
+        yield Code(clean_lines(edit.code).rstrip())
 
 
 def _left_out(trial: Trial) -> Iterator[Block]:
