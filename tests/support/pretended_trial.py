@@ -78,7 +78,9 @@ def main(like: list[str]) -> None:
         "facts": facts(gpu="gpu" in like) if task["survey"] else None,
         "made": dict.fromkeys(changes, 1),
     }
-    Path(task["directory"], "rank0.json").write_text(json.dumps(told))
+    half = Path(task["directory"], "half.json")
+    half.write_text(json.dumps(told))
+    half.rename(half.with_name("rank0.json"))
 
 
 if __name__ == "__main__":
