@@ -62,7 +62,7 @@ class Run:
 
     def begin(self) -> None:
         """Make the changes, and count steps from now on."""
-        _seed(self._task.seed)
+        seed(self._task.seed)
         before(Optimizer, "__init__", self._on_optimizer)
         if self._task.rounded:
             round_parameters()
@@ -128,8 +128,7 @@ class Run:
     def _seen(self, last: LastStep) -> None:
         last.end()
         with suppress(Exception):
-            results = self._results or fingerprint.of_output(last.output) or Results(digest="", sketches=(), loss=None)
-            self._results = msgspec.structs.replace(results, loss=fingerprint.number(last.loss))
+            self._results = fingerprint.with_last_step(self._results, last)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -174,8 +173,9 @@ class Run:
             time.sleep(_POLL_S)
 
 
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    torch.manual_seed(seed)
+def seed(number: int) -> None:
+    """Have the random numbers of Python, torch and numpy begin there."""
+    random.seed(number)
+    torch.manual_seed(number)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
+        sys.modules["numpy"].random.seed(number)

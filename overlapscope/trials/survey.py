@@ -50,13 +50,15 @@ class Survey:
         self._reads: Counter[Reads] = Counter()
         self._modules: dict[Site, Module] = {}
         self._calls: ModuleCalls | None = None
-        around(Optimizer, "__init__", self._make)
-        around(DataLoader, "__init__", self._make)
-        around(DataLoader, "__iter__", self._iterate)
-        around(_BaseDataLoaderIter, "__next__", self._next)
-        uploads.watch(self._upload)
-        around(torch.Tensor, "item", partial(self._read, "item"))
-        around(torch.Tensor, "__float__", partial(self._read, "float"))
+        self._undo = (
+            around(Optimizer, "__init__", self._make),
+            around(DataLoader, "__init__", self._make),
+            around(DataLoader, "__iter__", self._iterate),
+            around(_BaseDataLoaderIter, "__next__", self._next),
+            uploads.watch(self._upload),
+            around(torch.Tensor, "item", partial(self._read, "item")),
+            around(torch.Tensor, "__float__", partial(self._read, "float")),
+        )
 
     def step(self) -> None:
         """A step ended: the second is looked at more closely."""
@@ -65,6 +67,11 @@ class Survey:
         elif self._calls is not None:
             self._calls.end()
             self._calls = None
+
+    def end(self) -> None:
+        """Look no more."""
+        for undo in reversed(self._undo):
+            undo()
 
     def facts(self, optimizers: Iterable[Optimizer]) -> Facts:
         """What was found; `optimizers` are those that live still."""
