@@ -36,7 +36,6 @@ def recordings() -> list[Path]:
 
 
 TELLING = (
-    "ddp/rank0",
     "known_causes/allocation",
     "known_causes/backward_on_side_stream",
     "known_causes/blocking_copy",
@@ -61,9 +60,14 @@ TELLING = (
 """Recordings that together show every cause, rule and answer of a check that any shows, as a test makes sure."""
 
 
+def thorough() -> bool:
+    """Whether this is `make test`, not `make quick`."""
+    return settings.get_current_profile_name() == "thorough"
+
+
 def tried(paths: Iterable[Path]) -> list[Path]:
     """Of bundled recordings those that this run reads: `make test` all of them, `make quick` those of `TELLING`."""
-    if settings.get_current_profile_name() == "thorough":
+    if thorough():
         return [*paths]
     telling = {TRACES / f"{name}.json.gz" for name in TELLING}
     return [path for path in paths if path.absolute() in telling]
