@@ -17,7 +17,9 @@ from overlapscope.prediction import program
 from overlapscope.prediction.program import Program
 from overlapscope.reading import kineto, load
 from overlapscope.reading.samples import SAMPLES
+from overlapscope.report import findings
 from overlapscope.report.model import Report, build
+from overlapscope.rules.finding import Finding
 from overlapscope.trace.model import Trace
 from tests.support.helpers import TRACES
 
@@ -41,7 +43,7 @@ def report_of(recording: Path) -> Report:
 
 
 _made: dict[tuple[object, ...], Any] = {}
-"""What was read of bundled recordings, and analyses and plain programs of that."""
+"""What was read of bundled recordings, and analyses, plain programs and findings of that."""
 _read: set[Trace] = set()
 
 
@@ -59,6 +61,7 @@ def each_read_once() -> Iterator[None]:
     For tests that patch nothing: what was found before the patch would be found again.
     """
     read_sized, analyze_device, found = kineto.read_sized, analysis.analyze_device, program._found
+    on_device = findings._on_device
 
     def read(path: str | Path, *, limit_bytes: int, **watched: Any) -> tuple[Trace, int]:
         where = Path(path).absolute()
@@ -81,8 +84,15 @@ def each_read_once() -> Iterator[None]:
 
         return _once((found, done.trace, told_ns, estimate), make) if done.trace in _read else make()
 
+    def judge(done: TraceAnalysis, device: DeviceAnalysis, *rest: Any) -> tuple[Finding, ...]:
+        def make() -> tuple[Finding, ...]:
+            return tuple(on_device(done, device, *rest))
+
+        return _once((on_device, done.trace, done.devices, device, *rest), make) if done.trace in _read else make()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kineto, "read_sized", read)
         patch.setattr(analysis, "analyze_device", analyze)
         patch.setattr(program, "_found", find)
+        patch.setattr(findings, "_on_device", judge)
         yield
