@@ -30,6 +30,13 @@ RECORDERS: Final = {
             launches="Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
             sync_events="Record with enable_cuda_sync_events=True.",
         ),
+        Recorder(
+            "nsys",
+            "Nsight Systems",
+            gpu_activity="`nsys profile --trace=cuda`",
+            launches="Record with `nsys profile --trace=cuda`, and export with CUDA API calls.",
+            sync_events="Record with `nsys profile --cuda-event-trace=true`.",
+        ),
     )
 }
 
