@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import sqlite3
 from collections import Counter
@@ -14,9 +15,14 @@ import numpy as np
 import pytest
 
 import overlapscope as ov
+from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
+from overlapscope.export import annotated
 from overlapscope.reading import expand, load_all
+from overlapscope.reading.cache import Cache
+from overlapscope.reading.cache_folder import Folder
+from overlapscope.reading.source import Request
 from overlapscope.trace.model import Sync, Trace
 from tests.support.helpers import TRACES
 
@@ -292,3 +298,50 @@ def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path, database:
     trace = ov.load(tmp_path / "report.sqlite")
     assert len(trace.gpu_ops) == 9
     assert trace.damage.impossible_by == {"compute": 2}
+
+
+# -- everything behind the trace -----------------------------------------------------------------------
+
+
+def test_a_chrome_trace_of_it_for_perfetto_reads_as_the_same(reports: Path, tmp_path: Path) -> None:
+    path, _, trace = of(reports, "train_2gpu", 0)
+    analysis = analyze_trace(trace)
+    written = tmp_path / "annotated.json.gz"
+    written.write_bytes(b"".join(annotated.write(analysis, Path(f"{path}@0"))))
+    again = ov.load(written)
+    assert again.recorder == "nsys"
+    assert ov.analyze(again).devices[0].buckets == analysis.result.devices[0].buckets
+    assert b'"name":"buckets"' in gzip.decompress(written.read_bytes()).replace(b": ", b":")
+
+
+def test_the_cache_keeps_each_process_by_itself(reports: Path, tmp_path: Path) -> None:
+    cache = Cache(Folder(tmp_path), 1 << 30, least_bytes=0, settled_ns=0)
+    for _ in range(2):
+        for number in (0, 1):
+            trace = cache.load(reports / f"train_2gpu.sqlite@{number}", Request(progress=False))
+            assert (trace.rank, trace.devices) == (number, (number,))
+    assert len(cache.folder.entries()) == 2
+
+
+@pytest.mark.parametrize("command", ["analyze", "whatif", "diff", "check", "html"])
+def test_commands_read_it(reports: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    one = str(reports / "offload_2gpu.sqlite@0")
+    other = str(reports / "offload_2gpu.sqlite@1")
+    told = {
+        "analyze": ["analyze", one, other],
+        "whatif": ["whatif", one, "--side-stream"],
+        "diff": ["diff", one, other],
+        "check": ["check", one],
+        "html": ["analyze", one, "--format", "html", "-o", str(tmp_path / "report.html")],
+    }
+    # Parts of this one are lost, so nothing can be judged.
+    assert main(told[command]) == (3 if command == "check" else 0)
+    assert "offload_2gpu.sqlite@0" in capsys.readouterr().out + (
+        (tmp_path / "report.html").read_text() if command == "html" else ""
+    )
+
+
+def test_an_output_does_not_overwrite_the_report(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = reports / "train_2gpu.sqlite"
+    assert main(["analyze", f"{path}@0", "--format", "json", "--force", "-o", str(path)]) == 2
+    assert "is also an input" in " ".join(capsys.readouterr().err.split())
