@@ -336,7 +336,8 @@ def test_commands_read_it(reports: Path, tmp_path: Path, command: str, capsys: p
     }
     # Parts of this one are lost, so nothing can be judged.
     assert main(told[command]) == (3 if command == "check" else 0)
-    assert "offload_2gpu.sqlite@0" in capsys.readouterr().out + (
+    said = capsys.readouterr()
+    assert "offload_2gpu.sqlite@0" in said.out + said.err + (
         (tmp_path / "report.html").read_text() if command == "html" else ""
     )
 
