@@ -16,11 +16,12 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
 from overlapscope.base.kept import kept
+from overlapscope.trace import op_names
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
 _LIBRARY = re.compile(
-    r"(^|/)(torch|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
+    r"(^|/)(torch|jax|jaxlib|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
     r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
 _NO_ROWS = np.empty(0, np.int64)
@@ -99,6 +100,11 @@ def of_other_devices(trace: Trace, timeline: Timeline) -> Bool:
 def pinning(trace: Trace) -> HostEvents:
     """The CPU ops that page-lock memory: `pin_memory` allocates it and copies into it."""
     return trace.cpu_ops.take(trace.cpu_ops.named(lambda name: name in ("aten::pin_memory", "aten::_pin_memory")))
+
+
+def staging(trace: Trace) -> HostEvents:
+    """The CPU ops in which the host copies from or to pinned memory: those of XLA."""
+    return trace.cpu_ops.take(trace.cpu_ops.named(op_names.XLA_STAGES.__contains__))
 
 
 def loading(trace: Trace) -> HostEvents:
