@@ -14,6 +14,7 @@ import numpy as np
 from overlapscope.analysis.missing_ops import launched_parts, recorded_launches
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.words import plural
+from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
 from overlapscope.trace.model import Index, Table, Trace
 
@@ -160,7 +161,7 @@ def _activity(trace: Trace) -> Check:
     return Check.fail(
         "gpu-activity",
         "The trace has no GPU activity: it was recorded without a GPU or without "
-        "ProfilerActivity.CUDA, so overlap cannot be measured.",
+        f"{recorder_by_id(trace.recorder).gpu_activity}, so overlap cannot be measured.",
         # What was recorded of the host is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )

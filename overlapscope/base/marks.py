@@ -13,6 +13,9 @@ while nothing was recorded (`trace.PlainSteps`)."""
 PREDICTION = "prediction"
 """In it: what makes a trace a prediction of `overlapscope whatif`, `{"of": file, "interventions": [...]}`."""
 
+RECORDER = "recorder"
+"""In it: what recorded a trace that was written anew (`Trace.recorder`), where that was not torch.profiler."""
+
 TORCH = "torch"
 """In it: the version of PyTorch, which Kineto does not write."""
 

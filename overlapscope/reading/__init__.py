@@ -1,4 +1,4 @@
-"""From files to Traces. `kineto` is the only format so far."""
+"""From files to Traces, whatever recorded them (`sources`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import kineto
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.files import LIMIT_BYTES, is_pipe, named
+from overlapscope.reading.source import Request
+from overlapscope.reading.sources import SUFFIXES, is_trace_name, read
 from overlapscope.trace.model import Trace
-
-SUFFIXES = (".json", ".json.gz", ".json.zst")
-"""Endings, in any case, of the files looked for in a directory. A file that is named may be called anything."""
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
 _HEAD_BYTES = 64
@@ -50,14 +48,14 @@ def load(
     source = path = named(source)
     if path.is_dir():
         raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
-    crew = Crew(meanwhile=meanwhile)
+    request = Request(limit_bytes, progress, Crew(meanwhile=meanwhile))
     if cache:
         from overlapscope.reading.cache import of_user
 
         kept = of_user()
         if kept is not None:
-            return kept.load(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
-    return kineto.read(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
+            return kept.load(source, request)
+    return read(source, request)
 
 
 def load_all(
@@ -109,11 +107,6 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
             if first != path and path != Path(source):
                 notes.append(f"{path}: is skipped: it is the same file as {first}.")
     return Found(tuple(first_path_of.values()), tuple(notes))
-
-
-def is_trace_name(name: str) -> bool:
-    """Whether a file in a directory is taken for a trace, by its name: hidden ones are not."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from overlapscope.base.marks import METADATA, PLAIN_STEPS, PREDICTION, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import METADATA, PLAIN_STEPS, PREDICTION, RECORDER, TORCH, WARM_UP_STEPS
 from overlapscope.trace.model import PlainSteps, TimedSteps
 
 _MOST_STEPS = 1 << 31
@@ -95,6 +95,12 @@ def _lengths(value: Any) -> tuple[int, ...]:
         return ()
     possible = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_STEP_NS for ns in value)
     return tuple(value) if possible else ()
+
+
+def recorder(metadata: dict[str, Any]) -> str:
+    """What recorded it: torch.profiler, or what its writer names."""
+    named = _own(metadata).get(RECORDER)
+    return named if isinstance(named, str) and len(named) <= _LONGEST_VERSION else "kineto"
 
 
 def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:

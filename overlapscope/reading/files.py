@@ -35,7 +35,6 @@ _FOREIGN = {
     b"PK\x03\x04": "a zip archive: unpack it first",
     b"BZh": "packed with bzip2: unpack it first",
     b"\xfd7zXZ\x00": "packed with xz: unpack it first",
-    b"SQLite format 3\x00": "an SQLite database (Nsight Systems?): pass a Chrome trace of torch.profiler",
     b"\x80\x02": "a Python pickle: pass a Chrome trace of torch.profiler (`export_chrome_trace`)",
     b"\xff\xfe": "UTF-16 text: save it as UTF-8",
     b"\xfe\xff": "UTF-16 text: save it as UTF-8",
@@ -302,6 +301,22 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
                 f"{path}: more than {limit_bytes:,} bytes came through the pipe; raise --max-size if the trace really "
                 "is that large."
             )
+
+
+# -- names -------------------------------------------------------------------------------------------
+
+_RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+
+
+def shown_source(source: str | Path) -> str:
+    """A path as a report names it. A file name need not be valid text, but what is in a report must be."""
+    return os.fsencode(source).decode("utf-8", "backslashreplace")
+
+
+def rank_in_name(source: str) -> int | None:
+    """The rank that a file's name states; None where it states none."""
+    ranks = _RANK_IN_NAME.findall(Path(source).name)
+    return int(ranks[-1]) if ranks else None
 
 
 # -- what a file says that it is ---------------------------------------------------------------------

@@ -6,8 +6,6 @@ The file is read once, in blocks: memory holds the columns and one block, not th
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from overlapscope.reading._metadata import (
     integer,
     plain_steps,
     predicted_by,
+    recorder,
     versions,
     warm_up_steps,
 )
@@ -30,10 +29,10 @@ from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import UNREADABLE, possible, recording
-from overlapscope.reading.files import LIMIT_BYTES, SourceFile
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile, rank_in_name, shown_source
+from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Damage, Trace
 
-_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LARGEST_BASE_NS = 1 << 62
 _LARGEST_TOTAL_NS = 1 << 56
 """Two years: durations of one recording do not add up to more, and what is computed of them fits 64 bits."""
@@ -53,13 +52,6 @@ def read(
     Raises UnreadableTrace where there is no trace to be had. What is merely damaged is read as far as it
     goes, and `Trace.damage` says what that cost.
     """
-    return read_sized(path, limit_bytes=limit_bytes, progress=progress, crew=crew)[0]
-
-
-def read_sized(
-    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, crew: Crew | None = None
-) -> tuple[Trace, int]:
-    """The same, and the file's unpacked size in bytes, as far as it could be unpacked."""
     file = SourceFile(Path(path), limit_bytes=limit_bytes)
     crew = crew or Crew()
     stream = EventStream(file, crew.blocks(file))
@@ -71,7 +63,18 @@ def read_sized(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    return _assemble(str(path), columns, stream), file.unpacked_bytes
+    return _assemble(str(path), columns, stream)
+
+
+def _recognises(head: bytes) -> bool:
+    return any(key in head for key in (b'"ph"', b'"traceEvents"', b'"schemaVersion"'))
+
+
+def _read(path: Path, request: Request) -> Trace:
+    return read(path, limit_bytes=request.limit_bytes, progress=request.progress, crew=request.crew)
+
+
+SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read)
 
 
 def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
@@ -119,6 +122,8 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),
+        recorder=recorder(metadata),
+        unpacked_bytes=stream.file.unpacked_bytes,
     )
 
 
@@ -189,14 +194,3 @@ def _ordinal(value: Any) -> int | None:
     """A number that ranks can have."""
     number = integer(value)
     return number if number is not None and 0 <= number < 1 << 31 else None
-
-
-def shown_source(source: str | Path) -> str:
-    """A path as a report names it. A file name need not be valid text, but what is in a report must be."""
-    return os.fsencode(source).decode("utf-8", "backslashreplace")
-
-
-def rank_in_name(source: str) -> int | None:
-    """The rank that a file's name states; None where it states none."""
-    ranks = _RANK_IN_NAME.findall(Path(source).name)
-    return int(ranks[-1]) if ranks else None
