@@ -42,7 +42,7 @@ _MODULE: Final = re.compile(r"(?P<module>.+):XLA GPU module", re.DOTALL)
 
 _OWN_MARK: Final = re.compile(
     r".*::.*|PjitFunction\(.*\)|ParseArguments|shard_args|DevicePutWithSharding|(?:PJRT|PjRt|Pjrt|[HD]2[HD]|Wait|Handle"
-    r"|Resolve|Build|Allocate|backend_compile|BufferFrom|Xla|XLA|TfrtCpu|Memory(?:Alloc|Dealloc)ation)\b?.*",
+    r"|Resolve|Build|Allocate|backend_compile|BufferFrom|Xla|XLA|TfrtCpu|Memory(?:Alloc|Dealloc)ation).*",
     re.DOTALL,
 )
 """Marks that XLA, PJRT and JAX set themselves; what else a thread with steps or Python functions marks is the

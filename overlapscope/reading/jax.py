@@ -33,6 +33,7 @@ _JSON: Final = re.compile(rb'"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s
 _OTHER_DEVICE: Final = re.compile(r"/device:(?!GPU)(\w+):\d+")
 _DROPPED: Final = re.compile(r"(\d{1,15}) (?:\w+ ){0,3}events? dropped|dropped (\d{1,15})", re.IGNORECASE)
 _ENVIRONMENT: Final = "Task Environment"
+_VERSIONS: Final = frozenset({"jax_version", "jaxlib_version", "cuda_runtime_version", "cuda_driver_version"})
 _RELATIVE_NS: Final = 1 << 57
 """Times below are counted from the recording's beginning: as times since 1970 they would lie before 1975."""
 
@@ -60,7 +61,7 @@ def _read(path: Path, request: Request) -> Trace:
     columns.add(batch_of(recording.lines))
     trace = kineto.assemble(str(path), columns, _metadata(recording), _losses(recording), file.unpacked_bytes)
     began, ended = _span(recording)
-    return replace(trace, start_ns=began, end_ns=ended)
+    return replace(trace, start_ns=began, end_ns=ended, framework="jax")
 
 
 def _decoded(path: Path, data: bytes) -> Recording:
@@ -91,7 +92,7 @@ def _metadata(recording: Recording) -> dict[str, Any]:
     began = _told(recording, "profile_start_time")
     relative = all(event.start_ns < _RELATIVE_NS for line in recording.lines for event in line.events[:1])
     return {
-        **{key: value for key, value in said.get("/host:metadata", {}).items() if key.endswith("_version")},
+        **{key: value for key, value in said.get("/host:metadata", {}).items() if key in _VERSIONS},
         "baseTimeNanoseconds": began if began > 0 and relative else 0,
         "deviceProperties": [{"id": plane.rpartition(":")[2], "name": name} for plane, name in names.items()],
         METADATA: {RECORDER: SOURCE.recorder},

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import kineto
+from overlapscope.reading import jax, kineto
 from overlapscope.reading.files import SourceFile
 from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Trace
@@ -17,7 +17,7 @@ GROUP: Final = "overlapscope.sources"
 """Entry points of other packages' sources."""
 HEAD_BYTES: Final = 1 << 16
 
-_OWN: Final = (kineto.SOURCE,)
+_OWN: Final = (jax.SOURCE, kineto.SOURCE)
 """Asked in this order."""
 
 SUFFIXES: Final = tuple(suffix for source in _OWN for suffix in source.suffixes)
