@@ -12,7 +12,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import sources
+from overlapscope.reading import load_all, sources
 from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, TRACES, Op, make_trace
@@ -56,7 +56,7 @@ def test_a_directory_stands_for_files_of_other_packages_sources_too(
 ) -> None:
     for name in ("b.ticks", "a.TICKS", ".hidden.ticks", "other"):
         (tmp_path / name).write_bytes(b"ticks 1\nend\n")
-    assert [Path(trace.source).name for trace in ov.load_all(tmp_path)] == ["a.TICKS", "b.ticks"]
+    assert [Path(trace.source).name for trace in load_all(tmp_path)] == ["a.TICKS", "b.ticks"]
 
 
 def test_what_another_packages_source_says_is_shown(
