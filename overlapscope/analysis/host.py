@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -102,9 +102,19 @@ def pinning(trace: Trace) -> HostEvents:
     return trace.cpu_ops.take(trace.cpu_ops.named(lambda name: name in ("aten::pin_memory", "aten::_pin_memory")))
 
 
+@kept()
 def staging(trace: Trace) -> HostEvents:
-    """The CPU ops in which the host copies from or to pinned memory: those of XLA."""
-    return trace.cpu_ops.take(trace.cpu_ops.named(op_names.XLA_STAGES.__contains__))
+    """When XLA copied arrays from or to pinned memory on the host, and when a launch waited for that: it went on where
+    the copying ended."""
+    ops = trace.cpu_ops
+    stages = ops.take(ops.named(op_names.XLA_STAGES.__contains__))
+    launches = ops.take(ops.named(lambda name: op_names.XLA_LAUNCH.fullmatch(name) is not None))
+    stages = stages.take(np.argsort(stages.end_ns, kind="stable"))
+    last = np.searchsorted(stages.end_ns, launches.end_ns, side="right") - 1
+    waited = np.flatnonzero(pick(stages.end_ns, last, 0) > launches.start_ns)
+    last, launches = last[waited], launches.take(waited)
+    begin = np.maximum(launches.start_ns, stages.start_ns[last])
+    return HostEvents.joined([stages, replace(launches, start_ns=begin, end_ns=stages.end_ns[last])])
 
 
 def loading(trace: Trace) -> HostEvents:

@@ -17,7 +17,16 @@ import numpy as np
 from overlapscope.analysis.calls import launching
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.analysis.host import Blocking, around, inside_with, launching_threads, loading, pinning, rows_of, staging
+from overlapscope.analysis.host import (
+    Blocking,
+    around,
+    inside_with,
+    launching_threads,
+    loading,
+    pinning,
+    rows_of,
+    staging,
+)
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick

@@ -97,6 +97,8 @@ def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool
         return None
     if told_ns is None and not _of_few_lanes(trace):
         return None
+    # What recording costs is known of torch.profiler alone.
+    estimate &= trace.recorder == "kineto"
     untold = told_ns is None and trace.plain_steps == PlainSteps()
     if untold and (not estimate or len(trace.gpu_ops) > MOST_OPS):
         return None

@@ -1,7 +1,7 @@
 """From XLA's lines of events to the rows of a Trace, named as Kineto names them.
 
-Names and statistics are those of XLA's profiler (`xla/backends/profiler/gpu/cupti_collector.cc`), of PJRT's marks and of
-JAX's Python tracer. A launch is recorded under the name of its kernel, a copy's call under that of the copy.
+Names and statistics are those of XLA's profiler (`xla/backends/profiler/gpu/cupti_collector.cc`), of PJRT's marks and
+of JAX's Python tracer. A launch is recorded under the name of its kernel, a copy's call under that of the copy.
 """
 
 from __future__ import annotations
@@ -48,14 +48,10 @@ _OWN_MARK: Final = re.compile(
 """Marks that XLA, PJRT and JAX set themselves; what else a thread with steps or Python functions marks is the
 program's (`jax.profiler.TraceAnnotation`)."""
 
-_OF_JAX: Final = frozenset(
-    f"{module}.py"
-    for module in (
-        "abstract_arrays ad api api_util array array_methods basearray batching compiler config core custom_derivatives "
-        "dispatch dtypes flatten_util indexing interpreters lax lax_numpy layout linear_util literals mesh mlir "
-        "partial_eval pjit profiler pxla random scalar_types sharding sharding_impls stages traceback_util tree_util "
-        "ufuncs xla_bridge xla_client"
-    ).split()
+_OF_JAX: Final = re.compile(
+    r"(?:abstract_arrays|ad|api|api_util|array|array_methods|basearray|batching|compiler|config|core|custom_derivatives"
+    r"|dispatch|dtypes|indexing|lax|lax_numpy|layout|linear_util|literals|mesh|mlir|partial_eval|pjit|profiler|pxla"
+    r"|random|scalar_types|sharding|sharding_impls|stages|traceback_util|tree_util|ufuncs|xla_bridge|xla_client)\.py"
 )
 """Modules of JAX. The Python tracer drops their directories."""
 
@@ -121,9 +117,7 @@ def _op_rows(line: Line, device: int, stream: int) -> Iterator[_Row]:
         if _NO_OP.match(event.name):
             continue
         category, name, size = _op(event)
-        args = OpArgs(
-            device=device, stream=stream, correlation=_correlation(event), bytes=min(size, _LARGEST_COUNT)
-        )
+        args = OpArgs(device=device, stream=stream, correlation=_correlation(event), bytes=min(size, _LARGEST_COUNT))
         yield _row(event, category, name, stream, args, device)
 
 
@@ -179,10 +173,11 @@ def _host_rows(line: Line) -> Iterator[_Row]:
 
 
 def _call(event: Event) -> str | None:
-    """The call that an event of a host's thread stands for: into the driver, or one of JAX that waits for the device."""
+    """The call that an event of a host's thread stands for: of the driver, or one of JAX that waits for the device."""
     name, stats = event.name, event.stats
-    if XLA_WAIT.fullmatch(name.rpartition(" ")[2] if name.startswith("$") else name):
-        return name.rpartition(" ")[2] if name.startswith("$") else name
+    function = name.rpartition(" ")[2] if name.startswith("$") else name
+    if XLA_WAIT.fullmatch(function):
+        return function
     named = _OF_GRAPH.sub("", name)
     if _API.fullmatch(named):
         return named
@@ -199,7 +194,7 @@ def _call(event: Event) -> str | None:
 
 
 def _frame_name(frame: re.Match[str]) -> str:
-    file = f"jax/_src/{frame['file']}" if frame["file"] in _OF_JAX else frame["file"]
+    file = f"jax/_src/{frame['file']}" if _OF_JAX.fullmatch(frame["file"]) else frame["file"]
     return f"{file}({frame['line']}): {frame['function']}"
 
 
@@ -239,8 +234,8 @@ def _steps(lines: list[Line]) -> Iterator[_Row]:
     steps = sorted(((event, tid) for event, tid in steps if _is_step(event)), key=lambda step: step[0].start_ns)
     names = Counter(event.name for event, _ in steps)
     main = names.most_common(1)[0][0] if names else ""
-    numbers = [event.stats.step_num for event, _ in steps if event.name == main]
-    counted = None in numbers or len({*numbers}) < len(numbers) or min(numbers, default=0) < 0
+    numbers = [-1 if event.stats.step_num is None else event.stats.step_num for event, _ in steps if event.name == main]
+    counted = len({*numbers}) < len(numbers) or min(numbers, default=0) < 0
     place = 0
     for event, tid in steps:
         if event.name != main:

@@ -106,7 +106,8 @@ class _Stats:
 
     def decoded(self, data: bytes) -> tuple[str, Any]:
         """Name and value. Texts are often references to a name."""
-        name, decoded = "", None
+        name = ""
+        decoded: Any = None
         for number, value in _fields(data):
             match number:
                 case 1:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from overlapscope.base.marks import METADATA, RECORDER
+from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import kineto
 from overlapscope.reading._columns import Columns
@@ -110,4 +111,26 @@ def _told(recording: Recording, name: str) -> int:
     return value if isinstance(value, int) else -1
 
 
-SOURCE: Final = Source("jax", (".xplane.pb", ".trace.json.gz"), _recognises, _read)
+SOURCE: Final = Source("jax", (".xplane.pb",), _recognises, _read)
+
+
+# -- what it leaves in a directory ---------------------------------------------------------------------
+
+_XPLANE, _CHROME, _PERFETTO = ".xplane.pb", ".trace.json.gz", "perfetto_trace.json.gz"
+
+
+def run_in(directory: Path) -> tuple[Path, list[str]]:
+    """The newest recording below a directory that was given to jax.profiler, and a sentence on older ones; any other
+    directory itself."""
+    runs = sorted(run for run in directory.glob("plugins/profile/*") if any(run.glob(f"*{_XPLANE}")))
+    if not runs:
+        return directory, []
+    older = f"{directory}: {plural(len(runs) - 1, 'older recording')} in plugins/profile left out; name its directory."
+    return runs[-1], [older] if runs[1:] else []
+
+
+def without_copies(files: list[Path]) -> list[Path]:
+    """The files of a directory without the Chrome traces that say less than the protocol buffer beside them."""
+    spaces = {path.name.removesuffix(_XPLANE) for path in files if path.name.endswith(_XPLANE)}
+    copies = {f"{space}{_CHROME}" for space in spaces} | ({_PERFETTO} if spaces else set())
+    return [path for path in files if path.name not in copies]

@@ -90,6 +90,9 @@ XLA_WAIT = re.compile(
 XLA_STAGES = frozenset({"H2D Dispatch", "D2H Copy From Staging Buffer"})
 """Marks of PJRT in which it copies an array into memory that is pinned, or out of it, and changes its layout."""
 
+XLA_LAUNCH = re.compile(r".*LoadedExecutable::Execute\w*")
+"""Marks of PJRT around the launch of a compiled function. It waits for arrays that are being staged."""
+
 
 def kind(category: str, name: str) -> Kind:
     """The kind of a GPU op.
