@@ -322,7 +322,9 @@ def rank_in_name(source: str) -> int | None:
 
 # -- what a file says that it is ---------------------------------------------------------------------
 
-Kind = Literal["report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta", "doctor"]
+Kind = Literal[
+    "report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta", "doctor", "trial"
+]
 
 _HEAD_BYTES: Final = 256
 _FIRST_MEMBER: Final = re.compile(rb'\s*\{\s*"(\w+)"\s*:\s*(?:"(\w+)")?')
