@@ -14,7 +14,7 @@ from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
-from overlapscope.base.words import plural
+from overlapscope.base.words import clean, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING
@@ -152,7 +152,8 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
         gone = numbers[-1] - numbers[0] >= len({*numbers})
         present = Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
     else:
-        present = Check.ok("steps", f"{plural(len(notes), 'step')}, none missing.")
+        named = f", the ranges named {clean(trace.steps_by)}" if trace.steps_by else ""
+        present = Check.ok("steps", f"{plural(len(notes), 'step')}, none missing{named}.")
     return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
 
 

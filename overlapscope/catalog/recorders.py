@@ -37,6 +37,13 @@ RECORDERS: Final = {
             launches="Record with ProfileOptions.device_tracer_level and host_tracer_level of at least 1.",
             sync_events="XLA's profiler cannot record synchronization events.",
         ),
+        Recorder(
+            "nsys",
+            "Nsight Systems",
+            gpu_activity="`nsys profile --trace=cuda`",
+            launches="Record with `nsys profile --trace=cuda`, and export with CUDA API calls.",
+            sync_events="Record with `nsys profile --cuda-event-trace=true`.",
+        ),
     )
 }
 

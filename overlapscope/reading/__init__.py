@@ -8,15 +8,16 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
-from overlapscope.reading.files import LIMIT_BYTES, is_pipe, named
+from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
 from overlapscope.reading.source import Request
-from overlapscope.reading.sources import SUFFIXES, is_trace_name, read
+from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
 from overlapscope.trace.model import Trace
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
@@ -24,7 +25,18 @@ _HEAD_BYTES = 64
 _TOLD_OF = 8
 """Files left out that are told of one by one."""
 
-__all__ = ["LIMIT_BYTES", "SUFFIXES", "Found", "expand", "is_trace_name", "load", "load_all", "look", "natural"]
+__all__ = [
+    "LIMIT_BYTES",
+    "SUFFIXES",
+    "Found",
+    "expand",
+    "is_trace_name",
+    "load",
+    "load_all",
+    "look",
+    "natural",
+    "parts",
+]
 
 
 def load(
@@ -102,7 +114,7 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
     for source in sources:
         files, left_out = _look_at(source)
         notes += left_out
-        for path in files:
+        for path in chain.from_iterable(map(parts, files)):
             # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
             first = first_path_of.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
@@ -128,6 +140,8 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
                 wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
                 raise UnreadableTrace(" ".join((f"{source}: {wrong}", *left_out)))
             return files, left_out
+        if file_and_part(path)[1] is not None:
+            return [path], []
         if not path.exists():
             if "://" in str(source):
                 raise UnreadableTrace(

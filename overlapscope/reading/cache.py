@@ -26,7 +26,7 @@ from overlapscope.reading import cache_file, cache_folder, sources
 from overlapscope.reading._processes import usable_cores
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading.cache_folder import Folder, remove
-from overlapscope.reading.files import rank_in_name, shown_source
+from overlapscope.reading.files import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.source import Request
 from overlapscope.trace.model import Trace
 from overlapscope.version import __version__
@@ -139,7 +139,7 @@ class Opening:
     def __init__(self, cache: Cache, path: Path, state: FileState) -> None:
         self._cache = cache
         self._folder = cache.folder
-        self._path = path
+        self._path, self._part = file_and_part(path)
         self._state = state
         self._settled = time.time_ns() - max(state.mtime_ns, state.ctime_ns) >= cache.settled_ns
         self._digest: str | None = None
@@ -148,7 +148,7 @@ class Opening:
     @classmethod
     def of(cls, cache: Cache, source: str | Path) -> Opening | None:
         """None where `source` is no regular file."""
-        state = FileState.of(source)
+        state = FileState.of(file_and_part(Path(source))[0])
         return None if state is None else cls(cache, Path(source), state)
 
     def find(self, progress: Progress) -> Trace | None:
@@ -214,9 +214,11 @@ class Opening:
     # -- entries ----------------------------------------------------------------------------------
 
     def _entry_name(self, digest: str) -> str:
-        rank = rank_in_name(str(self._path))
-        # What is in a Trace depends on the content, on the rank in the file's name, and on the reader.
-        return f"{self._state.size}-{digest}-{'x' if rank is None else rank}-{READER_DIGEST}.columns"
+        chosen = rank_in_name(str(self._path)), self._part
+        # What is in a Trace depends on the content, on which of several in it is meant, on the rank in the file's name,
+        # and on the reader.
+        told = "-".join("x" if number is None else str(number) for number in chosen)
+        return f"{self._state.size}-{digest}-{told}-{READER_DIGEST}.columns"
 
     def _entry(self) -> Trace | None:
         if self._digest is None:

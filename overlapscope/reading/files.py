@@ -306,12 +306,21 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
 
 # -- names -------------------------------------------------------------------------------------------
 
+_PART: Final = re.compile(r"(.+)@(\d{1,6})")
 _RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
 def shown_source(source: str | Path) -> str:
     """A path as a report names it. A file name need not be valid text, but what is in a report must be."""
     return os.fsencode(source).decode("utf-8", "backslashreplace")
+
+
+def file_and_part(path: Path) -> tuple[Path, int | None]:
+    """The file that a path names, and which of the recordings in it where `@2` behind its name says so."""
+    part = _PART.fullmatch(path.name)
+    if part is None or path.exists() or not path.with_name(part[1]).is_file():
+        return path, None
+    return path.with_name(part[1]), int(part[2])
 
 
 def rank_in_name(source: str) -> int | None:

@@ -42,3 +42,6 @@ class Source:
 
     Raises UnreadableTrace, with a sentence that begins with the path, where there is none to be had.
     """
+    parts: Callable[[Path], int] | None = None
+    """How many recordings are in such a file, where there may be several: each is read by its number then, `FILE@0`,
+    `FILE@1`."""

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Final
 
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import jax, kineto
-from overlapscope.reading.files import SourceFile
+from overlapscope.reading import jax, kineto, nsys
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe
 from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Trace
 
 GROUP: Final = "overlapscope.sources"
 """Entry points of other packages' sources."""
 HEAD_BYTES: Final = 1 << 16
+_MAGIC_BYTES: Final = 16
+"""Tell a file that may hold several recordings."""
 
-_OWN: Final = (jax.SOURCE, kineto.SOURCE)
+_OWN: Final = (nsys.SOURCE, jax.SOURCE, kineto.SOURCE)
 """Asked in this order."""
 
 SUFFIXES: Final = tuple(suffix for source in _OWN for suffix in source.suffixes)
@@ -29,15 +31,24 @@ def read(path: str | Path, request: Request) -> Trace:
 
     Raises UnreadableTrace, and UsageError where a package's source cannot be loaded.
     """
-    head = _head(Path(path), request.limit_bytes)
-    for source in _OWN:
-        if source.recognises(head):
-            return source.read(Path(path), request)
-    for source in _others():
-        if source.recognises(head):
-            # The cache cannot know when another package reads differently than before.
-            return replace(source.read(Path(path), request), unpacked_bytes=0)
-    return kineto.SOURCE.read(Path(path), request)
+    source = _of(Path(path), request.limit_bytes)
+    trace = source.read(Path(path), request)
+    # The cache cannot know when another package reads differently than before.
+    return trace if source in _OWN else replace(trace, unpacked_bytes=0)
+
+
+def parts(path: Path) -> list[Path]:
+    """What to read of a file: itself, or each of several recordings in it."""
+    if is_pipe(path):
+        return [path]
+    try:
+        with path.open("rb") as file:
+            head = file.read(_MAGIC_BYTES)
+    except OSError:
+        # Whoever reads the file says so; one recording of several that is named is not there either.
+        return [path]
+    count = next((source.parts(path) for source in _OWN if source.parts and source.recognises(head)), 1)
+    return [path.with_name(f"{path.name}@{number}") for number in range(count)] if count > 1 else [path]
 
 
 def is_trace_name(name: str) -> bool:
@@ -46,6 +57,12 @@ def is_trace_name(name: str) -> bool:
     if name.startswith("."):
         return False
     return name.endswith(SUFFIXES) or any(name.endswith(source.suffixes) for source in _others())
+
+
+def _of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Source:
+    head = _head(file_and_part(path)[0], limit_bytes)
+    known = next((source for source in _OWN if source.recognises(head)), None)
+    return known or next((source for source in _others() if source.recognises(head)), kineto.SOURCE)
 
 
 def _head(path: Path, limit_bytes: int) -> bytes:

@@ -320,6 +320,8 @@ class Trace:
     """The source that made it (`overlapscope.reading.sources`): what recorded it."""
     framework: Framework = "pytorch"
     """What the program is written with, as far as the recording tells."""
+    steps_by: str = ""
+    """The name of the ranges that are its steps; empty where torch.profiler marked them, or nobody did."""
     unpacked_bytes: int = 0
     """How large its file is when unpacked; 0 where it comes from none."""
 
