@@ -29,6 +29,7 @@ _WRITTEN: Final[dict[Kind, str]] = {
     "laboratory": "a laboratory's results",
     "hta": "a result of HTA",
     "doctor": "a diagnosis of an installation",
+    "trial": "what `overlapscope try` found",
 }
 """The files that this package writes, by their kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport")

@@ -55,42 +55,34 @@ def _decimal(value: int, scale: int, decimals: int) -> str:
     return text
 
 
-_NS_OF = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-
-
 def duration(ns: float) -> str:
     """A length that stands alone in a sentence, with three digits: `412 us`, `9.69 ms`, `1.20 s`."""
-    value = float(ns)
-    for unit in ("ns", "us", "ms"):
-        if abs(value) < 999.5:
-            return f"{ns:.0f} ns" if unit == "ns" else f"{_three_digits(value)} {unit}"
-        value /= 1000
-    return f"{_three_digits(value)} s"
+    unit = _three_digits(ns)
+    return f"{ns / unit.ns:.{unit.decimals}f} {unit.name}"
 
 
-def _three_digits(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
+def _three_digits(ns: float) -> Unit:
+    """The unit in which a length has three digits, with as many decimals."""
+    scale, name = next((scale, name) for scale, name in _UNITS if abs(ns) < 999.5 * scale or name == "s")
+    value = abs(ns) / scale
+    return Unit(name, scale, 0 if name == "ns" or value >= 99.95 else 1 if value >= 9.995 else 2)
+
+
+_UNITS = ((1, "ns"), (1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s"))
 
 
 def part_of(part: int, whole: int) -> str:
     """`24.3 of 89.8 ms`, in the whole's unit; `all 89.8 ms`, or `nearly all` where the two look the same."""
-    said = duration(whole)
+    unit = _three_digits(whole)
     if part >= whole:
-        return f"all {said}"
-    number = _like(part, said)
-    return f"nearly all {said}" if number == said.partition(" ")[0] else f"{number} of {said}"
+        return f"all {duration(whole)}"
+    number = unit.number(part)
+    return f"nearly all {duration(whole)}" if number == unit.number(whole) else f"{number} of {duration(whole)}"
 
 
 def between(low_ns: int, high_ns: int) -> str:
     """`15.8 to 17.1 ms`, with the unit and the decimals of the upper end."""
-    said = duration(high_ns)
-    return f"{_like(low_ns, said)} to {said}"
-
-
-def _like(ns: int, said: str) -> str:
-    """The number of a time, with the unit and the decimals of another that was `said`."""
-    shown, _, unit = said.partition(" ")
-    return _decimal(ns, _NS_OF[unit], len(shown.partition(".")[2]))
+    return f"{_three_digits(high_ns).number(low_ns)} to {duration(high_ns)}"
 
 
 def percent(value: float | None) -> str:

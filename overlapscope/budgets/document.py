@@ -30,6 +30,7 @@ from overlapscope.documents.model import (
     Span,
     Text,
     Words,
+    detail,
     panel,
 )
 from overlapscope.documents.table import Cell, Column, Table, Tone
@@ -57,13 +58,9 @@ _LIMIT = 100
 # -- a check --------------------------------------------------------------------------------------
 
 
-def log(result: CheckResult, *, verbose: bool = True) -> Document:
-    """The check in a terminal: the outcome, what failed and why, and what passed. The short form has the longest
-    reasons alone, without their evidence."""
-    blocks: list[Block] = [*_outcome(result), *_sections(result, verbose=verbose), *_kept(result, verbose=verbose)]
-    if not verbose and any(_has_reasons(verdict) for verdict in result.verdicts):
-        blocks.append(Text("Add -v for all reasons and the evidence.", "muted"))
-    return Document(_title(result), tuple(blocks))
+def log(result: CheckResult) -> Document:
+    """The check in a terminal: the outcome, what failed and why, and what passed."""
+    return Document(_title(result), (*_outcome(result), *_sections(result), *_kept(result)))
 
 
 def page(result: CheckResult, room: Room, *, folded: bool = False) -> Document:
@@ -100,13 +97,11 @@ def _outcome(result: CheckResult) -> Iterator[Block]:
         yield Text(words.judged(result), tone="muted")
 
 
-def _kept(result: CheckResult, *, verbose: bool) -> Iterator[Block]:
+def _kept(result: CheckResult) -> Iterator[Block]:
     short = [verdict for verdict in result.verdicts if verdict.status in _SHORT]
-    shown = short if verbose else short[:_FEW_KEPT]
-    if shown:
+    if short:
         # The name of a budget says where and what is allowed.
-        yield _table(shown).without(("on", "limit"))
-        yield from _rest(short, len(shown))
+        yield changed(_table(short).without(("on", "limit")), few=_FEW_KEPT)
 
 
 def _has_reasons(verdict: Verdict) -> bool:
@@ -158,18 +153,18 @@ def _tone(verdict: Verdict) -> Tone:
     return "fair" if verdict.status == "fail" and not verdict.counts else _TONES.get(verdict.status, "fair")
 
 
-def _sections(result: CheckResult, *, full: bool = False, verbose: bool = True) -> Iterator[Section]:
+def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
     """One for each verdict that needs more than a line; `full` names what it was judged on in the title."""
     explained: set[str] = set()
     unknown: set[str] = set()
     for verdict in result.verdicts:
         if verdict.status not in _SHORT:
             named = words.title(verdict) if full else words.name(verdict.budget)
-            blocks = _verdict(_abridged(verdict, unknown), explained, verbose=verbose)
+            blocks = _verdict(_abridged(verdict, unknown), explained)
             yield Section(tuple(blocks), f"{_word(verdict)} {named}", "panel", _tone(verdict))
 
 
-def _verdict(verdict: Verdict, explained: set[str], *, verbose: bool) -> Iterator[Block]:
+def _verdict(verdict: Verdict, explained: set[str]) -> Iterator[Block]:
     if verdict.value is not None or verdict.limit is not None:
         value, limit = words.figures(verdict)
         before = "" if verdict.baseline is None else show(verdict.baseline, verdict.unit)
@@ -180,11 +175,11 @@ def _verdict(verdict: Verdict, explained: set[str], *, verbose: bool) -> Iterato
     if exception and exception not in said:
         yield Text(exception, tone="muted")
     if _has_reasons(verdict):
-        reasons = verdict.reasons[: words.REASONS if verbose else _FEW_REASONS]
-        yield Items(tuple(_reason(reason, explained, verbose=verbose) for reason in reasons))
+        reasons = verdict.reasons[: words.REASONS]
+        yield Items(tuple(_reason(reason, explained) for reason in reasons), few=_FEW_REASONS)
         more = len(verdict.reasons) - len(reasons)
-        if more and verbose:
-            yield Text(f"{more} more; --format json lists all.", tone="muted")
+        if more:
+            yield from detail("all reasons", (Text(f"{more} more; --format json lists all.", tone="muted"),))
 
 
 def _abridged(verdict: Verdict, told: set[str]) -> Verdict:
@@ -199,23 +194,21 @@ def _abridged(verdict: Verdict, told: set[str]) -> Verdict:
     return verdict
 
 
-def _reason(reason: Reason, explained: set[str] | None, *, verbose: bool) -> Words:
-    """What lies behind a failure. What to change is said once for each rule in `explained`; without its evidence where
-    not `verbose`, and in one line."""
+def _reason(reason: Reason, explained: set[str] | None) -> Words:
+    """What lies behind a failure. What to change is said once for each rule in `explained`."""
     said = [Span(words.prose(reason.title), strong=True)]
     where = words.within(reason)
     said += [Span(f"at {where}", "muted")] if where else []
-    said += map(Span, _lines(reason.detail) if verbose else ())
+    said += [Span(line, detail=True) for line in _lines(reason.detail)]
     again = reason.rule is not None and explained is not None and reason.rule in explained
     if not again:
-        advice = _lines(reason.advice)
-        said += [Span(line, "accent") for line in (advice if verbose else advice[:1])]
+        said += [Span(line, "accent", detail=number > 0) for number, line in enumerate(_lines(reason.advice))]
     if reason.rule is not None:
         rule = words.name(reason.rule)
         said.append(Span(f"See {rule} above." if again else f"More: overlapscope explain {rule}", "muted"))
         if explained is not None:
             explained.add(reason.rule)
-    return tuple(part for span in said for part in (span, "\n"))[:-1]
+    return (said[0], *(changed(span, text=f"\n{span.text}") for span in said[1:]))
 
 
 def _lines(text: str) -> list[str]:
@@ -243,7 +236,7 @@ def explanation(explanations: Iterable[Explanation]) -> Document:
             _values(name, ruling, ruling.place) for name, ruling in explained.rulings if ruling.place is not None
         ]
         if verdict.reasons:
-            blocks.append(panel("Why", Items(tuple(_reason(reason, None, verbose=True) for reason in verdict.reasons))))
+            blocks.append(panel("Why", Items(tuple(_reason(reason, None) for reason in verdict.reasons))))
     return Document("overlapscope check", tuple(blocks))
 
 

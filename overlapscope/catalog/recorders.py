@@ -31,6 +31,13 @@ RECORDERS: Final = {
             sync_events="Record with enable_cuda_sync_events=True.",
         ),
         Recorder(
+            "jax",
+            "jax.profiler",
+            gpu_activity="device tracing (`jax.profiler.ProfileOptions.device_tracer_level`)",
+            launches="Record with ProfileOptions.device_tracer_level and host_tracer_level of at least 1.",
+            sync_events="XLA's profiler cannot record synchronization events.",
+        ),
+        Recorder(
             "nsys",
             "Nsight Systems",
             gpu_activity="`nsys profile --trace=cuda`",

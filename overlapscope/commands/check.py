@@ -237,9 +237,11 @@ def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
     if target.format != "text":
         return drawn(result, target.format).encode("utf-8", "replace")
     from overlapscope.budgets.document import log
+    from overlapscope.documents.model import brief
     from overlapscope.render import terminal
 
-    return terminal.to_stream(log(result, verbose=verbose), None if target.path else sys.stdout)
+    document = log(result) if verbose else brief(log(result))
+    return terminal.to_stream(document, None if target.path else sys.stdout)
 
 
 def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:

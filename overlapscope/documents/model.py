@@ -27,6 +27,8 @@ class Span:
     tone: Tone = ""
     strong: bool = False
     code: bool = False
+    detail: bool = False
+    """It is more than the answer (`brief`)."""
 
 
 Words = str | tuple[str | Span, ...]
@@ -75,6 +77,8 @@ class Items:
     sign: str = "-"
     """What stands before each in a terminal."""
     tone: Tone = ""
+    few: int | None = None
+    """So many are the answer, the others a detail; None: all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +274,23 @@ def _without_detail(blocks: Iterable[Block], left_out: dict[str, None]) -> Itera
         elif isinstance(block, Finding):
             left_out[EVIDENCE] = None
             yield replace(block, evidence=(), places=(), advice=block.advice.partition("\n")[0])
+        elif isinstance(block, Items):
+            items = tuple(_without_spans(item) for item in block.items[: block.few])
+            if items != block.items:
+                left_out[EVIDENCE] = None
+            yield replace(block, items=items)
+        elif isinstance(block, Table) and block.few is not None and len(block.rows) > block.few:
+            left_out["all rows"] = None
+            yield replace(block, rows=block.rows[: block.few])
         else:
             yield block
+
+
+def _without_spans(words: Words) -> Words:
+    """Without those that are details."""
+    return (
+        words if isinstance(words, str) else tuple(part for part in words if isinstance(part, str) or not part.detail)
+    )
 
 
 # -- what fits ------------------------------------------------------------------------------------

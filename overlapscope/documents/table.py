@@ -62,6 +62,8 @@ class Table:
     total: bool = False
     """The last row is what the others add up to."""
     id: str = ""
+    few: int | None = None
+    """So many rows are the answer, the others a detail; None: all are."""
 
     def texts(self) -> list[list[str]]:
         """The rows as text."""

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from overlapscope.errors import UnreadableTrace
+from overlapscope.reading import jax
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
@@ -130,9 +131,11 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
         if is_pipe(path):
             return [path], []
         if path.is_dir():
+            path, older = jax.run_in(path)
             inside = sorted(path.iterdir(), key=natural)
             files = [entry for entry in inside if is_trace_name(entry.name) and _may_be_read(entry)]
-            left_out = _left_out(entry for entry in inside if entry not in {*files})
+            left_out = older + _left_out(entry for entry in inside if entry not in {*files})
+            files = jax.without_copies(files)
             if not files:
                 wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
                 raise UnreadableTrace(" ".join((f"{source}: {wrong}", *left_out)))

@@ -291,7 +291,8 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
         yield block
         if (
             not done
-            and not block.startswith((_GZIP, _ZSTD))
+            # A protocol buffer's first field may be what looks like the end of a line.
+            and not block.startswith((_GZIP, _ZSTD, b"\n"))
             and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b"")
         ):
             return
@@ -330,7 +331,9 @@ def rank_in_name(source: str) -> int | None:
 
 # -- what a file says that it is ---------------------------------------------------------------------
 
-Kind = Literal["report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta", "doctor"]
+Kind = Literal[
+    "report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta", "doctor", "trial"
+]
 
 _HEAD_BYTES: Final = 256
 _FIRST_MEMBER: Final = re.compile(rb'\s*\{\s*"(\w+)"\s*:\s*(?:"(\w+)")?')

@@ -26,7 +26,7 @@ from overlapscope.reading._metadata import (
     warm_up_steps,
 )
 from overlapscope.reading._progress import Progress, ReadingBar
-from overlapscope.reading._stream import EventStream
+from overlapscope.reading._stream import EventStream, Losses
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import UNREADABLE, possible, recording
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, rank_in_name, shown_source
@@ -63,7 +63,7 @@ def read(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    return _assemble(str(path), columns, stream)
+    return assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
 
 
 def _recognises(head: bytes) -> bool:
@@ -77,8 +77,11 @@ def _read(path: Path, request: Request) -> Trace:
 SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read)
 
 
-def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
-    metadata = stream.metadata
+def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Losses, unpacked_bytes: int) -> Trace:
+    """The Trace of all rows of a file, of what it says around them, as Kineto does, and of what reading them cost.
+
+    Raises UnreadableTrace where the times make no sense.
+    """
     base_ns = integer(metadata.get("baseTimeNanoseconds")) or 0
     if abs(base_ns) > _LARGEST_BASE_NS:
         base_ns = 0
@@ -86,7 +89,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     span = _stated_span(finished, columns.markers)
     start_ns = finished.start_ns[finished.work()]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
-    damage = _damage(source, finished, stream, columns.repaired, begin_ns, end_ns)
+    damage = _damage(source, finished, losses, columns.repaired, begin_ns, end_ns)
     runtime_calls = finished.runtime_calls(base_ns)
     stated = span is not None and (begin_ns, end_ns) == span
     distributed = metadata.get("distributedInfo")
@@ -123,13 +126,12 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),
         recorder=recorder(metadata),
-        unpacked_bytes=stream.file.unpacked_bytes,
+        unpacked_bytes=unpacked_bytes,
     )
 
 
-def _damage(source: str, finished: Finished, stream: EventStream, repaired: int, begin_ns: int, end_ns: int) -> Damage:
+def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begin_ns: int, end_ns: int) -> Damage:
     """What was lost while reading; impossible times and sizes are taken out of the events. Raises UnreadableTrace."""
-    losses = stream.losses
     impossible, example = _drop_impossible(finished, begin_ns, end_ns)
     if finished.total_ns() > _LARGEST_TOTAL_NS:
         raise UnreadableTrace(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import kineto, nsys
+from overlapscope.reading import jax, kineto, nsys
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe
 from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Trace
@@ -19,7 +19,7 @@ HEAD_BYTES: Final = 1 << 16
 _MAGIC_BYTES: Final = 16
 """Tell a file that may hold several recordings."""
 
-_OWN: Final = (nsys.SOURCE, kineto.SOURCE)
+_OWN: Final = (nsys.SOURCE, jax.SOURCE, kineto.SOURCE)
 """Asked in this order."""
 
 SUFFIXES: Final = tuple(suffix for source in _OWN for suffix in source.suffixes)

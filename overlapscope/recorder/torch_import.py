@@ -59,7 +59,8 @@ class _Watch(importlib.abc.MetaPathFinder):
         load = loader.exec_module
 
         def load_and_report(module: ModuleType) -> None:
-            del loader.exec_module
+            # Another of us may stand before this one.
+            vars(loader).pop("exec_module", None)
             load(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

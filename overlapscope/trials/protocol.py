@@ -118,6 +118,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     cuda: bool
     """It uses a GPU."""
+    device_name: str | None = None
+    """Of the GPU that is current at the end."""
     cpus: int
     """That its process may use."""
     loaders: tuple[Loader, ...] = ()

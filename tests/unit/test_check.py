@@ -80,7 +80,7 @@ def test_a_failed_budget_exits_with_1_and_says_why(trace: str, capsys: pytest.Ca
     ):
         assert part in out
     assert out.startswith("1 of 1 budget failed: exposed_copy_time <= 150 us.\n")
-    assert out.endswith("\nAdd -v for all reasons and the evidence.\n")
+    assert out.endswith("\nAdd -v for evidence.\n")
     assert main(["check", trace, "--budget", "exposed_copy_time <= 150 us", "-v"]) == 1
     assert len(capsys.readouterr().out) > len(out)
 

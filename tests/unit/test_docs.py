@@ -136,6 +136,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("traces", "train.traces", "runs/before", "runs/after"):
         shutil.copytree(SAMPLES / "ddp", tmp_path / name)
     shutil.copytree(SAMPLES / "laboratory", tmp_path / "h200")
+    for recording in (ROOT / "traces" / "jax").iterdir():
+        shutil.copy(recording, tmp_path)
+    run = tmp_path / "jax-log" / "plugins" / "profile" / "2026_11_22_21_37_17"
+    run.mkdir(parents=True)
+    shutil.copy(tmp_path / "late.xplane.pb", run / "host.xplane.pb")
     (tmp_path / "train.py").write_text("print('trained')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
