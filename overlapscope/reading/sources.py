@@ -9,7 +9,7 @@ from typing import Final
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import jax, kineto, nsys
-from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe, place
 from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Trace
 
@@ -42,9 +42,9 @@ def parts(path: Path) -> list[Path]:
     if is_pipe(path):
         return [path]
     try:
-        with path.open("rb") as file:
+        with place(path, LIMIT_BYTES).open("rb") as file:
             head = file.read(_MAGIC_BYTES)
-    except OSError:
+    except (OSError, UnreadableTrace):
         # Whoever reads the file says so; one recording of several that is named is not there either.
         return [path]
     count = next((source.parts(path) for source in _OWN if source.parts and source.recognises(head)), 1)
