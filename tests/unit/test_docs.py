@@ -10,6 +10,7 @@ what commands print (`$ COMMAND`, `| head -n N` included); `sh` blocks quote not
 from __future__ import annotations
 
 import argparse
+import lzma
 import re
 import shlex
 import shutil
@@ -44,7 +45,7 @@ NOT_RUN = {
     "scenarios list": "needs PyTorch: tests/torch",
 }
 """Commands whose arguments are parsed and no more, and why."""
-OTHER_PROGRAMS = {"pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
+OTHER_PROGRAMS = {"nsys", "pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
 """Programs that a block may call that are not ours; their lines are not run."""
 REASONS = {"needs a GPU", "needs PyTorch", "needs HolisticTraceAnalysis"}
 LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy", "html"}
@@ -141,6 +142,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run = tmp_path / "jax-log" / "plugins" / "profile" / "2026_11_22_21_37_17"
     run.mkdir(parents=True)
     shutil.copy(tmp_path / "late.xplane.pb", run / "host.xplane.pb")
+    for name, recorded in {"report": "one_copy", "train": "train_2gpu"}.items():
+        packed = (ROOT / "traces" / "nsys" / f"{recorded}.sqlite.xz").read_bytes()
+        (tmp_path / f"{name}.sqlite").write_bytes(lzma.decompress(packed))
     (tmp_path / "train.py").write_text("print('trained')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
