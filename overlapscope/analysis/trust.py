@@ -37,6 +37,7 @@ def judge_file(trace: Trace) -> list[Check]:
         _activity(trace),
         _clock(trace),
         _dropped(trace),
+        *_graphs(trace),
     ]
 
 
@@ -195,6 +196,21 @@ def _dropped(trace: Trace) -> Check:
         f"or was stopped before they ran ({_calls_named(trace, dropped)}). The GPU looks idle where they ran.",
         parts,
     )
+
+
+def _graphs(trace: Trace) -> list[Check]:
+    """Graphs as ops are of Nsight Systems alone, so nothing is said where there are none."""
+    if not trace.whole_graphs:
+        return []
+    count = plural(trace.whole_graphs, "CUDA graph")
+    return [
+        Check.warn(
+            "graphs",
+            f"{count} {'was' if trace.whole_graphs == 1 else 'were'} recorded as one op each and count as compute: "
+            "kernels, copies and gaps inside are unknown.",
+            ("compute", "comm", "copies", "other"),
+        )
+    ]
 
 
 def _calls_named(trace: Trace, rows: Index) -> str:

@@ -69,9 +69,89 @@ _JAX: Final = {
     "two-way": "Start downloads early: call x.copy_to_host_async() where x is made.",
 }
 
-_OTHERS: Final[Mapping[Framework, Mapping[str, str]]] = {"jax": _JAX}
+_UPLOAD_AHEAD: Final = (
+    "Issue the copy of the next step's input before you launch this step's kernels.\n"
+    "Call cudaMemcpyAsync from pinned memory on a stream made with cudaStreamCreateWithFlags(&copies, "
+    "cudaStreamNonBlocking), into a second buffer. Record an event behind the copy, and call cudaStreamWaitEvent on "
+    "the compute stream just before the first kernel that reads the buffer. Let the copy wait for an event behind the "
+    "last kernel that used the buffer, not for the whole compute stream."
+)
+_STREAMS: Final = (
+    "Issue copies on streams of their own, one for each direction.\n"
+    "Make them with cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking): the legacy default stream waits for "
+    "all others. Join them with compute by cudaEventRecord and cudaStreamWaitEvent. Two buffers that take turns keep "
+    "the waits short."
+)
+_WAIT_LESS: Final = (
+    "Wait less often for the GPU: no cudaDeviceSynchronize or cudaStreamSynchronize in the loop.\n"
+    "Use cudaStreamWaitEvent to order streams: then the stream waits, and the host does not. Copy values that the host "
+    "must read to pinned memory with cudaMemcpyAsync, record an event, and read them one step later."
+)
+_GRAPH: Final = (
+    "Launch less often: capture the step in a CUDA graph.\n"
+    "Record it once between cudaStreamBeginCapture and cudaStreamEndCapture, call cudaGraphInstantiate, and replay it "
+    "with one cudaGraphLaunch a step. Join small kernels."
+)
+_PIN: Final = (
+    "Pin the host memory once, outside the loop.\n"
+    "Allocate it with cudaMallocHost, or pin what is there with cudaHostRegister, and copy with cudaMemcpyAsync. Do "
+    "not pin right before each copy: that costs more than it saves."
+)
+_ASYNC: Final = (
+    "Copy with cudaMemcpyAsync from and to pinned memory, instead of cudaMemcpy.\n"
+    "The kernels of the same stream see what was uploaded. After a download, synchronize an event before the host "
+    "reads the buffer, as late as possible."
+)
+_JOIN: Final = (
+    "Join small copies in one pinned buffer, and copy that once.\n"
+    "Lay the pieces out one behind another, and pass offsets to the kernels. Values that do not change can stay on the "
+    "device."
+)
+
+_CUDA: Final = {
+    "allocator-stall": "Allocate GPU memory once, before the loop.\n"
+    "cudaMalloc and cudaFree ask the driver, and cudaFree waits for the device. Use buffers again, or take memory from "
+    "a pool with cudaMallocAsync and raise cudaMemPoolAttrReleaseThreshold, so that it is kept.",
+    "blocking-copy": _ASYNC,
+    "copy-on-compute-stream": _STREAMS,
+    "data-loading": "Load the next input on another thread, ahead of its use.\n"
+    "Fill a pinned buffer there while the GPU computes.",
+    "exposed-communication": "Start collectives earlier and in smaller parts, so that compute hides them.\n"
+    "Call NCCL on a stream of its own as soon as a part of the data is ready, and wait for its event just before the "
+    "data is used. If one rank is late, balance its work first.",
+    "host-compute": "Move that work off the launching thread, or do it while the GPU is busy.\n"
+    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
+    "work.",
+    "host-sync": _WAIT_LESS,
+    "late-prefetch": _UPLOAD_AHEAD,
+    "launch-bound": _GRAPH,
+    "pageable-copy": _PIN,
+    "pin-in-loop": "Pin once, outside the loop, and use that buffer again.\n"
+    "cudaMallocHost, cudaHostAlloc and cudaHostRegister take longer than most copies.",
+    "stream-without-work": "Check that the work meant for this stream runs there, or drop the stream.\n"
+    "Pass the stream to each kernel launch and to cudaMemcpyAsync. Without work, its waits only order work that was in "
+    "order anyway.",
+    "tiny-copies": _JOIN,
+    "batch-copies": _JOIN,
+    "faster-loader": "Load the next input on another thread, ahead of its use.",
+    "graph": _GRAPH,
+    "no-sync": _WAIT_LESS,
+    "non-blocking": _ASYNC,
+    "pin": _PIN,
+    "prefetch": _UPLOAD_AHEAD,
+    "side-stream": _STREAMS,
+    "two-way": "Give downloads (D2H) a stream of their own.\n"
+    "Let it wait with cudaStreamWaitEvent for the event behind the kernel that makes the data.",
+}
+
+_FOR_ALL: Final = ("Issue copies in the order in which compute needs them.",)
+"""How advice begins that speaks of no framework, though its rule has other advice that does."""
+
+_OTHERS: Final[Mapping[Framework, Mapping[str, str]]] = {"jax": _JAX, "cuda": _CUDA}
 
 
 def in_words_of(framework: Framework, id: str, advice: str) -> str:
     """The advice of a rule or an intervention; as it gives it where there are no other words for it."""
+    if advice.startswith(_FOR_ALL):
+        return advice
     return _OTHERS.get(framework, {}).get(id, advice)

@@ -18,6 +18,7 @@ from overlapscope.reading._progress import Progress
 from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
 from overlapscope.reading.source import Request
 from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
+from overlapscope.reading.steps import named_steps
 from overlapscope.trace.model import Trace
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
@@ -45,6 +46,7 @@ def load(
     limit_bytes: int = LIMIT_BYTES,
     progress: Progress = True,
     cache: bool = True,
+    steps_by: str | None = None,
     meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
     """The Trace in one file; `-` is standard input.
@@ -52,11 +54,12 @@ def load(
     `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
     bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
-    same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `meanwhile` is called once other
+    same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `steps_by` is the name of the
+    ranges that are its steps, in which `*` and `?` stand for any characters. `meanwhile` is called once other
     processes have begun to read, if any do, for what this one has to do besides, such as importing what the Trace is
     for.
 
-    Raises UnreadableTrace with a sentence for the user.
+    Raises UnreadableTrace with a sentence for the user, NotInTrace where no range has the name in `steps_by`.
     """
     source = path = named(source)
     if path.is_dir():
@@ -67,8 +70,12 @@ def load(
 
         kept = of_user()
         if kept is not None:
-            return kept.load(source, request)
-    return read(source, request)
+            return _with_steps(kept.load(source, request), steps_by)
+    return _with_steps(read(source, request), steps_by)
+
+
+def _with_steps(trace: Trace, pattern: str | None) -> Trace:
+    return trace if pattern is None else named_steps(trace, pattern)
 
 
 def load_all(

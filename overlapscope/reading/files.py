@@ -17,6 +17,7 @@ from typing import IO, Any, BinaryIO, Final, Literal, get_args
 
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
+from overlapscope.reading import _nsys_export
 
 BLOCK_BYTES = 1 << 19
 """Unpacked bytes in one block. Half a megabyte stays in a core's cache while it is decoded (measured: blocks
@@ -229,6 +230,7 @@ STDIN = Path("<stdin>")
 _BLOCK_BYTES = 1 << 20
 
 _copies: dict[Path, IO[bytes]] = {}
+_exports: dict[Path, tempfile.TemporaryDirectory[str]] = {}
 """By the path that was named; each is removed when the program ends."""
 
 
@@ -247,11 +249,18 @@ def is_pipe(path: Path) -> bool:
 
 
 def place(path: Path, limit_bytes: int) -> Path:
-    """Where the bytes of a source lie: the file itself, or a copy of all that came through the pipe of that name.
+    """Where the bytes of a source lie: the file itself, a copy of all that came through the pipe of that name, or what
+    Nsight Systems exports of its own report.
 
     Raises UnreadableTrace where that is nothing, over `limit_bytes`, or cannot be kept; OSError where it cannot be
     opened.
     """
+    if path.name.lower().endswith(_nsys_export.SUFFIX) and path.is_file():
+        if path not in _exports:
+            folder = tempfile.TemporaryDirectory(prefix="overlapscope-")
+            _nsys_export.export(path, Path(folder.name) / "report.sqlite")
+            _exports[path] = folder
+        return Path(_exports[path].name) / "report.sqlite"
     if not is_pipe(path):
         return path
     if path not in _copies:

@@ -9,7 +9,7 @@ from typing import Final
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import jax, kineto, nsys
-from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe, place
 from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Trace
 
@@ -31,7 +31,7 @@ def read(path: str | Path, request: Request) -> Trace:
 
     Raises UnreadableTrace, and UsageError where a package's source cannot be loaded.
     """
-    source = _of(Path(path), request.limit_bytes)
+    source = source_of(Path(path), request.limit_bytes)
     trace = source.read(Path(path), request)
     # The cache cannot know when another package reads differently than before.
     return trace if source in _OWN else replace(trace, unpacked_bytes=0)
@@ -42,9 +42,9 @@ def parts(path: Path) -> list[Path]:
     if is_pipe(path):
         return [path]
     try:
-        with path.open("rb") as file:
+        with place(path, LIMIT_BYTES).open("rb") as file:
             head = file.read(_MAGIC_BYTES)
-    except OSError:
+    except (OSError, UnreadableTrace):
         # Whoever reads the file says so; one recording of several that is named is not there either.
         return [path]
     count = next((source.parts(path) for source in _OWN if source.parts and source.recognises(head)), 1)
@@ -59,7 +59,8 @@ def is_trace_name(name: str) -> bool:
     return name.endswith(SUFFIXES) or any(name.endswith(source.suffixes) for source in _others())
 
 
-def _of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Source:
+def source_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Source:
+    """Which a file is of; Kineto's where none knows it, or it cannot be read."""
     head = _head(file_and_part(path)[0], limit_bytes)
     known = next((source for source in _OWN if source.recognises(head)), None)
     return known or next((source for source in _others() if source.recognises(head)), kineto.SOURCE)

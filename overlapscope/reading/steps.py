@@ -21,7 +21,7 @@ _LEAST_SHARE: Final = 0.5
 """Of the launches, that ranges must enclose to be taken for steps without being named."""
 
 
-def steps_by(trace: Trace, pattern: str) -> Trace:
+def named_steps(trace: Trace, pattern: str) -> Trace:
     """The trace with the ranges whose names match `pattern` (`*` and `?` stand for any characters) as its steps, in
     the place of those it had. Raises NotInTrace where there is none."""
     notes = trace.annotations

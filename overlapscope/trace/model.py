@@ -322,6 +322,8 @@ class Trace:
     """What the program is written with, as far as the recording tells."""
     steps_by: str = ""
     """The name of the ranges that are its steps; empty where torch.profiler marked them, or nobody did."""
+    whole_graphs: int = 0
+    """How many of the GPU ops are CUDA graphs that were recorded as one op each, whatever they consist of."""
     unpacked_bytes: int = 0
     """How large its file is when unpacked; 0 where it comes from none."""
 

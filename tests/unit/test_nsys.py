@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import sqlite3
 from collections import Counter
@@ -14,11 +15,17 @@ import numpy as np
 import pytest
 
 import overlapscope as ov
+from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
-from overlapscope.errors import UnreadableTrace
+from overlapscope.errors import NotInTrace, UnreadableTrace
+from overlapscope.export import annotated
 from overlapscope.reading import expand, load_all
-from overlapscope.trace.model import Sync, Trace
-from tests.support.helpers import TRACES
+from overlapscope.reading.cache import Cache
+from overlapscope.reading.cache_folder import Folder
+from overlapscope.reading.source import Request
+from overlapscope.reading.steps import found_steps, named_steps
+from overlapscope.trace.model import Kind, Sync, Trace
+from tests.support.helpers import MS, TRACES, Host, Op, make_trace
 
 REPORTS = ("offload_2gpu", "train_2gpu", "one_copy")
 PROCESSES = [("offload_2gpu", 0), ("offload_2gpu", 1), ("train_2gpu", 0), ("train_2gpu", 1), ("one_copy", 0)]
@@ -292,3 +299,152 @@ def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path, database:
     trace = ov.load(tmp_path / "report.sqlite")
     assert len(trace.gpu_ops) == 9
     assert trace.damage.impossible_by == {"compute": 2}
+
+
+# -- everything behind the trace -----------------------------------------------------------------------
+
+
+def test_a_chrome_trace_of_it_for_perfetto_reads_as_the_same(reports: Path, tmp_path: Path) -> None:
+    path, _, trace = of(reports, "train_2gpu", 0)
+    analysis = analyze_trace(trace)
+    written = tmp_path / "annotated.json.gz"
+    written.write_bytes(b"".join(annotated.write(analysis, Path(f"{path}@0"))))
+    again = ov.load(written)
+    assert again.recorder == "nsys"
+    assert ov.analyze(again).devices[0].buckets == analysis.result.devices[0].buckets
+    assert b'"name":"buckets"' in gzip.decompress(written.read_bytes()).replace(b": ", b":")
+
+
+def test_the_cache_keeps_each_process_by_itself(reports: Path, tmp_path: Path) -> None:
+    cache = Cache(Folder(tmp_path), 1 << 30, least_bytes=0, settled_ns=0)
+    for _ in range(2):
+        for number in (0, 1):
+            trace = cache.load(reports / f"train_2gpu.sqlite@{number}", Request(progress=False))
+            assert (trace.rank, trace.devices) == (number, (number,))
+    assert len(cache.folder.entries()) == 2
+
+
+@pytest.mark.parametrize("command", ["analyze", "whatif", "diff", "check", "html"])
+def test_commands_read_it(reports: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    one = str(reports / "offload_2gpu.sqlite@0")
+    other = str(reports / "offload_2gpu.sqlite@1")
+    told = {
+        "analyze": ["analyze", one, other],
+        "whatif": ["whatif", one, "--side-stream"],
+        "diff": ["diff", one, other],
+        "check": ["check", one],
+        "html": ["analyze", one, "--format", "html", "-o", str(tmp_path / "report.html")],
+    }
+    # Parts of this one are lost, so nothing can be judged.
+    assert main(told[command]) == (3 if command == "check" else 0)
+    said = capsys.readouterr()
+    assert "offload_2gpu.sqlite@0" in said.out + said.err + (
+        (tmp_path / "report.html").read_text() if command == "html" else ""
+    )
+
+
+def test_an_output_does_not_overwrite_the_report(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = reports / "train_2gpu.sqlite"
+    assert main(["analyze", f"{path}@0", "--format", "json", "--force", "-o", str(path)]) == 2
+    assert "is also an input" in " ".join(capsys.readouterr().err.split())
+
+
+# -- steps ----------------------------------------------------------------------------------------------
+
+
+def annotated_loop(names: list[str], outer: str = "") -> Trace:
+    """A loop that launches one kernel in each range, from one thread; 10 ms a turn."""
+    return make_trace(
+        [
+            Op(Kind.COMPUTE, at + 2 * MS, at + 8 * MS, launch=(at + MS, at + MS + 1000))
+            for at in range(0, len(names) * 10 * MS, 10 * MS)
+        ],
+        annotations=[
+            *(Host(name, n * 10 * MS, n * 10 * MS + 9 * MS) for n, name in enumerate(names)),
+            *([Host(outer, 0, len(names) * 10 * MS)] if outer else []),
+        ],
+    )
+
+
+def steps_of(trace: Trace) -> list[str]:
+    return [name for name in map(trace.annotations.name, range(len(trace.annotations))) if name.startswith("Prof")]
+
+
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (["iteration 4", "iteration 5", "iteration 6"], [4, 5, 6]),
+        (["train_step"] * 4, [0, 1, 2, 3]),
+        (["step[7]", "step[8]", "step[9]"], [7, 8, 9]),
+        (["once", "twice"], []),
+    ],
+)
+def test_ranges_that_repeat_around_the_launches_are_steps(names: list[str], steps: list[int]) -> None:
+    trace = found_steps(annotated_loop(names, outer="main"))
+    assert steps_of(trace) == [f"ProfilerStep#{number}" for number in steps]
+    if steps:
+        (device,) = ov.analyze(trace).devices
+        assert [step.name for step in device.steps] == steps_of(trace)
+        assert [step.span_ns for step in device.steps[:-1]] == [10 * MS] * (len(steps) - 1)
+
+
+def test_steps_by_takes_the_ranges_of_a_name() -> None:
+    trace = named_steps(annotated_loop(["a 1", "b 1", "a 2", "b 2"]), "a *")
+    assert steps_of(trace) == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert trace.steps_by == "a *"
+    # The steps it had are none any more.
+    assert steps_of(named_steps(trace, "b *")) == ["ProfilerStep#1", "ProfilerStep#2"]
+    with pytest.raises(NotInTrace, match="no range is named 'c'"):
+        named_steps(trace, "c")
+
+
+def test_steps_by_is_an_option_of_the_commands(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(reports / "train_2gpu.sqlite@0")
+    assert main(["analyze", path, "--steps-by", "no such *"]) == 2
+    assert "no range is named 'no such *'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_graphs_recorded_as_one_op_are_told_of(tmp_path: Path, database: sqlite3.Connection) -> None:
+    database.execute(STRINGS)
+    database.execute(KERNELS)
+    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 2000, 0, 7, 1, 1)")
+    database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, streamId, graphId)")
+    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (3000, 9000, 0, 7, 5)")
+    database.commit()
+    trace = ov.load(tmp_path / "report.sqlite")
+    assert [trace.gpu_ops.name(row) for row in range(2)] == ["unnamed", "CUDA graph 5"]
+    (result,) = ov.analyze(trace).traces
+    assert [check.status for check in result.trust.checks if check.id == "graphs"] == ["warn"]
+    assert result.devices[0].buckets.compute_ns == 7000
+
+
+def test_events_say_what_a_stream_waited_for(tmp_path: Path, database: sqlite3.Connection) -> None:
+    database.execute(STRINGS)
+    database.execute(KERNELS)
+    for id_, name in enumerate(
+        ("kernel", "cudaEventRecord_v3020", "cudaStreamWaitEvent_v3020", "cudaLaunchKernel_v7000")
+    ):
+        database.execute("INSERT INTO StringIds VALUES (?, ?)", (id_, name))
+    database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, nameId, globalTid, correlationId)")
+    calls = [(100, 110, 3, 1), (120, 130, 1, 2), (140, 150, 1, 3), (160, 170, 2, 4), (180, 190, 3, 5)]
+    database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, 5, ?)", calls)
+    database.executemany(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, ?, ?, 0)", [(200, 300, 7, 1), (300, 400, 13, 5)]
+    )
+    database.execute(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION "
+        "(start, end, deviceId, streamId, correlationId, syncType, eventId, eventSyncId)"
+    )
+    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES (161, 169, 0, 13, 4, 2, 9, 70)")
+    database.execute(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT (deviceId, streamId, correlationId, eventId, eventSyncId)"
+    )
+    # The event was recorded twice; the id says that the first record was waited for.
+    database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, ?, ?, 9, ?)", [(7, 2, 70), (13, 3, 71)])
+    database.commit()
+    syncs = ov.load(tmp_path / "report.sqlite").syncs
+    assert (syncs.source_stream.tolist(), syncs.record_correlation.tolist()) == ([7], [2])
+    database.execute("UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET eventSyncId = 4294967295")
+    database.commit()
+    syncs = ov.load(tmp_path / "report.sqlite").syncs
+    assert (syncs.source_stream.tolist(), syncs.record_correlation.tolist()) == ([13], [3])

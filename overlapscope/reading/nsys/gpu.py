@@ -18,6 +18,8 @@ FILL: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 TABLES: Final = (KERNEL, COPY, FILL, GRAPH)
 
+WHOLE_GRAPH: Final = "CUDA graph"
+"""What the names of graphs recorded as one op begin with."""
 _COMMON: Final = ("start", "end", "deviceId", "streamId", "correlationId")
 _NO_STREAM: Final = 0x7FFFFFFF
 """Numbers above stand for none: 4294967295, written as 32 bits without sign."""
@@ -90,7 +92,7 @@ def _fills(database: Database, names: Names, process: int | None) -> Rows:
 def _graphs(database: Database, names: Names, process: int | None) -> Rows:
     columns = _columns(database, GRAPH, process, "graphId")
     graphs, back = np.unique(columns["graphId"], return_inverse=True)
-    spelled = [names.number(f"CUDA graph {graph}" if graph >= 0 else "CUDA graph") for graph in graphs.tolist()]
+    spelled = [names.number(f"{WHOLE_GRAPH} {graph}" if graph >= 0 else WHOLE_GRAPH) for graph in graphs.tolist()]
     return _rows(names, columns, "kernel", np.array(spelled, np.int32)[back])
 
 

@@ -27,6 +27,10 @@ class Names:
         numbers = [self.number(shown(self._database.string(id)) or "unnamed") for id in distinct.tolist()]
         return np.array(numbers, np.int32)[back] if numbers else np.empty(0, np.int32)
 
+    def numbers(self, prefix: str) -> list[int]:
+        """Those of all names that begin so."""
+        return [number for name, number in self._numbers.items() if name.startswith(prefix)]
+
     def all(self) -> tuple[str, ...]:
         """The string table."""
         return tuple(self._numbers)

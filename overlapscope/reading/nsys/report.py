@@ -168,6 +168,7 @@ def _assemble(database: Database, process: int | None) -> Trace:
         base_ns=base_ns,
         recorder="nsys",
         framework=_framework(text),
+        whole_graphs=int(np.isin(rows["gpu_ops"]["name_id"], names.numbers(gpu.WHOLE_GRAPH)).sum()),
     )
 
 
