@@ -21,23 +21,23 @@ from benchmarks.trials_runs import SCRIPTS, Measured, measure, programs
 from overlapscope.base.words import duration
 
 KEPT = SCRIPTS / "measured"
-BY_HAND = 0.25
-"""The part of a program's time that the processes without overlapscope take."""
+BY_HAND_MINUTES = 0.7
+"""What the processes without overlapscope take."""
 
 
-def run(out: Path, names: list[str], minutes: float, steps: int | None) -> None:
-    """Measure what is not there yet; those that are left share the time that is left."""
+def run(out: Path, names: list[str], minutes: float, steps: int) -> None:
+    """Measure what is not there yet, as far as there is time for it."""
     until = time.monotonic() + 60 * minutes
     out.mkdir(parents=True, exist_ok=True)
-    left = [name for name in names if not (out / f"{name}.json").exists()]
-    while left:
-        name = left.pop(0)
-        share = (until - time.monotonic()) / 60 / (len(left) + 1)
-        if share <= 0:
-            print(f"left out for want of time: {name}", flush=True)
+    known = programs()
+    for name in names:
+        if (out / f"{name}.json").exists():
             continue
         began = time.monotonic()
-        measured = measure(name, (1 - BY_HAND) * share, steps)
+        if began + 60 * (known[name].minutes + BY_HAND_MINUTES) > until:
+            print(f"left out for want of time: {name}", flush=True)
+            continue
+        measured = measure(name, steps)
         print(f"{name}, {time.monotonic() - began:.0f} s: {_told(measured)}", flush=True)
         if measured.trial is not None:
             (out / f"{name}.json").write_bytes(msgspec.json.encode(measured) + b"\n")
@@ -67,8 +67,8 @@ def main() -> None:
     running = commands.add_parser("run")
     running.add_argument("out", type=Path, metavar="DIR")
     running.add_argument("--only", action="append", metavar="NAME", choices=programs(), help="may be repeated")
-    running.add_argument("--minutes", type=float, default=9.0, help="for all of them together (%(default)s)")
-    running.add_argument("--steps", type=int, help="that are timed in each run (default: as `overlapscope try` does)")
+    running.add_argument("--minutes", type=float, default=9.0, help="begin nothing that would end later (%(default)s)")
+    running.add_argument("--steps", type=int, default=80, help="that are timed in each run (%(default)s)")
     paging = commands.add_parser("page")
     paging.add_argument("page", type=Path)
     paging.add_argument("folder", type=Path, nargs="?", default=KEPT, metavar="DIR")

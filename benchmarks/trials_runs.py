@@ -34,6 +34,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     about: str
     pays: tuple[str, ...]
+    minutes: float
     breaks: str = ""
     options: tuple[str, ...] = ()
 
@@ -90,11 +91,11 @@ def machine(gpu: str | None) -> Machine:
     return Machine(gpu, importlib.metadata.version("torch"), platform.python_version())
 
 
-def measure(name: str, minutes: float, steps: int | None) -> Measured:
-    """Try changes for about so long, then make the best ones by hand. `steps`: so many are timed, where it is told."""
-    asked = ["--steps", str(steps)] if steps else []
-    listed = programs()[name].options
-    command = ["-m", "overlapscope", "try", "--minutes", f"{minutes:.2f}", "--format", "json", *asked, *listed]
+def measure(name: str, steps: int) -> Measured:
+    """Try changes, timing so many steps in each run, then make the best ones by hand."""
+    program = programs()[name]
+    asked = ["--minutes", str(program.minutes), "--steps", str(steps), "--format", "json", *program.options]
+    command = ["-m", "overlapscope", "try", *asked]
     process = subprocess.Popen(
         [sys.executable, *command, str(SCRIPTS / f"{name}.py")],
         cwd=ROOT,
@@ -105,7 +106,7 @@ def measure(name: str, minutes: float, steps: int | None) -> Measured:
         text=True,
     )
     try:
-        printed, told = process.communicate(timeout=60 * minutes + PATIENCE_S)
+        printed, told = process.communicate(timeout=60 * program.minutes + PATIENCE_S)
     except subprocess.TimeoutExpired:
         # It ends what it has started, and says what is known so far.
         process.send_signal(signal.SIGINT)

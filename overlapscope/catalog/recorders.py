@@ -33,8 +33,8 @@ RECORDERS: Final = {
         Recorder(
             "jax",
             "jax.profiler",
-            gpu_activity="device tracing (`jax.profiler.ProfileOptions.device_tracer_level`)",
-            launches="Record with ProfileOptions.device_tracer_level and host_tracer_level of at least 1.",
+            gpu_activity="device tracing",
+            launches="Record with `host_tracer_level` of at least 1 in jax.profiler.ProfileOptions.",
             sync_events="XLA's profiler cannot record synchronization events.",
         ),
         Recorder(

@@ -24,7 +24,7 @@ from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
     from overlapscope.trials.conduct import Conducted, ProgramFailed
-    from overlapscope.trials.processes import Program
+    from overlapscope.trials.processes import CommandLine
 
 _LAST_LINES = 40
 NOT_CONFIRMED = 1
@@ -105,7 +105,7 @@ class Command:
 
         require_torch()
         program = _program(args)
-        asked = Asked(args.minutes, args.steps, args.only, args.also, args.scratch)
+        asked = Asked(args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None)
         with ExitStack() as stack:
             directory = _directory(args.recordings, stack)
             _announce(args, program.text)
@@ -121,10 +121,14 @@ class Command:
 
 
 def _announce(args: argparse.Namespace, program: str) -> None:
-    where = "in an empty directory" if args.scratch else "in this directory, where it writes what it writes each time"
+    where = (
+        "Each run has an empty directory"
+        if args.scratch
+        else "What it writes in this directory, it writes each time; --scratch gives each run an empty one"
+    )
     tell(
-        f"Running {clean(program, 200)} again and again, for up to {args.minutes:g} min, {where}. Ctrl-C ends it "
-        "and shows what is known by then."
+        f"Running {clean(program, 200)} again and again for up to {args.minutes:g} min. {where}. Ctrl-C shows what is "
+        "known by then."
     )
 
 
@@ -161,7 +165,7 @@ def _directory(recordings: Path | None, stack: ExitStack) -> Path:
 # -- the edit -------------------------------------------------------------------------------------
 
 
-def _edit(done: Conducted, program: Program, *, yes: bool) -> int:
+def _edit(done: Conducted, program: CommandLine, *, yes: bool) -> int:
     """Into the program's files; undone where it fails then."""
     from overlapscope.trials.edit import edits
     from overlapscope.trials.write import original, undo, write
@@ -206,8 +210,8 @@ def _agrees(question: str) -> bool:
 # -- what is run ----------------------------------------------------------------------------------
 
 
-def _program(args: argparse.Namespace) -> Program:
-    from overlapscope.trials.processes import Program
+def _program(args: argparse.Namespace) -> CommandLine:
+    from overlapscope.trials.processes import CommandLine
 
     launcher: tuple[str, ...] = ()
     options: tuple[str, ...] = (args.script,)
@@ -224,14 +228,15 @@ def _program(args: argparse.Namespace) -> Program:
         # Each run may be in a directory of its own.
         options = (str(Path(args.script).absolute()),) if args.scratch else options
     words = [*("python" if not launcher else args.script,), *(() if launcher else options), *args.arguments]
-    return Program(
+    return CommandLine(
         options=options,
         arguments=tuple(args.arguments),
         launcher=launcher,
-        launches=launcher_of(args) is not None,
+        records=launcher_of(args) is None,
         text=shlex.join(words),
         root=Path.cwd() if args.module or args.code or launcher else Path(args.script).absolute().parent,
         stdin=_stdin(),
+        scratch=args.scratch,
     )
 
 

@@ -139,37 +139,41 @@ def _names(entries: list[Any]) -> dict[int, str]:
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """The fields of a message: each one's number, and a number or bytes."""
     at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
-        wire = key & 7
-        if wire == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        if wire == 2:
-            length, at = _varint(data, at)
-        elif wire in (1, 5):
-            length = 8 if wire == 1 else 4
-        else:
-            raise NotAnXSpace(f"wire type {wire}")
-        if at + length > end:
-            raise NotAnXSpace(f"a field of {length} bytes where {end - at} are left")
-        yield key >> 3, data[at : at + length]
-        at += length
+    try:
+        while at < end:
+            # Nearly all numbers are of one byte.
+            key = data[at]
+            at += 1
+            if key >= 0x80:
+                key, at = _varint(data, at - 1)
+            wire = key & 7
+            if wire in (0, 2):
+                value = data[at]
+                at += 1
+                if value >= 0x80:
+                    value, at = _varint(data, at - 1)
+                if wire == 0:
+                    yield key >> 3, value
+                    continue
+            elif wire in (1, 5):
+                value = 8 if wire == 1 else 4
+            else:
+                raise NotAnXSpace(f"wire type {wire}")
+            if at + value > end:
+                raise NotAnXSpace(f"a field of {value} bytes where {end - at} are left")
+            yield key >> 3, data[at : at + value]
+            at += value
+    except IndexError:
+        raise NotAnXSpace("a number that does not end") from None
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number there, and where it ends."""
+    """The number there, and where it ends. Raises IndexError where it does not."""
     value = bits = 0
-    try:
-        while (byte := data[at]) >= 0x80:
-            value |= (byte & 0x7F) << bits
-            at, bits = at + 1, bits + 7
-            if bits >= _MOST_BITS:
-                break
-        return (value | byte << bits) & 0xFFFFFFFFFFFFFFFF, at + 1
-    except IndexError:
-        raise NotAnXSpace("a number that does not end") from None
+    while (byte := data[at]) >= 0x80 and bits < _MOST_BITS:
+        value |= (byte & 0x7F) << bits
+        at, bits = at + 1, bits + 7
+    return (value | byte << bits) & 0xFFFFFFFFFFFFFFFF, at + 1
 
 
 def _integer(value: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope.base.marks import METADATA, RECORDER
+from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import kineto
@@ -62,7 +62,7 @@ def _read(path: Path, request: Request) -> Trace:
     columns.add(batch_of(recording.lines))
     trace = kineto.assemble(str(path), columns, _metadata(recording), _losses(recording), file.unpacked_bytes)
     began, ended = _span(recording)
-    return replace(trace, start_ns=began, end_ns=ended, framework="jax")
+    return replace(trace, start_ns=began, end_ns=ended)
 
 
 def _decoded(path: Path, data: bytes) -> Recording:
@@ -96,7 +96,7 @@ def _metadata(recording: Recording) -> dict[str, Any]:
         **{key: value for key, value in said.get("/host:metadata", {}).items() if key in _VERSIONS},
         "baseTimeNanoseconds": began if began > 0 and relative else 0,
         "deviceProperties": [{"id": plane.rpartition(":")[2], "name": name} for plane, name in names.items()],
-        METADATA: {RECORDER: SOURCE.recorder},
+        METADATA: {RECORDER: SOURCE.recorder, FRAMEWORK: "jax"},
     }
 
 

@@ -18,6 +18,7 @@ from overlapscope.reading._events import valid_text
 from overlapscope.reading._metadata import (
     device_names,
     flags,
+    framework,
     integer,
     plain_steps,
     predicted_by,
@@ -126,6 +127,7 @@ def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Lo
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),
         recorder=recorder(metadata),
+        framework=framework(metadata),
         unpacked_bytes=unpacked_bytes,
     )
 

@@ -9,19 +9,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Final
 
-from overlapscope.base.words import clean, duration, listed
+from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.recorder import race_words
 from overlapscope.render.progress import Progress
-from overlapscope.trials import fits, plan, processes, search
+from overlapscope.trials import fits, plan, search
 from overlapscope.trials.edit import edit
 from overlapscope.trials.findings import Findings
 from overlapscope.trials.measure import timing
 from overlapscope.trials.predictions import predict_sets
-from overlapscope.trials.processes import Ended, Program
+from overlapscope.trials.program import Ended, Program
 from overlapscope.trials.protocol import Facts, Outcome, Task
 from overlapscope.trials.result import Predicted, Sameness, Trial
 from overlapscope.trials.sameness import sameness
@@ -77,8 +76,8 @@ class Asked:
     """That are timed; None: as many as it takes."""
     only: Collection[str]
     also: Collection[str]
-    scratch: bool
-    """Each run has an empty working directory."""
+    keep: bool
+    """Recordings are there afterwards."""
 
 
 def conduct(program: Program, asked: Asked, directory: Path, progress: Progress) -> Conducted:
@@ -103,6 +102,7 @@ def conduct(program: Program, asked: Asked, directory: Path, progress: Progress)
         program.text,
         predicted=predicted,
         edited=lambda settings: edit(found.facts, settings, program.root),
+        keep=asked.keep,
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
@@ -115,12 +115,10 @@ def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
     if found.before is None or step_ns is None:
         return {}
     try:
-        predictions = predict_sets(found.before, found.runs.tried(), step_ns)
+        return predict_sets(found.before, found.runs.tried(), step_ns)
     except OverlapscopeError as error:
         found.notes.append(f"Nothing is predicted: {error}")
         return {}
-    found.device_name = predictions.device_name
-    return predictions.by_settings
 
 
 class _Conductor:
@@ -148,7 +146,7 @@ class _Conductor:
         Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few.
         """
         self._progress.now("Looking at what the program does in its steps")
-        ended = self._run(self._program.command, plan.SURVEY, survey=True)
+        ended = self._run(plan.SURVEY, survey=True)
         outcome = _usable(ended)
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
         wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps) if outcome.host_ns else plan.SURVEY
@@ -162,26 +160,34 @@ class _Conductor:
     def _first(self, found: Findings) -> None:
         """The first plain run, which tells whether there are as many steps as are wanted."""
         self._progress.now("Run 1, as it is")
-        ended = self._run(self._program.command, found.plan)
+        ended = self._run(found.plan)
         if not ended.complete:
             outcome = _usable(ended)
             found.plan = plan.shortened(found.plan, outcome.all_steps)
-            ended = self._run(self._program.command, found.plan)
+            ended = self._run(found.plan)
             if not ended.complete:
                 raise ProgramFailed(ended)
         self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
         self._keep(found, _told(Planned(AS_IS, 1), ended))
+        most = (len(found.candidates) + 1) * search.MOST_ROUNDS
+        runs = min(most, 1 + int(max(0.0, self._left_s(found)) / ended.wall_s))
+        self._progress.say(
+            f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
+            f"{plural(found.plan.timed_steps, 'step')} are timed after {found.plan.warmup_steps} of warm-up."
+        )
 
     def record(self, found: Findings) -> None:
         """The program as it is, from which is predicted what changes bring."""
         if found.candidates and self._can_record(found):
             self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
-            self._recorded(before)
+            ended = self._recorded(before)
             if before.exists():
                 found.before = before
             else:
-                found.notes.append("Nothing is predicted, because the program could not be recorded.")
+                found.notes.append(
+                    f"Nothing is predicted, because the program could not be recorded. {clean(ended.how, 200)}"
+                )
 
     def check(self, found: Findings) -> None:
         """The best set for data races; where it has some, the next best."""
@@ -193,16 +199,18 @@ class _Conductor:
                 found.notes.append("Data races could not be looked for in the best set of changes.")
                 return
             found.races[best] = races
-            found.after = after if after.exists() else None
+            found.after = after if after.exists() and not races else None
         if best is not None and not self._can_record(found) and found.facts.cuda:
-            found.notes.append("Nothing is predicted, and data races are not looked for, under a launcher.")
+            found.notes.append(
+                "Nothing is predicted, and data races are not looked for, where a launcher starts the program."
+            )
 
     def _can_record(self, found: Findings) -> bool:
-        return found.facts.cuda and not self._program.launches
+        return found.facts.cuda and self._program.records
 
     def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> Ended:
-        command = self._program.recorded("--stop-after-recording", "--output", str(trace), *options)
-        return self._run(command, None, changes)
+        task = Task(directory=self._new_directory(), changes=changes)
+        return self._program.record(task, self._limit_s, ("--output", str(trace), *options))
 
     def ladder(self, found: Findings) -> None:
         """The first round."""
@@ -223,7 +231,7 @@ class _Conductor:
 
     def once_more(self, found: Findings) -> Confirmed:
         """The edited program, beside what it was."""
-        run = _told(Planned(AS_IS, 0), self._run(self._program.command, found.plan))
+        run = _told(Planned(AS_IS, 0), self._run(found.plan))
         if run.timing is None:
             return Confirmed(run.failure)
         before = fmean(one.timing.step_ns for one in found.runs.of(AS_IS) if one.timing is not None)
@@ -244,7 +252,7 @@ class _Conductor:
 
     def _make(self, found: Findings, planned: Planned) -> None:
         self._progress.now(f"Run {len(found.runs.all) + 1}, {_what(planned)}")
-        ended = self._run(self._program.command, found.plan, planned.settings, rounded=planned.rounded)
+        ended = self._run(found.plan, planned.settings, rounded=planned.rounded)
         self._keep(found, _told(planned, ended))
 
     def _keep(self, found: Findings, run: Run) -> None:
@@ -254,28 +262,23 @@ class _Conductor:
         self._progress.say(_line(len(found.runs.all), run))
 
     def _run(
-        self,
-        command: list[str],
-        steps: plan.Plan | None,
-        changes: Settings = AS_IS,
-        *,
-        survey: bool = False,
-        rounded: bool = False,
+        self, steps: plan.Plan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
     ) -> Ended:
-        self._count += 1
-        directory = self._directory / f"run-{self._count}"
-        directory.mkdir()
         task = Task(
-            directory=str(directory),
+            directory=self._new_directory(),
             changes=changes,
-            warmup_steps=steps.warmup_steps if steps else 0,
-            steps=steps.timed_steps if steps else None,
+            warmup_steps=steps.warmup_steps,
+            steps=steps.timed_steps,
             survey=survey,
             rounded=rounded,
         )
-        with TemporaryDirectory(prefix="overlapscope-") as empty:
-            cwd = Path(empty) if self._asked.scratch else Path.cwd()
-            return processes.run(command, task, stdin=self._program.stdin, cwd=cwd, limit_s=self._limit_s)
+        return self._program.run(task, self._limit_s)
+
+    def _new_directory(self) -> str:
+        self._count += 1
+        directory = self._directory / f"run-{self._count}"
+        directory.mkdir()
+        return str(directory)
 
 
 def _usable(ended: Ended) -> Outcome:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
 from overlapscope.base.words import NOTHING, clean, clean_lines, duration, listed, plural, unit_for
-from overlapscope.documents.model import Block, Code, Document, Heading, Items, Section, Text, detail, with_code
+from overlapscope.documents.model import Block, Code, Document, Heading, Items, Section, Span, Text, detail, with_code
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, prose, rows, words
 from overlapscope.trials.result import Predicted, Trial, Tried
 
 _LIMIT: Final = 300
+_NOTE: Final = (
+    "measured: percent of the step as it is, with the kept changes above (+); adds: of the step without this change."
+)
 _TONES: Final[dict[str, Tone]] = {"faster": "good", "slower": "poor", "different": "poor"}
 
 
@@ -24,8 +29,7 @@ def document(trial: Trial) -> Document:
         tone=tone,
     )
     blocks: list[Block] = [Heading("overlapscope try", 1), answer, _table(trial, _answering(trial))]
-    blocks += _edit(trial)
-    blocks += _left_out(trial)
+    blocks += [*_edit(trial), *_left_out(trial), *_recordings(trial)]
     if trial.notes:
         blocks.append(Items(tuple(with_code(clean(note, _LIMIT)) for note in trial.notes)))
     others = [tried for tried in trial.changes if tried not in _answering(trial)]
@@ -70,13 +74,15 @@ def _remarks(trial: Trial) -> Iterator[str]:
     device = f", {clean(trial.device_name, _LIMIT)}" if trial.device_name else ""
     yield f"{clean(trial.program, _LIMIT)}{device}{ranks}"
     spread = ""
-    if trial.baseline_low_ns is not None and trial.baseline_high_ns is not None:
+    if trial.baseline_low_ns is not None and trial.baseline_high_ns is not None and trial.baseline_runs > 2:
         of = unit_for(trial.baseline_step_ns)
         spread = f" of {of.number(trial.baseline_low_ns)} to {of.text(trial.baseline_high_ns)} a step"
     yield (
         f"Unchanged: {plural(trial.baseline_runs, 'run')}{spread}. In each run, {plural(trial.timed_steps, 'step')} "
         f"without a profiler after {trial.warmup_steps} of warm-up."
     )
+    if trial.best is not None and trial.changes[trial.best].races == 0:
+        yield "No data races were found with these changes, in what could be checked."
     if trial.interrupted:
         yield "Not all that was planned was run: this is what is known so far."
     if not trial.repeatable and trial.baseline_runs > 1:
@@ -99,47 +105,48 @@ def _answering(trial: Trial) -> list[Tried]:
 
 def _table(trial: Trial, shown: list[Tried]) -> Table:
     of = unit_for(trial.baseline_step_ns)
-    first = ("as it is", of.number(trial.baseline_step_ns), "", "", "", "")
-    lines = [_row(trial, tried, of.number(tried.step_ns)) for tried in shown]
+    first = ("as it is", of.number(trial.baseline_step_ns), "", of.text(trial.baseline_step_ns), "", "")
+    lines = [_row(tried, of.number(tried.step_ns)) for tried in shown]
     columns = (
         words("change"),
-        Column(f"step {of.name}"),
-        Column("predicted", id="predicted", spare=2),
+        Column(f"step {of.name}", id="step", spare=1),
+        Column("predicted", id="predicted", spare=3),
         Column("measured"),
-        Column("adds", id="adds", spare=1),
+        Column("adds", id="adds", spare=2),
         words("results"),
     )
-    note = "Percent of the step as it is, with the changes above it that were kept (+); adds: of the step without it."
-    table = Table("Changes", columns, (*rows([first]), *lines), note if lines else "")
+    table = Table("Changes", columns, (*rows([first]), *lines), _NOTE if lines else "")
     return table if any(tried.predicted_pct for tried in shown) else table.without(("predicted",))
 
 
-def _row(trial: Trial, tried: Tried, step: str) -> Row:
-    name = f"+ {_name(tried)}" if tried.after else _name(tried)
-    if not tried.kept:
-        name += " (not kept)"
+def _row(tried: Tried, step: str) -> Row:
+    name = clean(f"{'+ ' if tried.after else ''}{_name(tried)}{'' if tried.kept else ' (not kept)'}", _LIMIT)
+    predicted = _predicted(tried.predicted_pct)
     if tried.failure:
-        return Row(tuple(map(Cell, (clean(name), NOTHING, _predicted(tried.predicted_pct), "", "", "failed"))))
+        return Row((Cell(name), Cell(NOTHING), Cell(predicted), Cell(""), Cell(""), Cell("failed", tone="poor")))
+    added = _percent(tried.added_pct, tried.added_low_pct, tried.added_high_pct)
     return Row(
         (
-            Cell(clean(name, _LIMIT)),
+            Cell(name),
             Cell(step, tried.step_ns),
-            Cell(_predicted(tried.predicted_pct)),
+            Cell(predicted),
             Cell(_measured(tried), tried.measured_pct),
-            Cell(
-                _percent(tried.added_pct, tried.added_low_pct, tried.added_high_pct),
-                tried.added_pct,
-                _TONES.get(tried.verdict, ""),
-            ),
+            Cell(added, tried.added_pct, _TONES.get(tried.verdict, "")),
             Cell(tried.results, tone=_TONES.get(tried.results, "")),
         )
     )
 
 
 def _predicted(predicted: Predicted | None) -> str:
+    """`-12% (-15 to -8)`."""
     if predicted is None:
         return ""
-    return f"{predicted.value:+.1f}% ({predicted.low:+.0f} to {predicted.high:+.0f})"
+    value, low, high = (f"{round(part):+d}" if round(part) else "0" for part in _ends(predicted))
+    return f"{value}%" if low == high else f"{value}% ({low} to {high})"
+
+
+def _ends(predicted: Predicted) -> tuple[float, float, float]:
+    return predicted.value, predicted.low, predicted.high
 
 
 def _measured(tried: Tried) -> str:
@@ -147,11 +154,11 @@ def _measured(tried: Tried) -> str:
 
 
 def _percent(value: float | None, low: float | None, high: float | None) -> str:
-    """`-10.9% ± 0.4`: half the width of the interval."""
+    """`-10.9% ± 0.4`: half the width of the interval, rounded up."""
     if value is None:
         return NOTHING
-    half = "" if low is None or high is None else f" ± {(high - low) / 2:.1f}"
-    return f"{value:+.1f}%{half}"
+    half = "" if low is None or high is None else f" ± {math.ceil(5 * (high - low)) / 10:.1f}"
+    return f"{round(value, 1) or 0:+.1f}%{half}"
 
 
 # -- what follows ---------------------------------------------------------------------------------
@@ -180,3 +187,15 @@ def _left_out(trial: Trial) -> Iterator[Block]:
     lines += [(clean(listed(changes), _LIMIT), clean(reason, _LIMIT)) for reason, changes in reasons.items()]
     if lines:
         yield Table("Not tried, or failed", (words("change"), prose("why")), rows(lines))
+
+
+def _recordings(trial: Trial) -> Iterator[Block]:
+    kept = [path for path in (trial.recordings.before, trial.recordings.after) if path is not None]
+    if kept:
+        command = clean(shlex.join(["overlapscope", "dashboard", *kept]))
+        yield Text(
+            (
+                "Compare the recordings before and after: " if len(kept) > 1 else "See the recording: ",
+                Span(command, code=True),
+            )
+        )

@@ -23,6 +23,9 @@ from overlapscope.trials.result import Edit
 from overlapscope.trials.rewrite import Compile, Wish, rewrite
 
 AHEAD: Final = """\
+import itertools
+
+
 def ahead(batches):  # lists of tensors, in pinned memory
     stream, following = torch.cuda.Stream(), None
     for batch in itertools.chain(batches, [None]):
@@ -88,7 +91,7 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
         by_path.setdefault(step.site.path, []).append(step)
     files, advice = [], []
     for path, there in by_path.items():
-        before, after, reasons = _edited(Path(path), there, (root, Path.cwd()))
+        before, after, reasons = _edited(Path(path), there, (root, Path.cwd()), facts.began_ns)
         if before != after:
             files.append(File(Path(path), before, after))
         advice += [_sentence(*one) for one in zip(there, reasons, strict=True) if one[1] or not one[0].ways]
@@ -96,17 +99,19 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
     return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
 
 
-def _edited(path: Path, steps: list[_Step], roots: tuple[Path, ...]) -> tuple[bytes, bytes, list[str]]:
+def _edited(
+    path: Path, steps: list[_Step], roots: tuple[Path, ...], began_ns: int | None
+) -> tuple[bytes, bytes, list[str]]:
     """A file before and after its edit, and why each step is not in it: empty where it is."""
     try:
-        before = _source(path, roots)
+        before = _source(path, roots, began_ns)
         after, reasons = rewrite(before, [step.ways for step in steps])
     except (Unclear, RecursionError) as error:
         return b"", b"", [str(error) if isinstance(error, Unclear) else "the file is nested too deeply"] * len(steps)
     return before, after, reasons
 
 
-def _source(path: Path, roots: tuple[Path, ...]) -> bytes:
+def _source(path: Path, roots: tuple[Path, ...], began_ns: int | None) -> bytes:
     """Raises Unclear."""
     try:
         place = path.resolve()
@@ -114,8 +119,11 @@ def _source(path: Path, roots: tuple[Path, ...]) -> bytes:
             raise Unclear("the file is outside of the program's directory")
         if not {"site-packages", "dist-packages"}.isdisjoint(place.parts):
             raise Unclear("the file belongs to an installed package")
-        if path.stat().st_size > MAX_BYTES:
+        state = path.stat()
+        if state.st_size > MAX_BYTES:
             raise Unclear("the file is too large")
+        if began_ns is not None and state.st_mtime_ns > began_ns:
+            raise Unclear("the file has changed since the program was run")
         return disk.read_regular(path)
     except FileNotFoundError as error:
         raise Unclear("there is no such file") from error
@@ -228,15 +236,18 @@ _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step
 
 def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _Step:
     """The edit of a call on a line."""
-    advice = CHANGES[change].advice.replace("num_workers=N", f"num_workers={value}")
-    wish = Wish(site.line, callee, edited)
+    called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
+    if isinstance(edited, Options):
+        advice = f"Pass `{edited}` to {called}."
+    else:
+        advice = f"Call `.pin_memory()` on what {called} copies."
+    own = _Step(site, (Wish(site.line, callee, edited),), advice)
     in_library = _in_library(site, change, value, advice)
     if in_library is None:
-        return _Step(site, (wish,), advice)
-    if site.library == "transformers" and callee == "to" and isinstance(edited, Options):
-        # A tokenizer's batch takes the option as a tensor does.
-        return replace(in_library, ways=(wish, *in_library.ways))
-    return in_library
+        return own
+    # A library may only have a hand in what the line itself calls, and a tokenizer's batch takes the option of `.to()`.
+    by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, Options))
+    return replace(in_library, ways=(*own.ways, *in_library.ways)) if by_line else in_library
 
 
 def _in_library(site: Site, change: str, value: str, advice: str) -> _Step | None:
@@ -245,5 +256,5 @@ def _in_library(site: Site, change: str, value: str, advice: str) -> _Step | Non
         return None
     term = libraries.term(site.library, change, value)
     if term is None:
-        return _Step(site, (), f"{words.clean(site.library, 80)} does this. {advice}")
+        return _Step(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
     return _Step(site, (Wish(None, libraries.TRAINING_ARGUMENTS, term.options),), term.advice)

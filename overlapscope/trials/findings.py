@@ -27,7 +27,6 @@ class Findings:
     cut_short: bool = False
     """Not all that was planned was run."""
     notes: list[str] = field(default_factory=list)
-    device_name: str | None = None
     before: Path | None = None
     after: Path | None = None
     """Recordings."""

@@ -9,9 +9,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 import torch
 from torch.optim import Optimizer
 
+from overlapscope.trials.last_step import LastStep
 from overlapscope.trials.protocol import Results, Sketch
 from overlapscope.trials.sketches import BUCKETS
 from overlapscope.trials.structures import tensors
@@ -32,6 +34,12 @@ def of_optimizers(optimizers: Iterable[Optimizer]) -> Results | None:
 def of_output(output: object) -> Results | None:
     """Of the tensors in a module's output; None where there are none."""
     return _of((f"output {path}", tensor) for path, tensor in tensors(output))
+
+
+def with_last_step(results: Results | None, last: LastStep) -> Results:
+    """The same with the loss of the step behind it, and with what that put out where there is nothing else."""
+    found = results or of_output(last.output) or Results(digest="", sketches=(), loss=None)
+    return msgspec.structs.replace(found, loss=number(last.loss))
 
 
 def number(tensor: torch.Tensor | None) -> float | None:

@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import threading
+import time
 import weakref
 from contextlib import suppress
 from multiprocessing.util import Finalize
@@ -30,6 +31,9 @@ from overlapscope.trials.protocol import Outcome, Results, Task
 from overlapscope.trials.rounding import round_parameters
 from overlapscope.trials.shims import Notes, make
 from overlapscope.trials.survey import Survey
+
+_PATIENCE_S = 60.0
+_POLL_S = 0.02
 
 
 class Run:
@@ -58,7 +62,7 @@ class Run:
 
     def begin(self) -> None:
         """Make the changes, and count steps from now on."""
-        _seed(self._task.seed)
+        seed(self._task.seed)
         before(Optimizer, "__init__", self._on_optimizer)
         if self._task.rounded:
             round_parameters()
@@ -101,6 +105,7 @@ class Run:
         if self._last is not None:
             self._seen(self._last)
             self._tell(complete=True)
+            self._await_others()
             raise SystemExit
         if self._all_steps >= self._task.warmup_steps:
             self._timer.step(self._all_steps)
@@ -123,8 +128,7 @@ class Run:
     def _seen(self, last: LastStep) -> None:
         last.end()
         with suppress(Exception):
-            results = self._results or fingerprint.of_output(last.output) or Results(digest="", sketches=(), loss=None)
-            self._results = msgspec.structs.replace(results, loss=fingerprint.number(last.loss))
+            self._results = fingerprint.with_last_step(self._results, last)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -161,9 +165,17 @@ class Run:
         half.write_bytes(msgspec.json.encode(outcome))
         os.replace(half, path)
 
+    def _await_others(self) -> None:
+        """Until the ranks of this machine have told as well: a launcher ends them all when one has ended."""
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        until = time.monotonic() + _PATIENCE_S
+        while len(list(Path(self._task.directory).glob("rank*.json"))) < ranks and time.monotonic() < until:
+            time.sleep(_POLL_S)
 
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    torch.manual_seed(seed)
+
+def seed(number: int) -> None:
+    """Have the random numbers of Python, torch and numpy begin there."""
+    random.seed(number)
+    torch.manual_seed(number)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
+        sys.modules["numpy"].random.seed(number)

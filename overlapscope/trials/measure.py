@@ -18,6 +18,8 @@ from overlapscope.trials.protocol import Outcome
 
 BLOCKS = 10
 """Steps that follow each other are alike, so a run is cut into blocks, and its blocks are compared."""
+_WIDEST = math.log(2)
+"""Half of an interval, as a logarithm: from half to twice the step."""
 _QUANTILES = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
@@ -43,7 +45,7 @@ class Change:
     within: tuple[float, float]
     """95 % interval by the steps alone: as if runs did not differ."""
     over_runs: tuple[float, float] | None
-    """95 % interval over runs; None of a single round."""
+    """95 % interval over runs; None of a single round, and where it is so wide that it says nothing."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -70,19 +72,17 @@ def change(rounds: Sequence[tuple[Timing, Timing]]) -> Change:
     middle = fmean(logs)
     error = math.sqrt(sum(before.error**2 + after.error**2 for before, after in rounds)) / len(rounds)
     within = quantile(2 * len(rounds) * (BLOCKS - 1)) * error
-    over_runs = None
-    if len(rounds) > 1:
-        over_runs = _around(middle, max(within, _half_width(logs)))
-    return Change(_pct(middle), _around(middle, within), over_runs)
+    half = max(within, _half_width(logs)) if len(rounds) > 1 else math.inf
+    return Change(_pct(middle), _around(middle, within), _around(middle, half) if half <= _WIDEST else None)
 
 
 def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:
-    """95 % interval of a step over runs; None of a single one."""
+    """95 % interval of a step over runs; None of a single one, and where it is so wide that it says nothing."""
     if len(timings) < 2:
         return None
     logs = [math.log(timing.step_ns) for timing in timings]
     middle, half = fmean(logs), _half_width(logs)
-    return math.exp(middle - half), math.exp(middle + half)
+    return (math.exp(middle - half), math.exp(middle + half)) if half <= _WIDEST else None
 
 
 def quantile(freedom: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -14,16 +13,8 @@ from overlapscope.trials.result import Predicted
 _Settings = tuple[Setting, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Predictions:
-    """Of those sets for which something can be predicted."""
-
-    by_settings: Mapping[_Settings, Predicted]
-    device_name: str | None
-
-
-def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Predictions:
-    """Percent of the plain step, which takes so long.
+def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Mapping[_Settings, Predicted]:
+    """Of those sets for which something can be predicted, percent of the plain step, which takes so long.
 
     Raises OverlapscopeError where the recording cannot be read or has no GPU activity.
     """
@@ -47,4 +38,4 @@ def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int)
         result = predicted(tuple(name for part in parts for name in part)) if all(parts) else None
         if result is not None:
             found[settings] = result
-    return Predictions(found, next(iter(trace.device_names.values()), None))
+    return found

@@ -7,17 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Final
 
 import msgspec
 
-from overlapscope.base.words import plural
 from overlapscope.trials.child import environment
+from overlapscope.trials.program import Ended, all_complete
 from overlapscope.trials.protocol import Outcome, Task
 
 OUTPUT: Final = "output.txt"
@@ -27,69 +27,43 @@ _GRACE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """What is run."""
+class CommandLine:
+    """A command line that is run."""
 
     options: tuple[str, ...]
     """Of Python, which say what is run: `-m MODULE`, `-c CODE`, a script."""
     arguments: tuple[str, ...]
-    launcher: tuple[str, ...] = ()
-    """A command that starts Python itself: then it is run with `arguments` instead."""
-    stdin: bytes = b""
+    launcher: tuple[str, ...]
+    """A command that starts Python itself, which is run with `arguments` then; else empty."""
+    records: bool
+    """It makes its steps itself, and does not start others that do."""
+    text: str
+    root: Path
+    stdin: bytes
     """What each run reads there."""
-    launches: bool = False
-    """It starts the processes that make steps."""
-    text: str = ""
-    """Its command line."""
-    root: Path = Path()
-    """The directory that its own files are in."""
+    scratch: bool
+    """Each run has an empty working directory."""
 
-    @property
-    def command(self) -> list[str]:
+    def run(self, task: Task, limit_s: float) -> Ended:
         """As a person would start it, with this Python."""
-        return [*(self.launcher or (sys.executable, *self.options)), *self.arguments]
+        return self._run((*(self.launcher or (sys.executable, *self.options)), *self.arguments), task, limit_s)
 
-    def recorded(self, *options: str) -> list[str]:
-        """The same under `overlapscope run` with these options."""
-        return [sys.executable, "-m", "overlapscope", "run", *options, *self.options, *self.arguments]
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
+        """The same under `overlapscope run`."""
+        recorder = (sys.executable, "-m", "overlapscope", "run", "--stop-after-recording", *options)
+        return self._run((*recorder, *self.options, *self.arguments), task, limit_s)
 
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A run that is over."""
-
-    outcomes: tuple[Outcome, ...]
-    """By rank: of those that told something."""
-    exit_code: int | None
-    """As Python has it; None where it had to be stopped before it was done."""
-    output: str
-    """What it printed."""
-    wall_s: float
-
-    @property
-    def complete(self) -> bool:
-        """Every rank has made its steps."""
-        return _all_complete(self.outcomes)
-
-    @property
-    def how(self) -> str:
-        """How it ended before its steps were made, in a sentence with its last line."""
-        last = next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "")
-        words = f": {last}" if last else "."
-        if self.exit_code is None:
-            return f"It was stopped after {self.wall_s:.0f} s{words}"
-        if self.exit_code < 0:
-            return f"It was killed by signal {-self.exit_code}{words}"
-        if self.exit_code:
-            return f"It ended with exit code {self.exit_code}{words}"
-        return f"It ended after {plural(max((one.all_steps for one in self.outcomes), default=0), 'step')}."
+    def _run(self, command: Sequence[str], task: Task, limit_s: float) -> Ended:
+        with TemporaryDirectory(prefix="overlapscope-") as empty:
+            cwd = Path(empty) if self.scratch else Path.cwd()
+            return run(command, task, stdin=self.stdin, cwd=cwd, limit_s=limit_s)
 
 
 def run(command: Sequence[str], task: Task, *, stdin: bytes, cwd: Path, limit_s: float) -> Ended:
     """Run a command until its steps are made or it ends, at most so long. `task.directory` must be there."""
     directory = Path(task.directory)
     began = time.monotonic()
-    with tempfile.TemporaryFile() as entered, open(directory / OUTPUT, "wb") as output:
+    with TemporaryFile() as entered, open(directory / OUTPUT, "wb") as output:
         entered.write(stdin)
         entered.seek(0)
         process = subprocess.Popen(
@@ -120,7 +94,7 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, until: float) -> bo
         now = time.monotonic()
         if now >= until:
             return False
-        if _all_complete(_outcomes(directory)):
+        if all_complete(_outcomes(directory)):
             until = min(until, now + _GRACE_S)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(until - now)
@@ -149,7 +123,3 @@ def _outcomes(directory: Path) -> tuple[Outcome, ...]:
     """What ranks have told so far; each writes its file at once."""
     told = (msgspec.json.decode(path.read_bytes(), type=Outcome) for path in directory.glob("rank*.json"))
     return tuple(sorted(told, key=lambda outcome: outcome.rank))
-
-
-def _all_complete(outcomes: Sequence[Outcome]) -> bool:
-    return bool(outcomes) and len(outcomes) == outcomes[0].ranks and all(outcome.complete for outcome in outcomes)

@@ -127,6 +127,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[Reads, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     modules: tuple[Module, ...] = ()
+    began_ns: int | None = None
+    """When the program was begun to be looked at, since the epoch: lines are those of its files at that time."""
 
 
 class Sketch(msgspec.Struct, frozen=True):

@@ -61,8 +61,8 @@ class Compile:
 
 
 def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[bytes, list[str]]:
-    """The text with an edit for each of the wishes, by the first of its ways that is clear; and why none was, in a
-    clause: empty where one was, or there are none.
+    """The text with an edit for each of the wishes, by the first of its ways that is clear; and why the last was
+    not, in a clause: empty where one was, or there are none.
 
     Raises Unclear where the text is not Python.
     """
@@ -81,7 +81,7 @@ def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[
                 unclear = ""
                 break
             except Unclear as error:
-                unclear = unclear or str(error)
+                unclear = str(error)
         reasons.append(unclear)
     return module.visit(changes).bytes, reasons
 
@@ -145,11 +145,11 @@ class _Program:
         calls = [call for call in self._calls if self._is_meant(call, wish)]
         if wish.line is not None:
             calls = [call for call in calls if self._line(call) == wish.line]
-        name = wish.callee.rpartition(".")[2]
+        name, where = wish.callee.rpartition(".")[2], "in the file" if wish.line is None else "on that line"
         if not calls:
-            raise Unclear(f"no `{name}(` is found there")
+            raise Unclear(f"there is no `{name}(` {where}")
         if len(calls) > 1 and not (wish.several and len({code(call.with_changes(func=_F)) for call in calls}) == 1):
-            raise Unclear(f"there are several `{name}(`")
+            raise Unclear(f"there are several `{name}(` {where}")
         if wish.is_method and any(self._moves_anything(call) for call in calls):
             raise Unclear("the function there may move other things, too")
         return calls

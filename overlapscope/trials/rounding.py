@@ -13,10 +13,11 @@ from overlapscope.recorder.wrapping import around
 _SEED = 20170612
 
 
-def round_parameters() -> None:
+def round_parameters() -> Callable[[], None]:
     """Multiply each parameter by 1 - eps, 1 or 1 + eps of its type when an optimizer is made of it.
 
-    The program's own random numbers stay as they are, and all ranks draw the same.
+    The program's own random numbers stay as they are, and all ranks draw the same. What is
+    returned ends it.
     """
 
     def made(make: Callable[..., None], optimizer: Optimizer, *args: Any, **options: Any) -> None:
@@ -26,7 +27,7 @@ def round_parameters() -> None:
                 for parameter in group["params"]:
                     _round(getattr(parameter, "_local_tensor", parameter))
 
-    around(Optimizer, "__init__", made)
+    return around(Optimizer, "__init__", made)
 
 
 def _round(parameter: torch.Tensor) -> None:

@@ -21,6 +21,7 @@ def summarize(
     *,
     predicted: Mapping[Settings, Predicted],
     edited: Edited,
+    keep: bool,
     interrupted: bool,
     wall_s: float,
 ) -> Trial:
@@ -31,7 +32,7 @@ def summarize(
     best = found.best
     return Trial(
         program=program,
-        device_name=found.device_name,
+        device_name=found.facts.device_name,
         ranks=found.ranks,
         baseline_step_ns=step_ns or 0,
         baseline_low_ns=round(spread[0]) if spread else None,
@@ -44,8 +45,8 @@ def summarize(
         left_out=tuple(found.left_out),
         best=None if best is None else tried.index(best),
         recordings=Recordings(
-            before=None if found.before is None else str(found.before),
-            after=None if found.after is None else str(found.after),
+            before=None if found.before is None or not keep else str(found.before),
+            after=None if found.after is None or not keep else str(found.after),
         ),
         interrupted=interrupted or found.cut_short,
         notes=tuple(found.notes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -33,6 +34,7 @@ class Survey:
     """Looks on from now on, which costs time."""
 
     def __init__(self) -> None:
+        self._began_ns = time.time_ns()
         self._stepping = False
         self._made: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
         """Where loaders and optimizers were made."""
@@ -48,13 +50,15 @@ class Survey:
         self._reads: Counter[Reads] = Counter()
         self._modules: dict[Site, Module] = {}
         self._calls: ModuleCalls | None = None
-        around(Optimizer, "__init__", self._make)
-        around(DataLoader, "__init__", self._make)
-        around(DataLoader, "__iter__", self._iterate)
-        around(_BaseDataLoaderIter, "__next__", self._next)
-        uploads.watch(self._upload)
-        around(torch.Tensor, "item", partial(self._read, "item"))
-        around(torch.Tensor, "__float__", partial(self._read, "float"))
+        self._undo = (
+            around(Optimizer, "__init__", self._make),
+            around(DataLoader, "__init__", self._make),
+            around(DataLoader, "__iter__", self._iterate),
+            around(_BaseDataLoaderIter, "__next__", self._next),
+            uploads.watch(self._upload),
+            around(torch.Tensor, "item", partial(self._read, "item")),
+            around(torch.Tensor, "__float__", partial(self._read, "float")),
+        )
 
     def step(self) -> None:
         """A step ended: the second is looked at more closely."""
@@ -63,6 +67,11 @@ class Survey:
         elif self._calls is not None:
             self._calls.end()
             self._calls = None
+
+    def end(self) -> None:
+        """Look no more."""
+        for undo in reversed(self._undo):
+            undo()
 
     def facts(self, optimizers: Iterable[Optimizer]) -> Facts:
         """What was found; `optimizers` are those that live still."""
@@ -76,6 +85,7 @@ class Survey:
             reads=tuple(replace(one, count=count) for one, count in self._reads.items()),
             optimizers=tuple(map(self._optimizer, optimizers)),
             modules=tuple(self._modules.values()),
+            began_ns=self._began_ns,
         )
 
     def _make(self, make: Callable[..., None], made: Any, *args: Any, **options: Any) -> None:

@@ -26,8 +26,8 @@ def write(files: Sequence[File]) -> None:
     begun: list[File] = []
     try:
         for file in files:
-            begun.append(file)
             disk.write(original(file), [file.before], over=False)
+            begun.append(file)
             shutil.copymode(file.path, original(file))
             disk.write(file.path, [file.after])
     except BaseException:
@@ -36,11 +36,16 @@ def write(files: Sequence[File]) -> None:
 
 
 def undo(files: Sequence[File]) -> None:
-    """Make the files what they were, and remove the originals. Raises OSError."""
+    """Make the files what they were, and remove the originals. What was changed meanwhile stays, with its original.
+
+    Raises OSError.
+    """
     for file in files:
-        if disk.read_regular(file.path) == file.after:
+        now = disk.read_regular(file.path)
+        if now == file.after:
             disk.write(file.path, [file.before])
-        original(file).unlink(missing_ok=True)
+        if now in (file.before, file.after):
+            original(file).unlink(missing_ok=True)
 
 
 def original(file: File) -> Path:

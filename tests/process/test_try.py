@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import overlapscope
 from overlapscope.trials.result import schema
 from tests.support import pretended_trial
 
@@ -70,7 +71,7 @@ def test_a_change_that_pays_is_measured_and_recommended(script: Path) -> None:
 def test_the_program_is_said_to_run_many_times_and_each_run_reads_stdin_anew(script: Path) -> None:
     done = attempt(script, stdin="two words")
     assert "Running python train.py again and again" in done.stderr
-    assert "in this directory" in done.stderr
+    assert "What it writes in this directory, it writes each time" in done.stderr
     runs = (script.parent / "runs.txt").read_text().splitlines()
     assert len(runs) > 6
     assert all(line.endswith("two words") for line in runs)
@@ -80,7 +81,7 @@ def test_the_program_is_said_to_run_many_times_and_each_run_reads_stdin_anew(scr
 def test_runs_in_scratch_directories_leave_nothing_behind(script: Path) -> None:
     done = attempt(script, options=("--scratch", "--only", "fused"))
     assert done.returncode == 0
-    assert "in an empty directory" in done.stderr
+    assert "Each run has an empty directory" in done.stderr
     assert os.listdir(script.parent) == ["train.py"]
 
 
@@ -178,8 +179,37 @@ def test_an_edit_is_written_and_confirmed(script: Path) -> None:
     done = attempt(script, options=("--write", "--yes", "--only", "workers"))
     assert done.returncode == 0
     assert "As edited, a step takes 29" in done.stderr
-    assert "DataLoader([1, 2, 3], batch_size=2, num_workers=2, persistent_workers=True)" in script.read_text()
+    assert "DataLoader(texts, batch_size=2, num_workers=2, persistent_workers=True)" in script.read_text()
     assert script.with_name("train.py.orig").read_text() == before
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "PRETENDED_TRACE", str(Path(overlapscope.__file__).parent / "samples" / "training_naive.json.gz")
+    )
+
+
+@pytest.mark.usefixtures("recording")
+def test_on_a_gpu_predictions_stand_beside_what_was_measured_and_the_best_set_has_no_races(script: Path) -> None:
+    told = trial(attempt(script, "gpu", options=(*JSON, "--only", "pin,non-blocking", "--recordings", "kept")))
+    pin, both = told["changes"]
+    for one in (pin, both):
+        predicted = one["predicted_pct"]
+        assert predicted["low"] <= predicted["value"] <= predicted["high"] < 0
+    assert both["after"] == ["pin"]
+    assert told["best"] == 1
+    assert (pin["races"], both["races"]) == (None, 0)
+    assert told["device_name"] == "H200"
+    kept = script.parent / "kept"
+    assert told["recordings"] == {side: str(kept / f"{side}.trace.json.gz") for side in ("before", "after")}
+
+
+@pytest.mark.usefixtures("recording")
+def test_a_set_with_data_races_is_not_recommended(script: Path) -> None:
+    told = trial(attempt(script, "gpu", "races", options=(*JSON, "--only", "pin")))
+    assert told["changes"][0]["races"] == 2
+    assert (told["best"], told["recordings"]["after"]) == (None, None)
 
 
 def test_runs_and_recordings_are_kept_where_asked(script: Path) -> None:

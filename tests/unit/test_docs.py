@@ -40,6 +40,7 @@ NOT_RUN = {
     "completion": "writes into the home directory: tests/process",
     "hta": "needs HolisticTraceAnalysis: tests/process",
     "ranks": "starts processes: tests/process",
+    "try": "runs a program many times: tests/torch/test_try.py",
     "scenarios run": "needs a GPU: tests/torch",
     "scenarios calibrate": "needs a GPU: tests/gpu",
     "scenarios list": "needs PyTorch: tests/torch",

@@ -191,6 +191,14 @@ def test_commands_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "H2D Dispatch" in page.read_text()
 
 
+def test_what_is_written_of_it_is_still_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "predicted.json"
+    assert main(["whatif", str(LATE), "--prefetch", "--timeline", str(target)]) == 0
+    again = ov.load(target)
+    assert (again.recorder, again.framework) == ("jax", "jax")
+    assert "jax.device_put" in capsys.readouterr().out
+
+
 def test_no_step_is_estimated_from_what_torch_profiler_costs() -> None:
     assert report_of(LATE).traces[0].devices[0].plain is None
 

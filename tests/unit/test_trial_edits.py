@@ -133,10 +133,10 @@ def test_a_data_loader_gets_workers_and_pinned_memory_however_it_is_imported(tmp
     [
         ("DataLoader(texts, **options)", "the call's options are passed with a star"),
         ("DataLoader(texts, 16, True, None, None, 0)", "the call's options are passed by position"),
-        ("DataLoader(texts), DataLoader(others)", "there are several `DataLoader(`"),
-        ("make_loader(texts)", "no `DataLoader(` is found there"),
-        ("partial(DataLoader, texts)()", "no `DataLoader(` is found there"),
-        ("Loaders.DataLoader(texts)", "no `DataLoader(` is found there"),
+        ("DataLoader(texts), DataLoader(others)", "there are several `DataLoader(` on that line"),
+        ("make_loader(texts)", "there is no `DataLoader(` on that line"),
+        ("partial(DataLoader, texts)()", "there is no `DataLoader(` on that line"),
+        ("Loaders.DataLoader(texts)", "there is no `DataLoader(` on that line"),
     ],
 )
 def test_what_is_not_clear_is_said_in_words(tmp_path: Path, call: str, reason: str) -> None:
@@ -144,9 +144,15 @@ def test_what_is_not_clear_is_said_in_words(tmp_path: Path, call: str, reason: s
     line, advice = program.edited(WORKERS, loader=program.loader("loader = "))
     assert not line
     assert advice == (
-        f"{program.path}:3: Pass `num_workers=6, persistent_workers=True` to the DataLoader."
+        f"{program.path}:3: Pass `num_workers=6, persistent_workers=True` to `DataLoader`."
         f" The diff leaves this out because {reason}."
     )
+
+
+def test_a_line_that_makes_a_data_loader_is_edited_although_a_library_has_a_hand_in_it(tmp_path: Path) -> None:
+    program = Program(tmp_path, "from torch.utils.data import DataLoader\nloader = DataLoader(texts)\n")
+    line, advice = program.edited(PIN, loader=program.loader("loader =", "lightning"))
+    assert (line, advice) == ("loader = DataLoader(texts, pin_memory=True)", "")
 
 
 def test_options_that_are_there_are_replaced_and_others_stay(tmp_path: Path) -> None:
@@ -259,10 +265,10 @@ def test_what_a_loader_pins_only_stops_to_block(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("x, y = x.to(device), y.to('cpu')", "there are several `to(`"),
+        ("x, y = x.to(device), y.to('cpu')", "there are several `to(` on that line"),
         ("x = x.to(device, None, False)", "the call's options are passed by position"),
         ("x = x.to(*where)", "the call's options are passed with a star"),
-        ("x = move(x)", "no `to(` is found there"),
+        ("x = move(x)", "there is no `to(` on that line"),
     ],
 )
 def test_a_copy_that_may_be_another_one_is_left_alone(tmp_path: Path, line: str, reason: str) -> None:
@@ -320,7 +326,7 @@ def test_an_optimizer_becomes_fused(tmp_path: Path, before: str, after: str) -> 
 def test_an_optimizer_of_somebody_else_is_not_edited(tmp_path: Path) -> None:
     program = Program(tmp_path, "from mine import AdamW\noptimizer = AdamW(weights)\n")
     line, advice = program.edited(FUSED, optimizer=program.optimizer("optimizer ="))
-    assert not line and "Pass `fused=True` to the optimizer." in advice
+    assert not line and "Pass `fused=True` to `AdamW`." in advice
 
 
 TRAIN = """
@@ -431,11 +437,11 @@ def test_what_a_library_calls_it_is_said_where_its_options_are_out_of_sight(tmp_
     program = Program(tmp_path, "from mine import options\ntrainer.train()\nfor batch in prepared:\n    pass\n")
     _, advice = program.edited(WORKERS, loader=program.loader(".train()", "transformers"))
     options = "`dataloader_num_workers=6, dataloader_persistent_workers=True`"
-    assert f":2: Pass {options} to `TrainingArguments`. The diff leaves this out" in advice
+    assert f":2: Pass {options} to `TrainingArguments`. The diff leaves this out because there is no" in advice
     _, advice = program.edited(NON_BLOCKING, upload=program.upload("for batch", "to", "accelerate", pinned=True))
     assert "or `dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`" in advice
     _, advice = program.edited(NON_BLOCKING, upload=program.upload(".train()", "to", "else\x1bwhere", pinned=True))
-    assert "else\\x1bwhere does this. Pass `non_blocking=True` to `.to()`" in advice
+    assert "else\\x1bwhere does this for the program. Pass `non_blocking=True` to `.to()`." in advice
 
 
 def test_the_batch_of_a_tokenizer_is_moved_as_a_tensor_is(tmp_path: Path) -> None:
@@ -527,6 +533,16 @@ def test_only_the_programs_own_files_are_edited(tmp_path: Path) -> None:
         assert reason in "".join(found.advice)
 
 
+def test_a_file_that_changed_since_the_program_was_run_is_not_edited(tmp_path: Path) -> None:
+    program = Program(tmp_path, "import torch\noptimizer = torch.optim.AdamW(weights)\n")
+    written_ns = program.path.stat().st_mtime_ns
+    facts = Facts(cuda=True, cpus=8, optimizers=(program.optimizer("optimizer ="),), began_ns=written_ns)
+    assert edits(facts, (FUSED,), tmp_path).files
+    os.utime(program.path, ns=(written_ns + 1, written_ns + 1))
+    found = edits(facts, (FUSED,), tmp_path)
+    assert not found.files and "because the file has changed since the program was run" in found.advice[0]
+
+
 @pytest.mark.parametrize(
     ("path", "source", "reason"),
     [
@@ -559,6 +575,10 @@ def test_a_written_edit_keeps_the_original_and_its_mode(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (program.path, original(file))} == {0o750}
     with pytest.raises(UsageError, match="has changed since"):
         write([file])
+    program.path.write_bytes(b"mine")
+    undo([file])
+    assert program.path.read_bytes() == b"mine" and original(file).read_bytes() == file.before
+    program.path.write_bytes(file.after)
     undo([file])
     assert program.path.read_bytes() == file.before and os.listdir(tmp_path) == ["train.py"]
     original(file).write_text("mine")

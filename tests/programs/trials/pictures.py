@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 from transformers import ViTConfig, ViTForImageClassification
 
@@ -39,7 +40,7 @@ class Cropped(Pictures):
         return picture[:, down : down + self.cropped, right : right + self.cropped].contiguous(), label
 
 
-def vision_transformer(o: Options, side: int) -> ViTForImageClassification:
+def vision_transformer(o: Options, side: int) -> nn.Module:
     """A small ViT without dropout."""
     return ViTForImageClassification(
         ViTConfig(
@@ -51,6 +52,6 @@ def vision_transformer(o: Options, side: int) -> ViTForImageClassification:
             num_attention_heads=o.size(12, 2),
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
-            num_labels=CLASSES,
+            id2label={number: str(number) for number in range(CLASSES)},
         )
     )

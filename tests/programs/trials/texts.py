@@ -6,6 +6,7 @@ import random
 import re
 
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -38,7 +39,7 @@ class Labelled(Texts):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def gpt2(o: Options, *, words: int, vocabulary: int) -> GPT2LMHeadModel:
+def gpt2(o: Options, *, words: int, vocabulary: int) -> nn.Module:
     """A small GPT-2 without dropout."""
     return GPT2LMHeadModel(
         GPT2Config(

@@ -17,4 +17,5 @@ class Spectra(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         wave = torch.randn(self.samples, generator=torch.Generator().manual_seed(index))
-        return torch.fft.rfft(wave.to(self.device)).abs().log1p().cpu()
+        spectrum: torch.Tensor = torch.fft.rfft(wave.to(self.device)).abs().log1p().cpu()
+        return spectrum

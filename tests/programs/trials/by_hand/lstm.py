@@ -11,7 +11,7 @@ from tests.programs.trials.options import Clock, options
 
 o = options(steps=600, edits=("graph", "fused"))
 clock = Clock(o)
-LENGTH, BATCH, INPUTS = o.size(24, 4), o.size(64, 2), o.size(32, 4)
+LENGTH, BATCH, INPUTS = o.size(12, 4), o.size(64, 2), o.size(32, 4)
 
 series = torch.randn(LENGTH + 1, BATCH, INPUTS, device=o.device)
 model = Cells(INPUTS, o.size(256, 8)).to(o.device)
