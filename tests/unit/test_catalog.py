@@ -24,4 +24,5 @@ def test_causes_name_rules_that_there_are() -> None:
 
 def test_every_trust_check_has_a_record() -> None:
     checks = [check.id for check in ov.analyze(ov.load(TRACE)).traces[0].trust.checks]
-    assert sorted(CHECKS) == sorted(checks)
+    # Only Nsight Systems records graphs as ops.
+    assert sorted({*CHECKS} - {"graphs"}) == sorted(checks)
