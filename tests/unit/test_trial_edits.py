@@ -16,6 +16,7 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlapscope.catalog.changes import CHANGES
 from overlapscope.errors import UsageError
@@ -340,10 +341,10 @@ TRAIN = """
     """
 
 
-def compiled(tmp_path: Path, source: str, text: str = "model(x)") -> tuple[list[str], str]:
+def compiled(tmp_path: Path, source: str, text: str = "model(x)", *, of_torch: bool = False) -> tuple[list[str], str]:
     """The whole text, and the advice."""
-    program = Program(tmp_path, source)
-    found = edits(Facts(cuda=True, cpus=8, modules=(program.module(text),)), (COMPILE,), tmp_path)
+    module = replace(Program(tmp_path, source).module(text), of_torch=of_torch)
+    found = edits(Facts(cuda=True, cpus=8, modules=(module,)), (COMPILE,), tmp_path)
     source = found.files[0].after.decode() if found.files else ""
     compile(source, "train.py", "exec")
     return source.split("\n"), "\n".join(found.advice)
@@ -353,6 +354,14 @@ def test_a_module_is_compiled_before_the_loop_that_calls_it(tmp_path: Path) -> N
     lines, advice = compiled(tmp_path, TRAIN)
     assert not advice
     assert lines[3:7] == ["", 'model.compile(mode="reduce-overhead")', "# Train.", "for epoch in range(3):"]
+
+
+def test_a_module_of_a_class_of_torchs_has_its_forward_compiled(tmp_path: Path) -> None:
+    lines, advice = compiled(tmp_path, "    import torch" + TRAIN, of_torch=True)
+    assert not advice
+    assert 'model.forward = torch.compile(model.forward, mode="reduce-overhead")' in lines
+    _, advice = compiled(tmp_path, TRAIN, of_torch=True)
+    assert "`model.compile()` does nothing" in advice
 
 
 @pytest.mark.parametrize(
