@@ -12,7 +12,7 @@ import pytest
 
 from overlapscope import analysis
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.prediction import program
 from overlapscope.prediction.program import Program
 from overlapscope.reading import kineto, load
@@ -60,17 +60,17 @@ def each_read_once() -> Iterator[None]:
 
     For tests that patch nothing: what was found before the patch would be found again.
     """
-    read_sized, analyze_device, found = kineto.read_sized, analysis.analyze_device, program._found
+    read_kineto, found = kineto.read, program._found
     on_device = findings._on_device
 
-    def read(path: str | Path, *, limit_bytes: int, **watched: Any) -> tuple[Trace, int]:
+    def read(path: str | Path, *, limit_bytes: int, **watched: Any) -> Trace:
         where = Path(path).absolute()
         if not {TRACES, SAMPLES} & {*where.parents}:
-            return read_sized(path, limit_bytes=limit_bytes, **watched)
-        key = read_sized, where, str(path), limit_bytes
-        trace, unpacked_bytes = _once(key, lambda: read_sized(path, limit_bytes=limit_bytes, progress=False))
+            return read_kineto(path, limit_bytes=limit_bytes, **watched)
+        key = read_kineto, where, str(path), limit_bytes
+        trace = _once(key, lambda: read_kineto(path, limit_bytes=limit_bytes, progress=False))
         _read.add(trace)
-        return trace, unpacked_bytes
+        return trace
 
     def analyze(trace: Trace, comparable: Trace, device: int, *rest: Any, **part: Any) -> DeviceAnalysis | None:
         def make() -> DeviceAnalysis | None:
@@ -91,7 +91,7 @@ def each_read_once() -> Iterator[None]:
         return _once((on_device, done.trace, done.devices, device, *rest), make) if done.trace in _read else make()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kineto, "read_sized", read)
+        patch.setattr(kineto, "read", read)
         patch.setattr(analysis, "analyze_device", analyze)
         patch.setattr(program, "_found", find)
         patch.setattr(findings, "_on_device", judge)
