@@ -12,10 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import libcst as cst
-
 from overlapscope.base import disk, words
+from overlapscope.base.extras import how_to_install
 from overlapscope.catalog.changes import CHANGES
+from overlapscope.errors import MissingPackage
+
+try:
+    import libcst as cst
+except ModuleNotFoundError:
+    raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
+
 from overlapscope.trials import libraries
 from overlapscope.trials.calls import Options, Unclear, pinned_argument, pinned_receiver
 from overlapscope.trials.protocol import Facts, Setting, Site, Uploads

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import os
 import resource
 import stat
+import sys
 import tokenize
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlapscope.catalog.changes import CHANGES
-from overlapscope.errors import UsageError
+from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.trials import libraries
 from overlapscope.trials.edit import AHEAD, File, edit, edits
 from overlapscope.trials.protocol import Facts, Loader, Module, Optimizer, Reads, Setting, Site, Uploads
@@ -573,6 +575,13 @@ def test_what_is_no_file_of_python_gets_words(
     optimizer = Optimizer(site=Site(path, 1), name="SGD", takes_fused=True, fused=False)
     found = edits(Facts(cuda=True, cpus=8, optimizers=(optimizer,)), (FUSED,), tmp_path)
     assert not found.files and reason in found.advice[0]
+
+
+def test_who_has_no_libcst_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    monkeypatch.delitem(sys.modules, "overlapscope.trials.edit")
+    with pytest.raises(MissingPackage, match=r"edited into programs with LibCST\. Install it with `pip install"):
+        importlib.import_module("overlapscope.trials.edit")
 
 
 def test_a_written_edit_keeps_the_original_and_its_mode(tmp_path: Path) -> None:
