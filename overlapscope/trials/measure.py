@@ -114,7 +114,8 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: Noise | None = None) 
         shared = own if every is None else Noise(math.sqrt(2) * every.deviation, every.freedom)
         told = own if own.deviation > _NOISIER * shared.deviation else shared
         half = max(within, quantile(told.freedom) * told.deviation / math.sqrt(len(logs)))
-    return Change(_pct(middle), _around(middle, within), _around(middle, half) if half <= _WIDEST else None)
+    says = half <= max(_WIDEST, abs(middle))
+    return Change(_pct(middle), _around(middle, within), _around(middle, half) if says else None)
 
 
 def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:
