@@ -158,7 +158,8 @@ class Survey:
         return protocol.Optimizer(
             site=self._made.get(optimizer) or Site("", 0),
             name=type(optimizer).__name__,
-            takes_fused=isinstance(optimizer, tuple(fused.with_option())) and not fused.why_not(optimizer.param_groups),
+            takes_fused=isinstance(optimizer, tuple(fused.with_option()))
+            and not fused.why_not(type(optimizer), optimizer.param_groups),
             fused=any(bool(group.get("fused")) for group in optimizer.param_groups),
         )
 

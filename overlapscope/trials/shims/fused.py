@@ -30,9 +30,11 @@ def with_option() -> list[type[Optimizer]]:
     return [kind for kind in kinds if "fused" in inspect.signature(kind.__init__).parameters]
 
 
-def why_not(params: Iterable[object]) -> str:
+def why_not(kind: type[Optimizer], params: Iterable[object]) -> str:
     """Why parameters, as an optimizer is given them, cannot be used with it: a sentence, empty where they can."""
     for one in _parameters(params):
+        if issubclass(kind, torch.optim.Adagrad) and one.is_cuda:
+            return "There is no fused Adagrad for a GPU."
         if not one.is_floating_point():
             return "A parameter is no floating-point number."
         if one.device.type not in ("cuda", "cpu", "mps", "xpu"):
@@ -47,7 +49,7 @@ def _make(note: Note, make: Callable[..., None], *args: Any, **options: Any) -> 
         note.refuse("The program asks for another implementation of the optimizer.")
     elif not arguments.get("fused"):
         arguments["params"] = list(arguments["params"])
-        why = why_not(arguments["params"])
+        why = why_not(type(args[0]), arguments["params"])
         if why:
             note.refuse(why)
         else:
