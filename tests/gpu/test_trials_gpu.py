@@ -337,7 +337,6 @@ def test_values_come_a_step_later_where_they_are_merely_kept() -> None:
 SCRIPT = """
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, TensorDataset
 data = TensorDataset(torch.randn(3200, 256), torch.randint(8, (3200,)))
 model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 8)).cuda()
