@@ -179,7 +179,9 @@ class _Conductor:
 
     def record(self, found: Findings) -> None:
         """The program as it is, from which is predicted what changes bring."""
-        if found.candidates and self._can_record(found):
+        if found.facts.cuda and not self._program.records:
+            found.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
+        elif found.facts.cuda and found.candidates:
             self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
             ended = self._recorded(before)
@@ -192,22 +194,15 @@ class _Conductor:
 
     def check(self, found: Findings) -> None:
         """The best set for data races; where it has some, the next best."""
-        while (best := found.best) is not None and best not in found.races and self._can_record(found):
+        checks = found.facts.cuda and self._program.records
+        while checks and (best := found.best) is not None and best not in found.races:
             self._progress.now("Looking for data races with the best set of changes")
             after = self._directory / "after.trace.json.gz"
             races = race_words.read(self._recorded(after, "--force", "--check-hazards", changes=best).output)
             if races is None:
-                found.notes.append("Data races could not be looked for in the best set of changes.")
                 return
             found.races[best] = races
             found.after = after if after.exists() and not races else None
-        if best is not None and not self._can_record(found) and found.facts.cuda:
-            found.notes.append(
-                "Nothing is predicted, and data races are not looked for, where a launcher starts the program."
-            )
-
-    def _can_record(self, found: Findings) -> bool:
-        return found.facts.cuda and self._program.records
 
     def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> Ended:
         task = Task(directory=self._new_directory(), changes=changes)

@@ -83,8 +83,11 @@ def _remarks(trial: Trial) -> Iterator[str]:
         f"Unchanged: {plural(trial.baseline_runs, 'run')}{spread}. In each run, {plural(trial.timed_steps, 'step')} "
         f"without a profiler after {trial.warmup_steps} of warm-up."
     )
-    if trial.best is not None and trial.changes[trial.best].races == 0:
+    races = 0 if trial.best is None else trial.changes[trial.best].races
+    if trial.best is not None and races == 0:
         yield "No data races were found with these changes, in what could be checked."
+    elif races is None and trial.device_name is not None:
+        yield "Data races were not looked for with these changes; `overlapscope run --check-hazards` does that."
     if trial.interrupted:
         yield "Not all that was planned was run: this is what is known so far."
     if not trial.repeatable and trial.baseline_runs > 1:
