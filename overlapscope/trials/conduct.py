@@ -215,7 +215,7 @@ class _Conductor:
             sets = search.worth_more(found.runs, found.kept)
             known = [found.runs.of(settings)[-1].wall_s for settings in sets]
             if known[0] + sum(known) > self._left_s(found):
-                self._give_up(found, step.next)
+                self._give_up(found)
                 return
             self._make(found, step.next)
         found.kept = step.kept
@@ -235,13 +235,12 @@ class _Conductor:
         same = sameness(run.results, [other.results for other in found.runs.unchanged])
         return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
 
-    def _give_up(self, found: Findings, planned: Planned) -> None:
+    def _give_up(self, found: Findings) -> None:
         """What the ladder has not come to is left out."""
         found.cut_short = True
-        changes = [candidate.change for candidate in found.candidates]
-        begin = changes.index(planned.settings[-1].change) if planned.settings else len(changes)
-        tried = {settings[-1].change for settings in found.runs.tried()}
-        found.left_out += [fits.left_out(change, NO_TIME) for change in changes[begin:] if change not in tried]
+        run = {setting.change for one in found.runs.all for setting in one.planned.settings}
+        changes = (candidate.change for candidate in found.candidates)
+        found.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
 
     def _left_s(self, found: Findings) -> float:
         last = _RECORDED * found.runs.of(AS_IS)[0].wall_s if found.facts.cuda else 0.0

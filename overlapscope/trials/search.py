@@ -94,11 +94,12 @@ class Runs:
         return next((run.failure for run in self.of(settings) if run.failure), "")
 
     def results(self, settings: Settings) -> Sameness:
-        """What became of the results; a difference in one run is a difference."""
+        """What became of the results; a difference in one run is a difference, once it is known what rounding does."""
         unchanged = [run.results for run in self.unchanged]
         judged = [sameness(run.results, unchanged) for run in self.of(settings) if not run.failure]
         order = ("different", "unknown", "within noise", "same")
-        return min(judged, key=order.index, default="unknown")
+        worst = min(judged, key=order.index, default="unknown")
+        return "unknown" if worst == "different" and not self.rounded else worst
 
     def change(self, settings: Settings, base: Settings = AS_IS) -> Change | None:
         """By how much the step changes, over the rounds in which both were run; None where there is none."""
