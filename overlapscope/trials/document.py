@@ -175,7 +175,7 @@ def _edit(trial: Trial) -> Iterator[Block]:
     edit = trial.changes[trial.best].edit
     if edit.diff:
         yield Heading("The edit", 2)
-        yield Code(clean_lines(edit.diff.expandtabs()).rstrip())
+        yield Code(clean_lines(edit.diff.expandtabs()).rstrip(), language="diff")
     for remark in edit.remarks:
         yield Text(with_code(clean(remark, _LIMIT)), "muted")
     if edit.advice:
