@@ -97,8 +97,8 @@ class Runs:
         """What became of the results; a difference in one run is a difference, once it is known what rounding does."""
         unchanged = [run.results for run in self.unchanged]
         judged = [sameness(run.results, unchanged) for run in self.of(settings) if not run.failure]
-        order = ("different", "unknown", "within noise", "same")
-        worst = min(judged, key=order.index, default="unknown")
+        order: tuple[Sameness, ...] = ("different", "unknown", "within noise", "same")
+        worst = min(judged, key=order.index, default=order[1])
         return "unknown" if worst == "different" and not self.rounded else worst
 
     def change(self, settings: Settings, base: Settings = AS_IS) -> Change | None:
