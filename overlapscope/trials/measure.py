@@ -19,6 +19,8 @@ from overlapscope.trials.protocol import Outcome
 
 BLOCKS = 10
 """Steps that follow each other are alike, so a run is cut into blocks, and its blocks are compared."""
+_NOISIER = 2.5
+"""So many times the deviation of all sets together is no chance: an F-test at 5 %, of three rounds of four sets."""
 _WIDEST = math.log(2)
 """Half of an interval, as a logarithm: from half to twice the step."""
 _QUANTILES = (
@@ -110,7 +112,7 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: Noise | None = None) 
         own = Noise(stdev(logs), len(logs) - 1)
         # A ratio has the noise of two runs.
         shared = own if every is None else Noise(math.sqrt(2) * every.deviation, every.freedom)
-        told = max(own, shared, key=lambda noise: noise.deviation)
+        told = own if own.deviation > _NOISIER * shared.deviation else shared
         half = max(within, quantile(told.freedom) * told.deviation / math.sqrt(len(logs)))
     return Change(_pct(middle), _around(middle, within), _around(middle, half) if half <= _WIDEST else None)
 
