@@ -114,8 +114,10 @@ def _late_item(facts: Facts, ranks: int) -> Fit:
         return _NO_GPU
     if not facts.reads:
         return "Its steps read no value with `.item()` or `float()`."
-    reasons = [late_values.why_not(read.site.path, read.site.line) for read in facts.reads]
-    return reasons[0] if all(reasons) else Candidate("late-item")
+    reasons = [late_values.why_not(one.site.path, one.site.line) for one in facts.reads if not one.site.library]
+    if not reasons:
+        return "Only libraries read values in its steps."
+    return Candidate("late-item") if "" in reasons else reasons[0]
 
 
 _FITS: Final[Mapping[str, Callable[[Facts, int], Fit]]] = {
