@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -28,7 +29,7 @@ def why_not(module: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str
 class Capture:
     """Stands in for a module's `forward`, from its next call that computes gradients on.
 
-    A call with other shapes, or with keyword arguments, is made by the module's own.
+    A call with other shapes, with keyword arguments or in evaluation is made by the module's own.
     """
 
     def __init__(self, module: torch.nn.Module, captured: Callable[[], None], failed: Callable[[str], None]) -> None:
@@ -48,43 +49,59 @@ class Capture:
             self._module.forward = self._own
 
     def _call(self, *args: Any, **options: Any) -> Any:
+        learns = self._module.training and torch.is_grad_enabled()
         if self._graphed is not None:
-            fits = not options and torch.is_grad_enabled() and self._signature == _signature(args)
-            return (self._graphed if fits else self._forward)(*args, **options)
-        if self._module.training and torch.is_grad_enabled():
+            if learns and not options and self._signature == _signature(args):
+                return self._graphed(*args, *self._module.parameters())
+            return self._forward(*args, **options)
+        if learns:
             self.undo()
             why = why_not(self._module, args, options)
             if why:
                 self._failed(f"It cannot be captured: {why}.")
             else:
-                self._make(args)
-                return self._call(*args, **options)
+                self._graphed = self._captured_as(args)
+                return (self._forward if self._graphed is None else self._call)(*args)
         return self._forward(*args, **options)
 
-    def _make(self, args: tuple[torch.Tensor, ...]) -> None:
-        """What capturing runs to warm up must leave no trace: it draws numbers, and norms keep statistics."""
+    def _captured_as(self, args: tuple[torch.Tensor, ...]) -> Callable[..., Any] | None:
+        """Takes the parameters behind the arguments; None where it failed.
+
+        What capturing runs to warm up must leave no trace: it draws numbers, and norms keep statistics.
+        """
         module, cache = self._module, torch.is_autocast_cache_enabled()
         buffers = [buffer.clone() for buffer in module.buffers()]
         numbers = torch.cuda.get_rng_state()
-        samples = tuple(one.detach().clone().requires_grad_(one.requires_grad) for one in args)
-        graphed = self._forward
+        names = [name for name, _ in module.named_parameters()]
+
+        def call(*tensors: torch.Tensor) -> Any:
+            given, parameters = tensors[: len(args)], tensors[len(args) :]
+            return functional_call(module, dict(zip(names, parameters, strict=True)), given)
+
+        # The program may keep its last loss, and with it autograd's nodes of the parameters, which belong to another
+        # stream and would end the capture. The same memory by other tensors has nodes of its own.
+        samples = [one.detach().clone().requires_grad_(one.requires_grad) for one in args]
+        samples += [one.detach().requires_grad_(one.requires_grad) for one in module.parameters()]
         try:
             torch.set_autocast_cache_enabled(False)
-            torch.cuda.make_graphed_callables(module, samples, allow_unused_input=True)
-            graphed = module.forward
+            graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(
+                call, tuple(samples), allow_unused_input=True
+            )
             self._captured()
         except Exception as error:
             # What CUDA says goes on for lines.
             said = str(error).partition("\n")[0].rstrip(".")
             self._failed(f"It cannot be captured: {type(error).__name__}: {said}.")
+            return None
         finally:
             torch.set_autocast_cache_enabled(cache)
             torch.cuda.set_rng_state(numbers)
             with torch.no_grad():
                 for buffer, kept in zip(module.buffers(), buffers, strict=True):
                     buffer.copy_(kept)
-        self._graphed, self._signature = graphed, _signature(args)
+        self._signature = _signature(args)
         module.forward = self._call
+        return graphed
 
 
 def _signature(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:

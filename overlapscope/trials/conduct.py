@@ -31,8 +31,8 @@ _PATIENCE: Final = 5
 """A run may take so many times as long as the first one."""
 _LEAST_LIMIT_S: Final = 180.0
 """Compiling takes a minute or two."""
-_RECORDED: Final = 3
-"""A run under the recorder takes about so many times as long as a plain one."""
+_RECORDED: Final = 1.5
+"""A run under the recorder takes about so many times as long as a plain one: most of either is its start."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
 
 

@@ -116,6 +116,9 @@ class Run:
     def _look_closer(self) -> None:
         """All steps are timed: keep what they have computed, and look on while the next is made, for its loss."""
         self._times = self._timer.read(wait=True)
+        if self._survey is not None:
+            # What is read next is read by us.
+            self._survey.end()
         optimizers = self._living
         # It may have a tensor of a kind that nobody has thought of.
         with suppress(Exception):

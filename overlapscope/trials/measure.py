@@ -110,7 +110,8 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: Noise | None = None) 
     half = math.inf
     if len(rounds) > 1:
         half = max(within, _half_width(logs, every))
-    return Change(_pct(middle), _around(middle, within), _around(middle, half) if half <= _WIDEST else None)
+    says = half <= max(_WIDEST, abs(middle))
+    return Change(_pct(middle), _around(middle, within), _around(middle, half) if says else None)
 
 
 def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:

@@ -310,7 +310,7 @@ def test_facts_name_the_lines_of_the_program(tmp_path: Path) -> None:
 
     (loader,), (optimizer,), (module,) = facts.loaders, facts.optimizers, facts.modules
     assert (loader.site.line, loader.loop and loader.loop.line) == (line("loader ="), line("for x, y in"))
-    assert (loader.dataset, loader.num_workers, loader.batches, loader.on_gpu) == ("Numbers", 0, 13, False)
+    assert (loader.dataset, loader.num_workers, loader.batches, loader.on_gpu) == ("Numbers", 0, 12, False)
     assert (optimizer.site.line, optimizer.name, optimizer.takes_fused) == (line("optimizer ="), "AdamW", True)
     assert (module.site.line, module.name, module.compiled) == (line("model(x)"), "Sequential", False)
     sites = [loader.site, optimizer.site, module.site]

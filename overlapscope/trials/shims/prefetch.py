@@ -26,7 +26,7 @@ def start(value: str, note: Note) -> Undo:
     habits: weakref.WeakKeyDictionary[Any, _Habit] = weakref.WeakKeyDictionary()
 
     def iterate(make: Callable[..., Iterator[Any]], loader: DataLoader[Any]) -> Iterator[Any]:
-        return _Ahead(make(loader), habits.setdefault(loader, _Habit(note)))
+        return _Ahead(make(loader), loader, habits.setdefault(loader, _Habit(note)))
 
     def upload(upload: Upload) -> None:
         for habit in habits.values():
@@ -71,8 +71,9 @@ class _Habit:
 class _Ahead:
     """An iterator of a loader's, whose batches are a step ahead."""
 
-    def __init__(self, batches: Iterator[Any], habit: _Habit) -> None:
-        self._batches, self._habit = batches, habit
+    def __init__(self, batches: Iterator[Any], loader: DataLoader[Any], habit: _Habit) -> None:
+        """The loader, which a program may hold nowhere else, lives as long as this: its habit does with it."""
+        self._batches, self._loader, self._habit = batches, loader, habit
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._next: _Copied | None = None
 

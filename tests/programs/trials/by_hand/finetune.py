@@ -11,7 +11,7 @@ from tests.programs.trials.texts import Texts, gpt2
 
 o = options(steps=400, edits=("workers", "pin", "non-blocking", "prefetch", "graph", "fused"))
 clock = Clock(o)
-BATCH, WORDS, VOCABULARY = o.size(16, 2), o.size(384, 32), o.size(16384, 512)
+BATCH, WORDS, VOCABULARY = o.size(48, 2), o.size(384, 32), o.size(16384, 512)
 
 texts = Texts(o.steps * BATCH, WORDS, VOCABULARY)
 loader = DataLoader(texts, batch_size=BATCH, shuffle=True, **loading(o))

@@ -11,7 +11,7 @@ from tests.programs.trials.options import Clock, options
 from tests.programs.trials.texts import Labelled, gpt2
 
 o = options(steps=400, edits=("workers", "non-blocking", "graph"))
-BATCH, WORDS, VOCABULARY = o.size(16, 2), o.size(384, 32), o.size(16384, 512)
+BATCH, WORDS, VOCABULARY = o.size(48, 2), o.size(384, 32), o.size(16384, 512)
 
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
