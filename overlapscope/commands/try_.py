@@ -153,6 +153,7 @@ def _tell_failure(failed: ProgramFailed) -> int:
         tell(line)
     tell(f"overlapscope: the program fails as it is, so no change was tried. {clean(ended.how, 300)}")
     if ended.exit_code is None:
+        tell("overlapscope: if it needs more time, pass a larger --minutes.")
         return 1
     return 128 - ended.exit_code if ended.exit_code < 0 else ended.exit_code
 

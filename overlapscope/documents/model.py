@@ -87,6 +87,8 @@ class Code:
 
     text: str
     title: str = ""
+    language: str = "python"
+    """As markdown names it."""
 
 
 @dataclass(frozen=True, slots=True)

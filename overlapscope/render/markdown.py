@@ -105,7 +105,7 @@ def _(block: model.Items) -> Iterator[str]:
 def _(block: model.Code) -> Iterator[str]:
     if block.title:
         yield from (escape(block.title), "")
-    yield from ("```python", block.text.strip().replace("```", "'''"), "```", "")
+    yield from (f"```{block.language}", block.text.strip().replace("```", "'''"), "```", "")
 
 
 @_draw.register

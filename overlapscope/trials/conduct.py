@@ -179,7 +179,9 @@ class _Conductor:
 
     def record(self, found: Findings) -> None:
         """The program as it is, from which is predicted what changes bring."""
-        if found.candidates and self._can_record(found):
+        if found.facts.cuda and not self._program.records:
+            found.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
+        elif found.facts.cuda and found.candidates:
             self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
             ended = self._recorded(before)
@@ -192,22 +194,15 @@ class _Conductor:
 
     def check(self, found: Findings) -> None:
         """The best set for data races; where it has some, the next best."""
-        while (best := found.best) is not None and best not in found.races and self._can_record(found):
+        checks = found.facts.cuda and self._program.records
+        while checks and (best := found.best) is not None and best not in found.races:
             self._progress.now("Looking for data races with the best set of changes")
             after = self._directory / "after.trace.json.gz"
             races = race_words.read(self._recorded(after, "--force", "--check-hazards", changes=best).output)
             if races is None:
-                found.notes.append("Data races could not be looked for in the best set of changes.")
                 return
             found.races[best] = races
             found.after = after if after.exists() and not races else None
-        if best is not None and not self._can_record(found) and found.facts.cuda:
-            found.notes.append(
-                "Nothing is predicted, and data races are not looked for, where a launcher starts the program."
-            )
-
-    def _can_record(self, found: Findings) -> bool:
-        return found.facts.cuda and self._program.records
 
     def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> Ended:
         task = Task(directory=self._new_directory(), changes=changes)
@@ -220,7 +215,7 @@ class _Conductor:
             sets = search.worth_more(found.runs, found.kept)
             known = [found.runs.of(settings)[-1].wall_s for settings in sets]
             if known[0] + sum(known) > self._left_s(found):
-                self._give_up(found, step.next)
+                self._give_up(found)
                 return
             self._make(found, step.next)
         found.kept = step.kept
@@ -240,13 +235,12 @@ class _Conductor:
         same = sameness(run.results, [other.results for other in found.runs.unchanged])
         return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
 
-    def _give_up(self, found: Findings, planned: Planned) -> None:
+    def _give_up(self, found: Findings) -> None:
         """What the ladder has not come to is left out."""
         found.cut_short = True
-        changes = [candidate.change for candidate in found.candidates]
-        begin = changes.index(planned.settings[-1].change) if planned.settings else len(changes)
-        tried = {settings[-1].change for settings in found.runs.tried()}
-        found.left_out += [fits.left_out(change, NO_TIME) for change in changes[begin:] if change not in tried]
+        run = {setting.change for one in found.runs.all for setting in one.planned.settings}
+        changes = (candidate.change for candidate in found.candidates)
+        found.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
 
     def _left_s(self, found: Findings) -> float:
         last = _RECORDED * found.runs.of(AS_IS)[0].wall_s if found.facts.cuda else 0.0

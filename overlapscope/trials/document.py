@@ -83,8 +83,11 @@ def _remarks(trial: Trial) -> Iterator[str]:
         f"Unchanged: {plural(trial.baseline_runs, 'run')}{spread}. In each run, {plural(trial.timed_steps, 'step')} "
         f"without a profiler after {trial.warmup_steps} of warm-up."
     )
-    if trial.best is not None and trial.changes[trial.best].races == 0:
+    races = 0 if trial.best is None else trial.changes[trial.best].races
+    if trial.best is not None and races == 0:
         yield "No data races were found with these changes, in what could be checked."
+    elif races is None and trial.device_name is not None:
+        yield "Data races were not looked for with these changes; `overlapscope run --check-hazards` does that."
     if trial.interrupted:
         yield "Not all that was planned was run: this is what is known so far."
     if not trial.repeatable and trial.baseline_runs > 1:
@@ -172,7 +175,7 @@ def _edit(trial: Trial) -> Iterator[Block]:
     edit = trial.changes[trial.best].edit
     if edit.diff:
         yield Heading("The edit", 2)
-        yield Code(clean_lines(edit.diff.expandtabs()).rstrip())
+        yield Code(clean_lines(edit.diff.expandtabs()).rstrip(), language="diff")
     for remark in edit.remarks:
         yield Text(with_code(clean(remark, _LIMIT)), "muted")
     if edit.advice:

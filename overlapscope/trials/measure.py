@@ -3,7 +3,7 @@
 A run's step is the mean over its timed steps, since what a person waits for is their sum. Two sets of changes are
 compared by the ratio of their steps in the same round of runs, so that what slows the machine for a while slows both;
 the interval is Student's over rounds, and never narrower than what the steps within the runs tell. Two sets scatter
-little over a few rounds by luck, so what all sets scatter by counts where it is more.
+little over a few rounds by luck, so what all sets scatter by counts, too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from overlapscope.trials.protocol import Outcome
 
 BLOCKS = 10
 """Steps that follow each other are alike, so a run is cut into blocks, and its blocks are compared."""
-_NOISIER = 2.5
-"""So many times the deviation of all sets together is no chance: an F-test at 5 %, of three rounds of four sets."""
+_ROUNDS_OF_ALL = 2
+"""What all sets scatter by counts as much as so many further rounds of the two that are compared."""
 _WIDEST = math.log(2)
 """Half of an interval, as a logarithm: from half to twice the step."""
 _QUANTILES = (
@@ -109,11 +109,7 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: Noise | None = None) 
     within = quantile(2 * len(rounds) * (BLOCKS - 1)) * error
     half = math.inf
     if len(rounds) > 1:
-        own = Noise(stdev(logs), len(logs) - 1)
-        # A ratio has the noise of two runs.
-        shared = own if every is None else Noise(math.sqrt(2) * every.deviation, every.freedom)
-        told = own if own.deviation > _NOISIER * shared.deviation else shared
-        half = max(within, quantile(told.freedom) * told.deviation / math.sqrt(len(logs)))
+        half = max(within, _half_width(logs, every))
     says = half <= max(_WIDEST, abs(middle))
     return Change(_pct(middle), _around(middle, within), _around(middle, half) if says else None)
 
@@ -132,8 +128,16 @@ def quantile(freedom: int) -> float:
     return _QUANTILES[min(freedom, len(_QUANTILES)) - 1]
 
 
-def _half_width(values: Sequence[float]) -> float:
-    return quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+def _half_width(values: Sequence[float], every: Noise | None = None) -> float:
+    """Of the interval around the mean: Student's t, moderated by the noise of all sets where `values` are ratios of two
+    (G. K. Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics 3, 2004).
+    """
+    own = len(values) - 1
+    shared = 0 if every is None else max(0, min(_ROUNDS_OF_ALL, every.freedom - own))
+    # A ratio has the noise of two runs.
+    variance = 0.0 if every is None else 2 * every.deviation**2
+    deviation = math.sqrt((own * stdev(values) ** 2 + shared * variance) / (own + shared))
+    return quantile(own + shared) * deviation / math.sqrt(len(values))
 
 
 def _around(middle: float, half: float) -> tuple[float, float]:

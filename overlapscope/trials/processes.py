@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -54,14 +54,21 @@ class CommandLine:
         return self._run((*recorder, *self.options, *self.arguments), task, limit_s)
 
     def _run(self, command: Sequence[str], task: Task, limit_s: float) -> Ended:
+        variables = {**os.environ, **environment(task)}
+        if not self.scratch:
+            return run(command, variables, Path(task.directory), Path.cwd(), self.stdin, limit_s)
+        # Modules are found where they were.
+        path = variables["PYTHONPATH"].split(os.pathsep)
+        here = [""] if self.options[0] in ("-m", "-c") else []
+        variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, [*path, *here]))
         with TemporaryDirectory(prefix="overlapscope-") as empty:
-            cwd = Path(empty) if self.scratch else Path.cwd()
-            return run(command, task, stdin=self.stdin, cwd=cwd, limit_s=limit_s)
+            return run(command, variables, Path(task.directory), Path(empty), self.stdin, limit_s)
 
 
-def run(command: Sequence[str], task: Task, *, stdin: bytes, cwd: Path, limit_s: float) -> Ended:
-    """Run a command until its steps are made or it ends, at most so long. `task.directory` must be there."""
-    directory = Path(task.directory)
+def run(
+    command: Sequence[str], variables: Mapping[str, str], directory: Path, cwd: Path, stdin: bytes, limit_s: float
+) -> Ended:
+    """Run a command until its steps are made or it ends, at most so long. Outcomes and output are in `directory`."""
     began = time.monotonic()
     with TemporaryFile() as entered, open(directory / OUTPUT, "wb") as output:
         entered.write(stdin)
@@ -72,7 +79,7 @@ def run(command: Sequence[str], task: Task, *, stdin: bytes, cwd: Path, limit_s:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=cwd,
-            env={**os.environ, **environment(task)},
+            env=variables,
             # Ctrl-C is for us: what is under way is ended from here.
             start_new_session=True,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from overlapscope.trials.measure import Change, Noise, Timing, change, noise
@@ -22,6 +23,8 @@ MOST_ROUNDS: Final = 10
 FEWEST_ROUNDS: Final = 3
 SHARP_PCT: Final = 0.5
 """Half the width of an interval that needs no more rounds, and the least gain that is worth an edit."""
+_WITNESSES: Final = 4
+"""Unchanged runs: their distances tell how far apart results are for no reason."""
 _GROUND: Final = ("pin", "non-blocking")
 """Changes that later ones need: they are kept where they do no harm."""
 _LUCK_PCT: Final = 1.0
@@ -48,7 +51,7 @@ class Planned:
     rounded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """A run that was made."""
 
@@ -75,8 +78,9 @@ class Runs:
 
     @property
     def unchanged(self) -> tuple[Run, ...]:
-        """Those without a change, rounded or not, whose results are known."""
-        return tuple(run for run in self.all if run.planned.settings == AS_IS and run.results)
+        """Those without a change whose results others are held against: the first few, and the rounded one."""
+        known = [run for run in self.all if run.planned.settings == AS_IS and run.results]
+        return tuple(sorted(known, key=lambda run: not run.planned.rounded)[:_WITNESSES])
 
     @property
     def rounded(self) -> bool:
@@ -94,11 +98,11 @@ class Runs:
         return next((run.failure for run in self.of(settings) if run.failure), "")
 
     def results(self, settings: Settings) -> Sameness:
-        """What became of the results; a difference in one run is a difference."""
-        unchanged = [run.results for run in self.unchanged]
-        judged = [sameness(run.results, unchanged) for run in self.of(settings) if not run.failure]
-        order = ("different", "unknown", "within noise", "same")
-        return min(judged, key=order.index, default="unknown")
+        """What became of the results; a difference in one run is a difference, once it is known what rounding does."""
+        judged = [_judged(run, self.unchanged) for run in self.of(settings) if not run.failure]
+        order: tuple[Sameness, ...] = ("different", "unknown", "within noise", "same")
+        worst = min(judged, key=order.index, default=order[1])
+        return "unknown" if worst == "different" and not self.rounded else worst
 
     def change(self, settings: Settings, base: Settings = AS_IS) -> Change | None:
         """By how much the step changes, over the rounds in which both were run; None where there is none."""
@@ -112,6 +116,12 @@ class Runs:
 
     def _by_round(self, settings: Settings) -> dict[int, Timing]:
         return {run.planned.round: run.timing for run in self.of(settings) if run.timing is not None}
+
+
+@lru_cache(maxsize=512)
+def _judged(run: Run, unchanged: tuple[Run, ...]) -> Sameness:
+    """Sketches of large models take a while to compare."""
+    return sameness(run.results, [other.results for other in unchanged])
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,11 @@ def test_runs_in_scratch_directories_leave_nothing_behind(script: Path) -> None:
     assert os.listdir(script.parent) == ["train.py"]
 
 
+def test_a_module_is_found_from_a_scratch_directory(script: Path) -> None:
+    assert trial(attempt(script.with_suffix(""), options=(*JSON, "--scratch", "--only", "fused", "-m")))
+    assert "runs.txt" not in os.listdir(script.parent)
+
+
 def test_where_nothing_pays_nothing_is_recommended(script: Path) -> None:
     done = attempt(script, options=("--only", "fused"))
     assert done.returncode == 0

@@ -113,6 +113,7 @@ def test_the_headline_says_why_nothing_is_recommended(changed: dict[str, object]
 
 
 def test_markdown_and_html_have_the_same_and_names_are_harmless() -> None:
+    assert "```diff\n--- a/train.py" in markdown.render(document(TRIAL))
     trial = msgspec.structs.replace(TRIAL, program="python <script>alert(1)</script>\x1b[31m.py", notes=("<b>x</b>",))
     for text in (markdown.render(document(trial)), html.render(document(trial))):
         assert "-15.1% ± 0.4" in text

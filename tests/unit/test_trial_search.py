@@ -219,6 +219,15 @@ def test_a_difference_is_believed_only_beside_two_unchanged_runs_and_a_rounded_o
     assert planned[2:4] == [Planned(AS_IS, 1, rounded=True), Planned(AS_IS, 0)]
 
 
+def test_without_a_rounded_run_nobody_knows_what_a_difference_means() -> None:
+    run = pretend({}, random.Random(4), differing="fused")
+    fused = (Setting("fused"),)
+    planned = [Planned(AS_IS, 1), Planned(fused, 1), Planned(fused, 2), Planned(AS_IS, 2)]
+    runs = Runs(tuple(map(run, planned)))
+    assert runs.results(fused) == "unknown"
+    assert Runs((*runs.all, run(Planned(AS_IS, 1, rounded=True)))).results(fused) == "different"
+
+
 def test_results_that_are_the_same_take_no_rounded_run() -> None:
     runs, _ = tried(ALL, pretend({}, random.Random(4)))
     assert not any(run.planned.rounded for run in runs.all)
