@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from overlapscope import analysis
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.prediction import program
 from overlapscope.prediction.program import Program
 from overlapscope.reading import kineto, load
@@ -60,8 +59,7 @@ def each_read_once() -> Iterator[None]:
 
     For tests that patch nothing: what was found before the patch would be found again.
     """
-    read_sized, analyze_device, found = kineto.read_sized, analysis.analyze_device, program._found
-    on_device = findings._on_device
+    read_sized, found, on_device = kineto.read_sized, program._found, findings._on_device
 
     def read(path: str | Path, *, limit_bytes: int, **watched: Any) -> tuple[Trace, int]:
         where = Path(path).absolute()
@@ -92,7 +90,7 @@ def each_read_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kineto, "read_sized", read)
-        patch.setattr(analysis, "analyze_device", analyze)
+        patch.setattr("overlapscope.analysis.analyze_device", analyze)
         patch.setattr(program, "_found", find)
         patch.setattr(findings, "_on_device", judge)
         yield
